@@ -65,7 +65,7 @@ class HashChain:
         Raises PrivacyRefusal that names the first line with a wrong number or hash, or an incomplete last line.
         """
         data = self.path.read_bytes()
-        self._take(data)
+        self.take(data)
         if self._read_bytes != len(data):
             raise PrivacyRefusal(
                 f"{self.path}, line {len(self.entries) + 1}: incomplete",
@@ -91,7 +91,7 @@ class HashChain:
             if file_identity(found) != self._identity:
                 self._check_replaced()
                 self._identity = file_identity(found)
-            self._take(os.pread(self._file, found.st_size - self._read_bytes, self._read_bytes))
+            self.take(os.pread(self._file, found.st_size - self._read_bytes, self._read_bytes))
             if self._read_bytes < found.st_size:  # no newline: a crash cut this write off
                 os.ftruncate(self._file, self._read_bytes)
                 self.sync()
@@ -117,12 +117,12 @@ class HashChain:
         except OSError as error:
             os.ftruncate(self._file, self._read_bytes)
             raise fault_of(error, self.path) from None
-        self._take(line)
+        self.take(line)
 
     def _check_replaced(self) -> None:
         """Checks that another file than the one that was read begins with the same entries."""
         other = HashChain(self.path, self._tag)
-        other._take(os.pread(self._file, self._read_bytes, 0))
+        other.take(os.pread(self._file, self._read_bytes, 0))
         if other.head != self.head:
             raise PrivacyRefusal(
                 f"{self.path} was replaced by another file while it was in use",
@@ -130,7 +130,7 @@ class HashChain:
                 code="other-entries",
             )
 
-    def _take(self, data: bytes) -> None:
+    def take(self, data: bytes) -> None:
         """Adds the complete lines of ``data``; checks each against the chain."""
         for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
             count = len(self.entries) + 1

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 def mount(app: typer.Typer) -> None:
     """Adds the commands to ``undersong-party``."""
     app.add_typer(corpus_app, name="corpus")
-    for command in (requests, preview, approve, reject, revoke, dossier):
+    for command in (requests, preview, approve, reject, revoke, dossier, evidence):
         app.command()(command)
+    app.command("restore-evidence")(restore_evidence)
 
 
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
@@ -77,6 +78,7 @@ def _standing(request: "Request") -> str:
     parts = that_hold(
         (True, request.decision + (f" ({request.reason})" if request.reason else "")),
         (request.ended_s, f"ended {local_time(request.ended_s)}"),
+        (request.has_lapsed, "RESTORED, waits for the approval once more"),
         (request.suspended, f"SUSPENDED {local_time(request.suspended_s)}: {request.suspended}"),
         (request.replaced, "REPLACED by another plan since"),
         (request.changes and not request.replaced, f"ANOTHER PLAN than before: {', '.join(request.changes)}"),
@@ -114,7 +116,7 @@ def preview(
         print(f"this run ended {local_time(request.ended_s)}; it was {request.decision}")
     elif request.suspended:
         print(f"suspended {local_time(request.suspended_s)}: {request.suspended}")
-    elif request.decision == "pending":
+    elif request.is_open:
         name = shell_word(request.run)
         print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
     else:
@@ -238,6 +240,31 @@ def dossier(
     page = operations.dossier.dossier(home_of(home), run, audit=audit, local_time=local_time)
     page.write(out, at=local_time(time.time()))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
+
+
+def evidence(
+    file: Annotated[Path, typer.Argument(metavar="FILE.zip", help="The file to write.")],
+    home: HomeFolder = None,
+) -> None:
+    """Saves decisions, sheets as signed, dossiers, hashes of the outbox and the log in one file. Sends nothing."""
+    operations.evidence.save_file(home_of(home), file, local_time=local_time)
+    print(f"wrote {file}: it holds no secret and no record; it comes back with undersong-party restore-evidence FILE")
+
+
+def restore_evidence(
+    file: Annotated[Path, typer.Argument(metavar="FILE.zip", help="What `undersong-party evidence` wrote.")],
+    home: HomeFolder = None,
+    as_json: AsJson = False,
+) -> None:
+    """Brings back saved evidence that this folder lacks. A refusal counts again, an approval has to be given again."""
+    restored = operations.evidence.restore(home_of(home), file)
+    counts = (
+        counted(restored.requests, "request"),
+        counted(restored.messages, "message"),
+        counted(restored.log_entries, "entry", "entries"),
+    )
+    said = "restored {} with the decisions, {} of the outbox and {} of the log; what was here stays".format(*counts)
+    print_result(as_json, asdict(restored), said)
 
 
 # ``undersong-party corpus check``.

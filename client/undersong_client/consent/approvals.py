@@ -38,6 +38,7 @@ MOST_PLANS = 20  # under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HASH_BYTES = 32
 SHEET = ".sheet"  # suffix of the figures that were signed
+SAVED = (".json", ".manifest", SHEET)  # suffixes of the files of one plan
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,8 @@ class Request:
         sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
         people: the people who took part in the decision, in order; the first of two approvals is here before the
             decision is complete.
+        restored_s: time at which it came back from saved evidence; 0 if it did not. An approval from before it is shown
+            and consents to nothing: it may have been withdrawn after the evidence was saved.
         number: number of this plan among those proposed under the same name, from 1.
         revises: name of the earlier run, proposed here, that this one replaces; "" for no run.
         changes: differences from the plan that people here saw last under this name or the revised run's, or from the
@@ -93,12 +96,28 @@ class Request:
     previewed_parts: Mapping[str, str] = field(default_factory=dict, hash=False)
     sheet: str = ""
     people: tuple[PersonalDecision, ...] = ()
+    restored_s: float = 0.0
+
+    @property
+    def has_lapsed(self) -> bool:
+        """True if the plan was approved before it came back from saved evidence, and not again since."""
+        return self.decision == "approved" and bool(self.restored_s) and not self.ended_s
+
+    @property
+    def is_open(self) -> bool:
+        """True if nobody has decided, or if what was decided has lapsed."""
+        return self.decision == "pending" or self.has_lapsed
 
     @property
     def undecided(self) -> bool:
-        """True if the plan waits for a person: pending, acceptable to the policy, not replaced, ended or suspended."""
+        """True if the plan waits for a person: open, acceptable to the policy, not replaced, ended or suspended."""
         over = self.objection or self.replaced or self.ended_s or self.suspended_s
-        return self.decision == "pending" and not over
+        return self.is_open and not over
+
+    @property
+    def approvals(self) -> tuple[PersonalDecision, ...]:
+        """The approvals of people that count."""
+        return tuple(each for each in self.people if each.decision == "approved" and each.at_s >= self.restored_s)
 
     @property
     def refused(self) -> bool:
@@ -260,7 +279,7 @@ class Requests(Consent):
         undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
         over = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
         for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
-            for suffix in (".json", ".manifest", SHEET):
+            for suffix in SAVED:
                 self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
         pending, large = len(undecided) - len(over), len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
         words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
@@ -383,20 +402,22 @@ class Requests(Consent):
         with self._locked():
             request = _request(self._path(request.manifest))
             check_decision(request, decision)
-            if figures is not None and request.decision == decision:
+            if figures is not None and request.decision == decision and not request.has_lapsed:
                 return request  # the sheet stays as it was signed
             sheet = "" if figures is None else sheet_hash(figures)
             people, missing = request.people, set(roles)
             if person is not None:
                 if decision == "approved":  # an approval on another sheet has lapsed
-                    people = tuple(each for each in people if each.decision == decision and each.sheet == sheet)
+                    people = tuple(each for each in request.approvals if each.sheet == sheet)
                     check_another(people, person, roles)
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=sheet))
                 missing -= {each.role for each in people}
             if decision == "approved" and missing:
                 decided = replace(request, people=people)
             else:
-                decided = replace(request, decision=decision, decided_s=at, reason=reason, people=people)
+                decided = replace(
+                    request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
+                )
                 if figures is not None:
                     write_json(self._path(request.manifest).with_suffix(SHEET), figures)
                     decided = replace(decided, sheet=sheet)
@@ -412,9 +433,9 @@ class Requests(Consent):
                 f"run {request.run!r} has ended at this party", "start a new run under a new name", code="run-ended"
             )
         # Read each time, so that a changed policy counts at once.
-        if request.decision == "pending" and policy.read(self._home).approval == "standing":
+        if request.is_open and policy.read(self._home).approval == "standing":
             request = self.decide(request, "approved", at=self._clock(), reason="standing policy")
-        if request.decision == "pending":
+        if request.is_open:
             return "waits for the approval of a person at this party"
         self._check_approved(request)
         return ""
@@ -438,13 +459,51 @@ class Requests(Consent):
                 "talk to its people",
                 code=f"plan-{request.decision}",
             )
+        if request.has_lapsed:
+            raise PrivacyRefusal(
+                f"the approval of run {request.run!r} came back from saved evidence",
+                "have its people approve it once more",
+                code="plan-restored",
+            )
+        if not self.is_signed(request):
+            raise PrivacyRefusal(
+                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
+            )
+
+    def is_signed(self, request: Request) -> bool:
+        """Returns True if the decision is signed by this party's key."""
         try:
             public = keys.identity(self._home).public_key()
             public.verify(bytes.fromhex(request.signature), request.statement)
         except (ValueError, InvalidSignature):
-            raise PrivacyRefusal(
-                f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
-            ) from None
+            return False
+        return True
+
+    def saved_files(self) -> dict[str, bytes]:
+        """Returns every request, plan and signed sheet of this folder, by file name."""
+        with self._locked():
+            paths = [path for suffix in SAVED for path in self._folder.glob(f"*{suffix}")]
+            return {path.name: path.read_bytes() for path in sorted(paths)}
+
+    def bring_back(self, files: Mapping[str, bytes], *, at: float) -> int:
+        """Restores requests that are not here from what :meth:`saved_files` returned; returns their number.
+
+        What is here stays. A refusal counts again, an approval does not (:attr:`Request.restored_s`).
+        """
+        with self._locked():
+            missing = [name for name in files if name.endswith(".json") and not (self._folder / name).exists()]
+            for name in missing:
+                path = self._folder / name
+                for suffix in SAVED[1:]:
+                    if (beside := path.with_suffix(suffix).name) in files:
+                        replace_file(self._folder / beside, files[beside])
+                replace_file(path, files[name])
+                request = _request(path)
+                replaced = request.replaced or any(
+                    each.manifest != request.manifest for each in self.under(request.run)
+                )
+                self._changed(request, always=True, restored_s=at, replaced=replaced)
+            return len(missing)
 
     def check_words(self, request: Request, stated: str) -> None:
         """Raises PrivacyRefusal unless ``stated`` is the plan's words, which are computed anew, or its whole hash."""
@@ -540,7 +599,7 @@ def check_decision(request: Request, decision: Decision) -> None:
             "not-approved",
         ),
         (
-            decision == "rejected" and request.decision == "approved",
+            decision == "rejected" and request.decision == "approved" and not request.has_lapsed,
             f"{run} is approved",
             f"undersong-party revoke {name}",
             "is-approved",
@@ -553,7 +612,10 @@ def _request(path: Path) -> Request:
         value = read_json(path)
         people = tuple(PersonalDecision(**each) for each in value.get("people", ()))
         request = Request(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
-        times = request.received_s, request.decided_s, request.ended_s, request.suspended_s, request.previewed_s
+        times = (
+            *(request.received_s, request.decided_s, request.ended_s),
+            *(request.suspended_s, request.previewed_s, request.restored_s),
+        )
         figures = request.epsilon or 0.0, request.delta, request.parties, request.number
         if (
             request.decision not in get_args(Decision)

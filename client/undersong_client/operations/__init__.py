@@ -8,9 +8,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from undersong_client.operations import corpus, daemon, data, dossier, joining, outbox, rules, runs, services
+    from undersong_client.operations import (
+        corpus,
+        daemon,
+        data,
+        dossier,
+        evidence,
+        joining,
+        outbox,
+        rules,
+        runs,
+        services,
+    )
 
-__all__ = ["corpus", "daemon", "data", "dossier", "joining", "outbox", "rules", "runs", "services"]
+__all__ = ["corpus", "daemon", "data", "dossier", "evidence", "joining", "outbox", "rules", "runs", "services"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,7 +25,8 @@ DRILL_RECORDS = 120
 STEPS = ("coordinator", "data", "budget", "questions")  # of a hospital, before its daemon starts
 BACKUP = (
     "back up keys/, policy.json and coordinator.json, after every run the ledger"
-    " (undersong-party ledger --backup FILE), and never the whole folder"
+    " (undersong-party ledger --backup FILE) and the evidence (undersong-party evidence FILE),"
+    " and never the whole folder"
 )
 
 

@@ -21,8 +21,18 @@ def entries(home: Path, *, run: str | None = None, last: int | None = None) -> t
 
 def listed(home: Path, *, run: str | None = None, last: int) -> list[tuple[Entry, str, bool]]:
     """Returns the last messages, newest first, each with the result of :func:`meaning`."""
-    kept = Outbox(PartyHome(home))
-    return [(entry, *meaning(entry, kept.data(entry.number))) for entry in kept.entries(run=run, last=last)[::-1]]
+    outbox = Outbox(PartyHome(home))
+    return [(entry, *_meaning(outbox, entry)) for entry in outbox.entries(run=run, last=last)[::-1]]
+
+
+def _meaning(outbox: Outbox, entry: Entry) -> tuple[str, bool]:
+    try:
+        return meaning(entry, outbox.data(entry.number))
+    except ConfigurationError as error:
+        if error.code != "bytes-not-saved":
+            raise
+        # Of a step of a sum the kind alone does not say whether it was computed from records.
+        return f"{KINDS.get(entry.kind, RESTORED)} {RESTORED_NOTE}", entry.kind not in KINDS
 
 
 @dataclass(frozen=True)
@@ -84,6 +94,9 @@ STAGES = {
     secagg_pb2.UNMASK: "The pieces that open the sum of those who are in it, and nothing else.",
     secagg_pb2.VOID: "That this party gave nothing away that could open this attempt: signed.",
 }
+
+RESTORED = "A step of a sum."
+RESTORED_NOTE = "It came back from saved evidence: its length and hash, not its bytes."
 
 MASKED = (
     "The answer: whole numbers computed from the records, noise added, then a mask that cancels only in the sum over"

@@ -82,7 +82,8 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
     opened = PartyHome(home)
     known = Requests(opened)
     request = known.find(run)
-    return _consent(opened, known, request, checkpoints, known.sheet(request))
+    signed = None if request.has_lapsed else known.sheet(request)
+    return _consent(opened, known, request, checkpoints, signed)
 
 
 def _consent(
@@ -210,7 +211,7 @@ def approve(
         raise
     sheet = request.previewed_sheet if sheet is None else sheet
     approvals.check_decision(request, "approved")
-    if request.decision == "approved":
+    if request.decision == "approved" and not request.has_lapsed:
         return request  # the sheet stays as it was signed
     now = _consent(opened, known, request, checkpoints)
     figures = now.figures
@@ -228,7 +229,7 @@ def approve(
     if roles:
         from undersong_client.consent import two_people
 
-        others = [each for each in request.people if each.decision == "approved" and each.sheet == sheet]
+        others = [each for each in request.approvals if each.sheet == sheet]
         two_people.check_one_of_two(opened, person, others)
     decided = known.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
     _note(opened, "approve", request, person)

@@ -17,7 +17,7 @@ from fastapi.responses import Response
 from undersong_client.consent import two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.home import Declared, PartyHome, chosen_user_is
-from undersong_client.operations import daemon, data, dossier, joining, outbox, rules, runs
+from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
 from undersong_client.storage.own_figures import own_figures
 from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
@@ -125,6 +125,7 @@ class HospitalPage:
                 "/check": self._check,
                 "/coordinator": self._coordinator,
                 "/log": self._log,
+                "/log/evidence.zip": self._evidence,
             }
         )
         actions = {
@@ -505,6 +506,11 @@ class HospitalPage:
         runs.leave(self._home, checkpoints=self._paths.checkpoints)
         visit.note("leave coordinator")
         return visit.go("/coordinator", "This party has left the coordinator. The ledger stays.")
+
+    def _evidence(self, visit: Visit) -> Response:
+        party = PartyHome(self._home).settings.party
+        visit.note("download", "evidence")
+        return download(evidence.save(self._home, local_time=_utc), f"{party}.evidence.zip", "application/zip")
 
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:

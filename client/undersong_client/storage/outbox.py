@@ -4,8 +4,9 @@ A long reply is stored once. The outbox keeps a message's first bytes, and the j
 """
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from undersong_client import keys
@@ -104,12 +105,38 @@ class Outbox:
         )
         return [Entry(*row) for row in reversed(rows)]
 
+    def bring_back(self, entries: Sequence[Entry]) -> int:
+        """Adds entries from saved evidence that are not here, without their bytes; returns their number.
+
+        All entries are numbered anew, by their times.
+        """
+        present = {_identity(entry) for entry in self.entries()}
+        missing = [entry for entry in entries if _identity(entry) not in present]
+        if not missing:
+            return 0
+        with journal(self._home.journal).writing() as connection:
+            count = connection.execute("SELECT COALESCE(MAX(number), 0) FROM sent").fetchone()[0]
+            # Negative numbers are free: the primary key admits no number twice, not even for a moment.
+            for number, entry in enumerate(missing, count + 1):
+                row = (-number, *astuple(entry)[1:], b"", "")
+                connection.execute(f"INSERT INTO sent VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+            connection.execute("UPDATE sent SET number = -number WHERE number > 0")
+            numbers = [row[0] for row in connection.execute("SELECT number FROM sent ORDER BY at, -number")]
+            connection.executemany("UPDATE sent SET number = ? WHERE number = ?", list(enumerate(numbers, 1)))
+        return len(missing)
+
     def data(self, number: int) -> bytes:
-        """Reads the bytes of a message. Raises ConfigurationError if it is missing or damaged."""
+        """Reads the bytes of a message. Raises ConfigurationError if it is missing or damaged, or came back without."""
         rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
         if not rows:
             raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
         data, reply, digest = rows[0]
+        if not data and not reply:
+            raise ConfigurationError(
+                f"entry {number} of the outbox came back from saved evidence: its length and hash, not its bytes",
+                "compare the hash with the coordinator's copy",
+                code="bytes-not-saved",
+            )
         if reply:
             home = self._home
             data += Store(home.journal, home.settings.party, keys.secret(home, "store")).get(reply) or b""
@@ -121,3 +148,7 @@ class Outbox:
 
     def _read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         return journal(self._home.journal).read(query, values) if self._home.journal.exists() else []
+
+
+def _identity(entry: Entry) -> tuple[str, str, str, str, int]:
+    return entry.sha256, entry.answer_to, entry.run, entry.query, entry.attempt

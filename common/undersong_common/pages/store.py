@@ -1,6 +1,7 @@
 """Files of a page: people, sessions and finished actions in SQLite, with secrets as hashes only, and the audit log."""
 
 import hashlib
+import re
 import secrets
 import sqlite3
 import threading
@@ -9,10 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from undersong_common.canonical import canonical_json
 from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import open_database, transaction
+from undersong_common.files import open_database, replace_file, transaction
 from undersong_common.machine import fault_of
 
 PAGE_FILE = "page.sqlite"
@@ -222,10 +225,14 @@ class AuditEntry:
 
 
 class AuditLog:
-    """The audit log, a hash-chained file to which several processes append."""
+    """The audit log, a hash-chained file to which several processes append.
+
+    Logs that came back from a backup stand beside it, in a file of whole chains.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._restored = path.with_name(f"restored-{path.name}")
         self._chain = HashChain(path, TAG)
         self._lock = threading.Lock()
 
@@ -237,7 +244,43 @@ class AuditLog:
 
     def entries(self) -> list[AuditEntry]:
         """Reads all entries, oldest first. Raises PrivacyRefusal that names the first line whose hash is wrong."""
-        chain = HashChain(self.path, TAG)
-        if self.path.exists():
-            chain.refresh()
-        return [AuditEntry(**entry) for entry in chain.entries]
+        entries = {entry["hash"]: entry for chain in self._chains(self.saved()) for entry in chain}
+        return [AuditEntry(**entry) for entry in entries.values()]
+
+    def saved(self) -> bytes:
+        """Returns the log as one file of whole chains, those that came back first."""
+        return _bytes(self._restored) + _bytes(self.path)
+
+    def bring_back(self, saved: bytes) -> int:
+        """Adds the chains of a saved log that are not here; returns their number of entries.
+
+        Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
+        """
+        own = {entry["hash"] for chain in self._chains(_bytes(self.path)) for entry in chain}
+        restored = {chain[0]["hash"]: chain for chain in self._chains(_bytes(self._restored))}
+        added = 0
+        for chain in self._chains(saved):
+            start, head = chain[0]["hash"], chain[-1]["hash"]
+            before = len(restored.get(start, ()))
+            if head not in own and len(chain) > before:
+                restored[start] = chain
+                added += len(chain) - before
+        if added:
+            lines = [canonical_json(entry) + b"\n" for chain in restored.values() for entry in chain]
+            self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(self._restored, b"".join(lines))
+        return added
+
+    def _chains(self, saved: bytes) -> list[list[dict[str, Any]]]:
+        """The chains of a file, each checked; what a crash cut off at the end is left out."""
+        chains = []
+        for part in re.split(rb"(?m)^(?=\{[^\n]*\"previous\":\"0{64}\")", saved):
+            chain = HashChain(self.path, TAG)
+            chain.take(part)
+            if chain.entries:
+                chains.append(chain.entries)
+        return chains
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""

@@ -509,6 +509,34 @@ def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
     command("page", "--audit", "--home", home, code=3)
 
 
+def test_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):
+    manifest = proposed(home)
+    page.post(f"/requests/{manifest.hash.hex()}/reject", OFFICER, of=f"/requests/{manifest.hash.hex()}", sure="yes")
+    assert '/log/evidence.zip"' in page.get("/log").text
+    saved = tmp_path / "alpha.zip"
+    saved.write_bytes(page.get("/log/evidence.zip").content)
+    assert "restored 0 requests" in command("restore-evidence", saved, "--home", home)
+    (home / "requests" / f"{manifest.hash.hex()}.json").unlink()
+    command("restore-evidence", saved, "--home", home)
+    assert "rejected" in text(page.get(f"/requests/{manifest.hash.hex()}"))
+    assert "evidence restored" in page.get("/log").text
+
+
+def test_a_restored_approval_is_given_again_on_the_page(page, home, tmp_path):
+    manifest = proposed(home)
+    address = f"/requests/{manifest.hash.hex()}"
+    page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
+    saved = tmp_path / "alpha.zip"
+    command("evidence", saved, "--home", home)
+    (home / "requests" / f"{manifest.hash.hex()}.json").unlink()
+    command("restore-evidence", saved, "--home", home)
+    assert "consents to nothing" in text(page.get(address))
+    assert address in page.get("/").text  # it waits for a decision
+    page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
+    assert "consents to nothing" not in text(page.get(address))
+    Requests(PartyHome(home)).check(manifest)
+
+
 def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
     home = tmp_path / "beta"
     command("init", "beta", "--home", home)

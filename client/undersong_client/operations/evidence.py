@@ -1,0 +1,148 @@
+"""One file with the evidence of a party: decisions, sheets as signed, dossiers, hashes of the outbox, the log.
+
+It holds no secret, no record and no part of the ledger, and is signed by the party's key. What it brings back is shown,
+and a refusal counts again. It consents to nothing: an approval may have been withdrawn after the file was saved.
+"""
+
+import hashlib
+import io
+import json
+import re
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+
+from undersong_client import keys
+from undersong_client.consent.approvals import Requests
+from undersong_client.home import PartyHome, read_input
+from undersong_client.operations import dossier, joining
+from undersong_client.storage.outbox import Entry, Outbox
+from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.files import replace_file
+from undersong_common.pages.store import FILE_NAME, AuditLog
+
+TAG = "undersong evidence 1"
+INDEX, OUTBOX, LOG, REQUESTS, DOSSIERS = "evidence.json", "outbox.json", "log.jsonl", "requests/", "dossiers/"
+REQUEST_NAME = re.compile(r"requests/[0-9a-f]{64}\.(json|manifest|sheet)")
+LARGEST_BYTES = 2**30  # of the file, and of what it unpacks to
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Numbers of what a saved file has brought back."""
+
+    requests: int
+    messages: int
+    log_entries: int
+
+
+def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
+    """Returns the evidence of this party as one ZIP file. Raises PrivacyRefusal if the log was changed.
+
+    Args:
+        local_time: writes seconds since the epoch in words, for the dossiers.
+    """
+    party_home = PartyHome(home)
+    at = time.time()
+    log = AuditLog(party_home.page / FILE_NAME)
+    log.entries()  # checks the chain before anybody relies on the copy
+    files = {
+        OUTBOX: json.dumps([asdict(entry) for entry in Outbox(party_home).entries()], indent=1).encode(),
+        LOG: log.saved(),
+        **{f"{REQUESTS}{name}": data for name, data in Requests(party_home).saved_files().items()},
+        **dict(_dossiers(party_home, at, local_time)),
+    }
+    index = {
+        "party": party_home.settings.party,
+        "fingerprint": joining.own_fingerprint(party_home),
+        "saved_s": at,
+        "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+    }
+    signature = keys.identity(party_home).sign(tagged_hash(TAG, canonical_json(index))).hex()
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(INDEX, json.dumps({**index, "signature": signature}, indent=1))
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+def save_file(home: Path, file: Path, *, local_time: Callable[[float], str]) -> None:
+    """Writes the evidence to ``file``. Raises ConfigurationError if that file exists already."""
+    if file.exists():
+        raise ConfigurationError(f"{file}: exists already", "name another file", code="file-exists")
+    replace_file(file, save(home, local_time=local_time))
+
+
+def _dossiers(home: PartyHome, at: float, local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
+    for request in Requests(home).all():
+        if request.people or request.decided_s:
+            with suppress(UndersongError):  # such as a plan that is not stored any more: its decision is saved
+                page = dossier.dossier(home.path, request.manifest, audit=None, local_time=local_time)
+                yield f"{DOSSIERS}{request.manifest}.html", page.html(at=local_time(at)).encode()
+
+
+def restore(home: Path, file: Path) -> Restored:
+    """Brings back what a saved file holds and this folder lacks. What is here stays as it is.
+
+    Raises:
+        ConfigurationError: the file is damaged or is no evidence, or another party's key has signed it.
+        PrivacyRefusal: its log was changed.
+    """
+    party_home = PartyHome(home)
+    files = _checked(party_home, file)
+    requests = {name.removeprefix(REQUESTS): data for name, data in files.items() if REQUEST_NAME.fullmatch(name)}
+    entries = [Entry(**entry) for entry in json.loads(files[OUTBOX])]
+    log = AuditLog(party_home.page / FILE_NAME)
+    log_entries = log.bring_back(files[LOG])  # first: it refuses what was changed
+    restored = Restored(
+        Requests(party_home).bring_back(requests, at=time.time()),
+        Outbox(party_home).bring_back(entries),
+        log_entries,
+    )
+    if restored != Restored(0, 0, 0):
+        log.note("terminal", "evidence restored", f"{restored.requests} requests, {restored.messages} messages")
+    return restored
+
+
+def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
+    """The files of the archive, whose hashes this party's key has signed."""
+    data = read_input(file, LARGEST_BYTES)
+    damaged = ConfigurationError(
+        f"{file}: is damaged, or was not written by `undersong-party evidence`",
+        "take another copy of the file",
+        code="no-evidence",
+    )
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > LARGEST_BYTES:
+                raise damaged
+            files = {name: archive.read(name) for name in archive.namelist()}
+        index: Mapping[str, Any] = json.loads(files.pop(INDEX))
+        signed = {key: value for key, value in index.items() if key != "signature"}
+        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        whole = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
+        signature, statement = bytes.fromhex(index["signature"]), tagged_hash(TAG, canonical_json(signed))
+        party = str(index["party"])
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, EOFError):
+        raise damaged from None
+    if not whole:
+        raise damaged
+    try:
+        keys.identity(home).public_key().verify(signature, statement)
+    except InvalidSignature:
+        raise ConfigurationError(
+            f"{file}: is not signed by the key of this folder",
+            "put back the keys of the party that saved it first (keys/ of the backup)"
+            if party == home.settings.party
+            else "restore it in the folder of the party that saved it",
+            code="other-key",
+        ) from None
+    return files
