@@ -178,9 +178,8 @@ def _salt(checkpoints: Path) -> bytes:
     try:
         make_folder(checkpoints)
         if not path.exists():
-            create_file(path, os.urandom(32))
-    except FileExistsError:
-        pass
+            with suppress(FileExistsError):  # another process has made it meanwhile
+                create_file(path, os.urandom(32))
     except OSError:
         return bytes(32)  # no state folder can be made: the mark beside the data has to do
     return path.read_bytes()
