@@ -14,21 +14,21 @@ LARGEST_PARTIES = 10_000
 LARGEST_SUMS = 1_000
 LARGEST_PARTIES_TIMES_SUMS = 500_000  # the noise of every sum is checked against every party that may drop out
 LARGEST_LABELS = 1_000
-LARGEST_DIMENSION = 2**24  # of one private sum
-LARGEST_DRAWS = 2**30  # of noise, by one party for one sum: some minutes
+LARGEST_DIMENSION = 2**24  # coordinates of one private sum
+LARGEST_DRAWS = 2**30  # Drawing so much noise takes one party some minutes for one sum.
 LARGEST_SPARE_ATTEMPTS = 100
 LARGEST_PARAMETERS = 2_048  # values of one statistic's public parameters
-LARGEST_NUMBER = 2**53  # of any kind in a plan
-LARGEST_RECORDS = 2**40  # of a party, for the modulus
+LARGEST_NUMBER = 2**53  # No figure of a plan is larger.
+LARGEST_RECORDS = 2**40  # records of a party; the modulus is computed for them
 LARGEST_RECORDS_OF_A_UNIT = 2**20
 LARGEST_SCALE = 2**41  # integer units per natural unit
-LARGEST_MECHANISMS = 32  # that differ, where losses are composed numerically: each takes a tenth of a second
+LARGEST_MECHANISMS = 32  # Each different mechanism of a numerical composition takes a tenth of a second.
 
 
-def check_size(what: str, found: int, allowed: int) -> None:
-    """Raises PrivacyRefusal if a run has more than ``allowed`` of ``what``; the error names both numbers."""
-    if found > allowed:
-        raise PrivacyRefusal(f"the run has {found} {what}; {allowed} are allowed", "plan a smaller run")
+def check_size(quantity: str, count: int, allowed: int) -> None:
+    """Raises PrivacyRefusal if a run has more than ``allowed`` of ``quantity``; the error names both numbers."""
+    if count > allowed:
+        raise PrivacyRefusal(f"the run has {count} {quantity}; {allowed} are allowed", "plan a smaller run")
 
 
 # Public send times of a masked vector: it leaves a party at the next rung of a ladder that the plan fixes.
@@ -69,7 +69,8 @@ def handover_s(elapsed_s: float, first_s: float = FIRST_S) -> float:
     >>> [round(handover_s(elapsed), 3) for elapsed in (0.0, 0.01, 0.011, 0.021, 0.05, 1.0)]
     [0.01, 0.01, 0.02, 0.03, 0.07, 1.27]
     """
-    if first_s / 2 < elapsed_s < first_s * (1 - 1e-9):  # not that look again, by a difference's last bit
+    # The margin keeps a look at the first rung from being repeated because of a difference in the last bit.
+    if first_s / 2 < elapsed_s < first_s * (1 - 1e-9):
         return first_s
     return leaving_s(elapsed_s + first_s / 2, first_s) - first_s / 2
 

@@ -243,7 +243,7 @@ class _WatchedMachine(PartyMachine):
                 self.watch.compare(name, component.likeness(Draw.of_law(values, plan, 0)))
         whole = Draw.of_law(noisy.values - grid.values, plan, None)
         share = Share(whole, component if plan.removal else None, grid.values == 0)
-        self.watch.add(self._parameters.query, self._parameters.name(self._me), share)
+        self.watch.add(self._parameters.query, self._parameters.name(self._index), share)
         return noisy
 
 

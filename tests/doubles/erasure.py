@@ -76,7 +76,7 @@ class Secrets:
 
         def snapshot(machine: PartyMachine, **options: Any) -> bytes:
             made, parameters = real_snapshot(machine, **options), machine._parameters
-            for peer in wire.Snapshot.FromString(made).peers if parameters.name(machine._me) == self._party else ():
+            for peer in wire.Snapshot.FromString(made).peers if parameters.name(machine._index) == self._party else ():
                 for field in OF_PEERS:
                     if value := getattr(peer, field):
                         name = f"attempt/{parameters.query}/{parameters.attempt} {field} of {peer.party}"

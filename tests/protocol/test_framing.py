@@ -264,13 +264,13 @@ def bomb(plain_size: int, *, ids: int = 1) -> tuple[list[wire.Transfer], list[wi
 @pytest.mark.heavy
 def test_a_message_of_many_ids_is_inflated_once_and_only_when_it_is_opened(monkeypatch) -> None:
     inflated: list[int] = []
-    real = framing._inflated
+    real = framing._inflate_body
 
     def inflate(peer: str, body: bytes, plain_size: int) -> bytes:
         inflated.append(plain_size)
         return real(peer, body, plain_size)
 
-    monkeypatch.setattr(framing, "_inflated", inflate)
+    monkeypatch.setattr(framing, "_inflate_body", inflate)
     starts, chunks = bomb(2**25, ids=framing.MAX_IDS)
     receiver = Reassembler("peer")
     for start in starts:

@@ -205,5 +205,8 @@ def test_a_secure_aggregation_request_is_measured_by_the_number_of_parties():
 
 def test_fields_are_found_as_protobuf_finds_them():
     message = wire.OpenSum(manifest_hash=b"hash", sum="votes", attempt=300, blocks=[b"one", b""], payload=b"p")
-    found = [(number, bytes(content)) for number, content in field_sizes(message.SerializeToString(), "peer", most=9)]
+    found = [
+        (number, bytes(content))
+        for number, content in field_sizes(message.SerializeToString(), "peer", largest_count=9)
+    ]
     assert found == [(1, b"hash"), (2, b"votes"), (3, b"\xac\x02"), (5, b"one"), (5, b""), (6, b"p")]

@@ -58,8 +58,8 @@ class Policy:
         value = asdict(self)
         for key in ("statistics", "units"):
             value[key] = None if value[key] is None else sorted(value[key])
-        value["required_parties"] = [list(each) for each in self.required_parties]
-        value["trusted"] = None if self.trusted is None else [list(each) for each in self.trusted]
+        value["required_parties"] = [list(party) for party in self.required_parties]
+        value["trusted"] = None if self.trusted is None else [list(statistic) for statistic in self.trusted]
         if math.isinf(self.largest_epsilon):
             value["largest_epsilon"] = "inf"
         return value
@@ -87,18 +87,18 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
             raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
         if policy.trusted is None:
             continue
-        known = trusted.get(planned.statistic)
-        if known is None:
+        trusted_source = trusted.get(planned.statistic)
+        if trusted_source is None:
             raise PrivacyRefusal(
                 f"{planned.name}: this party does not trust the statistic {planned.statistic!r}, which is another"
                 f" package's (source {planned.source})",
                 "have its people read that package, install it, and trust it: undersong-party policy trust"
                 f" {planned.statistic} {planned.source}",
             )
-        if known != planned.source:
+        if trusted_source != planned.source:
             raise PrivacyRefusal(
-                f"{planned.name}: this party trusts the statistic {planned.statistic!r} with the source {known}, and"
-                f" the plan's has {planned.source}",
+                f"{planned.name}: this party trusts the statistic {planned.statistic!r} with the source"
+                f" {trusted_source}, and the plan's has {planned.source}",
                 "install the same release of its package at the coordinator and at every party",
             )
 
@@ -111,9 +111,9 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     fingerprints = {
         member.name: party_fingerprint(member.name, member.identity) for member in roster if member.name in names
     }
-    absent = [each for each in policy.required_parties if fingerprints.get(each[0]) != each[1]]
+    absent = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
     required, fingerprint = absent[0] if absent else ("", "")
-    found = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+    state_of_absent = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
     dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
     change = f"federation.tolerated_dropouts = {dropouts}" if dropouts >= 0 else "more parties"
     least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
@@ -132,7 +132,7 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"plan the run with privacy.delta = {policy.largest_delta:g}",
         ),
         (
-            # delta >= 1/n would allow a mechanism that publishes one whole record
+            # A delta of 1/n or more would allow a mechanism that publishes one whole record.
             math.isfinite(privacy.epsilon) and privacy.delta * policy.declared_units >= 1,
             f"the run asks for delta {privacy.delta:g}, which is not below 1 / {policy.declared_units}, the number of"
             " privacy units that this party declares",
@@ -140,7 +140,8 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
         ),
         (
             absent,
-            f"the policy wants the party {required} with the fingerprint {fingerprint}, and {required} {found}",
+            f"the policy wants the party {required} with the fingerprint {fingerprint},"
+            f" and {required} {state_of_absent}",
             "plan the run with that party",
         ),
         (
@@ -173,7 +174,7 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
 
 
 WEAK_DELTA = 1e-3
-FEW_PARTIES = 3  # with fewer, another party can subtract its own part from the opened sum
+FEW_PARTIES = 3  # Among fewer, another party can subtract its own part from the opened sum.
 
 
 def weak_delta(delta: float) -> list[str]:
@@ -188,9 +189,9 @@ def weak_delta(delta: float) -> list[str]:
 
 def weak_plan(plan: Plan) -> list[str]:
     """Returns warnings about a plan for the operator who makes it, one sentence per weak choice."""
-    found = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
+    warnings = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
     if plan.quorum.parties == 1:
-        found.append("there is only one party: the sum that opens is its own")
+        warnings.append("there is only one party: the sum that opens is its own")
     elif plan.quorum.parties < FEW_PARTIES:
-        found.append("there are only two parties: each can subtract its own part from the opened sum")
-    return found
+        warnings.append("there are only two parties: each can subtract its own part from the opened sum")
+    return warnings

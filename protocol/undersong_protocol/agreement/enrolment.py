@@ -66,7 +66,7 @@ def check_party_name(name: str) -> str:
     """
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
-            f"{_shown(name)} is no name of a party",
+            f"{_quote_start(name)} is no name of a party",
             "use 1 to 63 lower case letters, digits, '-' and '_', beginning and ending with a letter or digit",
         )
     return name
@@ -77,9 +77,9 @@ def check_address(address: str) -> str:
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[1]) < 65536:
         forbidden = _FORBIDDEN_SIGN.search(address)
-        sign = f": {_shown(forbidden[0])} may not stand in it" if forbidden else ""
+        sign = f": {_quote_start(forbidden[0])} may not stand in it" if forbidden else ""
         raise ConfigurationError(
-            f"{_shown(address)} is no address{sign}", "write host:port, for example undersong.org:7443"
+            f"{_quote_start(address)} is no address{sign}", "write host:port, for example undersong.org:7443"
         )
     return address
 
@@ -94,18 +94,18 @@ def groups(digest: bytes) -> str:
     return "-".join(text[i : i + 4] for i in range(0, 32, 4))
 
 
-def bare_fingerprint(stated: str) -> str:
+def bare_fingerprint(typed: str) -> str:
     """Normalises a typed fingerprint: lower case, without spaces, dashes and colons."""
-    return re.sub(r"[\s:-]", "", stated).lower()
+    return re.sub(r"[\s:-]", "", typed).lower()
 
 
-def same_fingerprint(stated: str, computed: str) -> bool:
+def same_fingerprint(typed: str, computed: str) -> bool:
     """Returns True if a typed fingerprint equals ``computed``, ignoring spaces, case, dashes and colons."""
-    digits = bare_fingerprint(stated)
+    digits = bare_fingerprint(typed)
     return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
 
 
-def named_party(stated: str) -> tuple[str, str]:
+def named_party(entry: str) -> tuple[str, str]:
     """Splits ``NAME=FINGERPRINT`` into name and fingerprint, the latter as :func:`groups` writes it.
 
     Raises ConfigurationError for another form.
@@ -113,14 +113,14 @@ def named_party(stated: str) -> tuple[str, str]:
     >>> named_party("heart=0001 0203 0405 0607 0809 0A0B 0C0D 0E0F")
     ('heart', '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f')
     """
-    name, _, fingerprint = stated.partition("=")
+    name, _, fingerprint = entry.partition("=")
     try:
         digest = bytes.fromhex(bare_fingerprint(fingerprint))
     except ValueError:
         digest = b""
     if len(digest) != FINGERPRINT_BYTES:
         raise ConfigurationError(
-            f"{_shown(stated)} does not name a party by its fingerprint",
+            f"{_quote_start(entry)} does not name a party by its fingerprint",
             "write NAME=1a2b-..., with the fingerprint that the party itself has told you",
         )
     return check_party_name(name.strip()), groups(digest)
@@ -135,10 +135,10 @@ def _from_hex(value: object) -> object:
     """Bytes of a file's value, which are written as lower-case hexadecimal digits; anything else is left as it is."""
     if not isinstance(value, str):
         return value
-    found = bytes.fromhex(value)
-    if found.hex() != value:
+    digits = bytes.fromhex(value)
+    if digits.hex() != value:
         raise ValueError("not lower-case hexadecimal")
-    return found
+    return digits
 
 
 def _check_identity(key: bytes) -> bytes:
@@ -176,7 +176,7 @@ class _File(BaseModel):
         )
 
     @classmethod
-    def _opened(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
+    def _open_file(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
         """The file's values, its body and its signature, which is not checked yet. Raises ConfigurationError."""
         kind = cls.kind[10:]
         if len(data) > LARGEST_FILE_BYTES:
@@ -188,11 +188,11 @@ class _File(BaseModel):
             value = {**json.loads(data.decode("utf-8"))}
         except (ValueError, TypeError, RecursionError):
             raise damaged from None
-        found = value.pop("kind", None)
-        if found != cls.kind:
-            what = found[10:] if found in (PACKAGE, REQUEST, GRANT) else "another kind of file"
+        kind_stated = value.pop("kind", None)
+        if kind_stated != cls.kind:
+            other_kind = kind_stated[10:] if kind_stated in (PACKAGE, REQUEST, GRANT) else "another kind of file"
             raise ConfigurationError(
-                f"expected an {kind}, found {what}", "check which file goes where", code="other-file"
+                f"expected an {kind}, found {other_kind}", "check which file goes where", code="other-file"
             )
         if value.pop("version", None) != VERSION:
             raise ConfigurationError(
@@ -204,7 +204,7 @@ class _File(BaseModel):
         except ValidationError:
             raise damaged from None
 
-    def _verify(self, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
+    def _verify_signature(self, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
         try:
             verified(key, tagged_hash(self.kind, canonical_json(dict(body))), signature)
         except (InvalidSignature, ValueError):
@@ -270,9 +270,9 @@ class Package(_File):
         Raises:
             ConfigurationError: the bytes are not a package, are damaged, or are signed by another key than they name.
         """
-        package, body, signature = cls._opened(data)
+        package, body, signature = cls._open_file(data)
         certificate(package.ca_certificate, "the package's CA certificate")
-        package._verify(body, signature, package.signing_key, "ask the operator for the package again")
+        package._verify_signature(body, signature, package.signing_key, "ask the operator for the package again")
         return package
 
     def check_fresh(self, now_s: float) -> None:
@@ -317,7 +317,11 @@ class EnrolmentRequest(_File):
         public = identity.public_key().public_bytes_raw()
         renewal = token is None
         unproved = cls(party=party, certificate_request=pem, identity=public, renewal=renewal, token_proof=b"")
-        return unproved if token is None else unproved.model_copy(update={"token_proof": unproved._proof(token)})
+        return (
+            unproved
+            if token is None
+            else unproved.model_copy(update={"token_proof": unproved._compute_token_proof(token)})
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -338,10 +342,10 @@ class EnrolmentRequest(_File):
             ConfigurationError: the bytes are not a request or are damaged, a key has another type, or names differ.
         """
         remedy = "make the request again: undersong-party enroll"
-        request, body, signature = cls._opened(data)
+        request, body, signature = cls._open_file(data)
         if len(request.token_proof) != (0 if request.renewal else 32):
             raise ConfigurationError("the enrolment request's proof is incomplete", remedy)
-        request._verify(body, signature, request.identity, remedy)
+        request._verify_signature(body, signature, request.identity, remedy)
         request.tls_key()
         return request
 
@@ -367,14 +371,14 @@ class EnrolmentRequest(_File):
 
     def check_token(self, token: bytes) -> None:
         """Raises ConfigurationError unless ``token_proof`` was made with ``token``."""
-        if self.renewal or not hmac.compare_digest(self.token_proof, self._proof(token)):
+        if self.renewal or not hmac.compare_digest(self.token_proof, self._compute_token_proof(token)):
             raise ConfigurationError(
                 f"the request in the name of {self.party} does not prove that it holds the invitation",
                 "invite the party again, and hand the package to nobody else",
                 code="no-token",
             )
 
-    def _proof(self, token: bytes) -> bytes:
+    def _compute_token_proof(self, token: bytes) -> bytes:
         body = self.model_dump(mode="json", exclude={"token_proof"})
         return hmac.digest(token, tagged_hash("undersong enrolment token", canonical_json(body)), hashlib.sha256)
 
@@ -412,9 +416,9 @@ class Grant(_File):
             ConfigurationError: the bytes are not a grant, are damaged or of another coordinator, or the certificate
                 does not lead to the CA or names another subject.
         """
-        grant, body, signature = cls._opened(data)
+        grant, body, signature = cls._open_file(data)
         remedy = "ask the operator to sign the request again: undersong sign"
-        grant._verify(body, signature, signing_key, remedy)
+        grant._verify_signature(body, signature, signing_key, remedy)
         leaf = certificate(grant.certificate, "the granted certificate")
         if common_name(leaf) != grant.party:
             raise ConfigurationError("the granted certificate names another subject than the party", remedy)
@@ -452,14 +456,14 @@ def party_fingerprint(party: str, identity: bytes) -> str:
     return groups(tagged_hash("undersong party", party.encode(), identity))
 
 
-def certificate(pem: str, what: str) -> x509.Certificate:
-    """Reads one certificate in PEM. Raises ConfigurationError, with ``what`` as its subject, for another text."""
+def certificate(pem: str, subject: str) -> x509.Certificate:
+    """Reads one certificate in PEM. Raises ConfigurationError, with ``subject`` as its subject, for another text."""
     try:
         if pem.count("-----BEGIN") != 1:
             raise ValueError
         return x509.load_pem_x509_certificate(pem.encode("ascii"))
     except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion):
-        raise ConfigurationError(f"{what} cannot be read", "ask the operator for the file again") from None
+        raise ConfigurationError(f"{subject} cannot be read", "ask the operator for the file again") from None
 
 
 def common_name(certificate_: x509.Certificate) -> str:
@@ -471,6 +475,6 @@ def common_name(certificate_: x509.Certificate) -> str:
     return str(names[0].value) if len(names) == 1 else ""
 
 
-def _shown(value: str) -> str:
-    # never more of a hostile string than a person needs, and no control characters
+def _quote_start(value: str) -> str:
+    # A hostile string is cut to what a person needs, and its control characters are escaped.
     return repr(value if len(value) <= 80 else value[:77] + "...")

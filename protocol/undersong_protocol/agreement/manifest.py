@@ -21,7 +21,8 @@ from undersong_protocol.secagg.keys import check_identity, verified
 from undersong_protocol.secagg.parameters import Member, SumParameters
 
 VERSION = 3
-RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")  # which people compare, type and copy
+# People compare, type and copy a run's name, so it has no other signs.
+RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")
 LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
 LONGEST_DESCRIPTION = 20_000
 
@@ -69,11 +70,11 @@ class Manifest:
         Equal bytes give the same object, so that a thousand simulated parties read and hold one roster of a thousand.
         """
         check_size("bytes in its manifest", len(data), LARGEST_MANIFEST_BYTES)
-        return cls._read(data)
+        return cls._parse_bytes(data)
 
     @classmethod
     @lru_cache(maxsize=2)
-    def _read(cls, data: bytes) -> "Manifest":
+    def _parse_bytes(cls, data: bytes) -> "Manifest":
         try:
             value = json.loads(data)
             _check_counts(value)
@@ -108,7 +109,7 @@ class Manifest:
         task = self.task if isinstance(self.task, Mapping) else {}
         labels, generators, columns = (task.get(key, ()) for key in ("labels", "generators", "columns"))
         sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
-        lists = all(isinstance(each, (list, tuple)) for each in (labels, generators, columns))
+        lists = all(isinstance(entries, (list, tuple)) for entries in (labels, generators, columns))
         if not lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
             raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
         check_size("generators in its manifest", len(generators), LARGEST_LABELS)
@@ -134,10 +135,10 @@ class Manifest:
                 for number, planned in enumerate(self.plan.sums, 1)
             ),
         ]
-        for what, name in names:
+        for place, name in names:
             if fault := name_fault(name, LONGEST_NAME):
                 raise PrivacyRefusal(
-                    f"{what} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
+                    f"{place} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
                 )
         if not RUN_NAME.fullmatch(self.run):
             raise PrivacyRefusal(
@@ -146,7 +147,7 @@ class Manifest:
                 code="invalid-name",
             )
         for member in self.roster:
-            # As it is enrolled: no two look alike, and none holds what separates names in a list.
+            # The rule of enrolment holds here too: no two names look alike, and none holds a list's separator.
             try:
                 check_party_name(member.name)
             except ConfigurationError as error:
@@ -194,8 +195,8 @@ class Manifest:
         """Recomputes every binding figure of the plan. Raises PrivacyRefusal that names the first wrong one."""
         names = self._checked_names
         if len(names) != self.plan.quorum.parties:
-            held = counted(len(names), "party", "parties")
-            raise PrivacyRefusal(f"the roster has {held}, the plan {self.plan.quorum.parties}")
+            roster_size = counted(len(names), "party", "parties")
+            raise PrivacyRefusal(f"the roster has {roster_size}, the plan {self.plan.quorum.parties}")
         if len(set(self.labels)) != len(self.labels):
             raise PrivacyRefusal("the task names a label twice")
         self.plan.verify()
@@ -244,12 +245,12 @@ class Manifest:
 
 def _check_counts(value: Mapping[str, Any]) -> None:
     """Checks the lengths of the parsed lists before anything is built from them. Raises PrivacyRefusal."""
-    for what, found, allowed in (
+    for quantity, entries, allowed in (
         ("parties", value["roster"], LARGEST_PARTIES),
         ("private sums", value["plan"]["sums"], LARGEST_SUMS),
         ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
     ):
-        check_size(what, len(found), allowed)
+        check_size(quantity, len(entries), allowed)
 
 
 # A plan's hash as nine words, short enough for a telephone: what ``preview`` shows and ``approve`` takes.
@@ -336,6 +337,6 @@ def plan_words(manifest_hash: bytes) -> str:
     return " ".join(WORDS[(number >> (BITS * place)) % 2**BITS] for place in range(COUNT))
 
 
-def same_words(stated: str, shown: str) -> bool:
+def same_words(typed: str, plan_words: str) -> bool:
     """Returns True if the words that somebody typed are those of the plan, ignoring case, commas and hyphens."""
-    return stated.lower().replace(",", " ").replace("-", " ").split() == shown.split()
+    return typed.lower().replace(",", " ").replace("-", " ").split() == plan_words.split()

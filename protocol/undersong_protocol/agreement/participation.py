@@ -44,24 +44,26 @@ class Participation:
         >>> Participation(("x", "y"), ()).counts
         'no sum was opened'
         """
-        sizes = Counter(len(inside) for _, inside in self.sums)
+        sizes = Counter(len(hospitals) for _, hospitals in self.sums)
         parts = [
             f"{counted(number, 'sum')} of {counted(size, 'hospital')}"
-            for size, number in sorted(sizes.items(), key=lambda each: (-each[1], each[0]))
+            for size, number in sorted(
+                sizes.items(), key=lambda size_and_number: (-size_and_number[1], size_and_number[0])
+            )
         ]
         return ", ".join(parts) or "no sum was opened"
 
     @property
     def absences(self) -> tuple[str, ...]:
         """A sentence about every hospital that is not in all opened sums: until which one it took part."""
-        return tuple(filter(None, (self._absence(party) for party in self.parties)))
+        return tuple(filter(None, (self._describe_absence(party) for party in self.parties)))
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences on who took part, beside the names: none if every hospital is in every sum."""
         return (*self.absences, f"Opened: {self.counts}.") if self.absences else ()
 
-    def _absence(self, party: str) -> str:
+    def _describe_absence(self, party: str) -> str:
         """The sentence about one hospital; "" if it is in every opened sum.
 
         >>> sums = (("one", {"x", "y"}), ("two", {"x", "y"}), ("three", {"y"}), ("four", {"y"}))
@@ -72,31 +74,31 @@ class Participation:
         >>> Participation(("x", "y"), (sums[2],)).absences
         ('x is in no opened sum.',)
         """
-        inside = [number for number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
+        numbers = [number for number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
         name = printable(party, 120)
-        if len(inside) == len(self.sums):
+        if len(numbers) == len(self.sums):
             return ""
-        if not inside:
+        if not numbers:
             return f"{name} is in no opened sum."
-        last = inside[-1]
-        if inside == list(range(1, last + 1)):
-            after = len(self.sums) - last
-            were = "was" if after == 1 else "were"
+        last = numbers[-1]
+        if numbers == list(range(1, last + 1)):
+            later_sums = len(self.sums) - last
+            were = "was" if later_sums == 1 else "were"
             return (
-                f"{name} took part until sum {last} of {len(self.sums)} ({_quoted([self.sums[last - 1][0]])});"
-                f" the {counted(after, 'sum')} after it {were} opened without it."
+                f"{name} took part until sum {last} of {len(self.sums)} ({_quote_names([self.sums[last - 1][0]])});"
+                f" the {counted(later_sums, 'sum')} after it {were} opened without it."
             )
         missing = [sum_name for sum_name, hospitals in self.sums if party not in hospitals]
-        these = "this sum was" if len(missing) == 1 else "these sums were"
+        subject = "this sum was" if len(missing) == 1 else "these sums were"
         return (
-            f"{name} took part in {len(inside)} of {len(self.sums)} {noun(len(self.sums), 'sum')};"
-            f" {these} opened without it: {_quoted(missing)}."
+            f"{name} took part in {len(numbers)} of {len(self.sums)} {noun(len(self.sums), 'sum')};"
+            f" {subject} opened without it: {_quote_names(missing)}."
         )
 
 
-MOST_NAMES = 20  # of sums in one sentence
+MOST_NAMES = 20  # names of sums in one sentence
 
 
-def _quoted(names: Sequence[str]) -> str:
-    rest = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + rest
+def _quote_names(names: Sequence[str]) -> str:
+    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + remainder

@@ -49,29 +49,32 @@ LAPLACE_CALIBRATIONS = 8  # one lowers epsilon by the loss distributions' roundi
 LAPLACE_SCALES = (64.0, 4096.0)  # integer units: fine beside the noise, and a share's table builds in half a second
 LAPLACE_TAIL = 5.0  # times the Gaussian's 12 deviations: 85 scales, e^-85 per coordinate
 INTEGER_NORM_TOLERANCE = 2.0**-36  # relative; above what statistics.contribution lets a norm pass its bound
-REPLY_BYTES = 2**20  # of any reply, beside what grows with the run
+REPLY_BYTES = 2**20  # the part of a reply that does not grow with the run
 REPLY_BYTES_A_PARTY = 8192
-REPLY_BYTES_AN_ATTEMPT = 16_384  # of a sum: its charges and voids in a receipt, a few tries each
+REPLY_BYTES_AN_ATTEMPT = 16_384  # A receipt holds a sum's charges and voids, a few tries of each.
 SOURCE = re.compile(r"([0-9a-f]{64})?")
 EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within it
 
 
-def _bounded(epsilon: float) -> float:
+def _check_epsilon(epsilon: float) -> float:
     if LARGEST_NUMBER < epsilon < math.inf:
         raise ValueError("neither infinite nor of a size that some plan has")
     return epsilon
 
 
-def _few(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """A statistic's parameters. Raises ValueError for many, or a number of a size that no statistic takes."""
     values: list[Any] = [parameters]
-    for value in values:  # which grows by what it holds
+    # The list grows while it is read: the contents of each container are appended to it.
+    for value in values:
         if isinstance(value, Mapping):
             values += value.values()
         elif isinstance(value, (list, tuple)):
             values += value
-        if (type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER) or len(values) > LARGEST_PARAMETERS:
-            raise ValueError("too many, or not of a size that some statistic takes")  # NaN is not either
+        # The comparison is negated because NaN compares as False with every number.
+        is_out_of_range = type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER
+        if is_out_of_range or len(values) > LARGEST_PARAMETERS:
+            raise ValueError("too many, or not of a size that some statistic takes")
     return parameters
 
 
@@ -96,7 +99,7 @@ class Privacy:
             privacy.
     """
 
-    epsilon: Annotated[float, Field(strict=True, gt=0), AfterValidator(_bounded)]
+    epsilon: Annotated[float, Field(strict=True, gt=0), AfterValidator(_check_epsilon)]
     delta: Annotated[float, Field(strict=True, gt=0, lt=1)]
     unit: Unit = "sample"
     max_per_unit: _Count = 1
@@ -183,7 +186,7 @@ class PlannedSum:
 
     name: str
     statistic: str
-    parameters: Annotated[Mapping[str, Any], AfterValidator(_few)]
+    parameters: Annotated[Mapping[str, Any], AfterValidator(_check_parameters)]
     dimension: _Count
     l1: _Number
     l2: _Number
@@ -210,7 +213,7 @@ class PlannedSum:
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, without ``source`` if it is empty."""
         value = asdict(self)
-        return value if self.source else {key: each for key, each in value.items() if key != "source"}
+        return value if self.source else {key: figure for key, figure in value.items() if key != "source"}
 
     def build(self) -> statistics.Statistic:
         """Makes the statistic from its name and public parameters.
@@ -219,8 +222,8 @@ class PlannedSum:
         """
         if self.source != statistics.source(self.statistic):
             raise PrivacyRefusal(
-                f"{self.name}: the statistic {self.statistic!r} of the plan is {_owner(self.source)}; here that name is"
-                f" {_owner(statistics.source(self.statistic))}",
+                f"{self.name}: the statistic {self.statistic!r} of the plan is {_describe_owner(self.source)};"
+                f" here that name is {_describe_owner(statistics.source(self.statistic))}",
                 "install the same release of its package everywhere, and trust it (docs/extending.md)",
             )
         return statistics.build(self.statistic, self.parameters)
@@ -242,12 +245,12 @@ class PlannedSum:
         unless it is the whole noise.
         """
         if self.law == "laplace":
-            whole = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders == 1
-            return self.event() if whole else accounting.Pure(math.inf)
+            is_whole_noise = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders == 1
+            return self.event() if is_whole_noise else accounting.Pure(math.inf)
         if not self.sigma_integer:
             return self.event()
-        drawn = self.drawn_sigma_integer
-        shares = noise_share.noise_plan(drawn, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders)
+        drawn_sigma = self.drawn_sigma_integer
+        shares = noise_share.noise_plan(drawn_sigma, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders)
         sigma = accounting.charged_sigma(float(shares.components[0]))
         return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
 
@@ -292,7 +295,7 @@ class Plan:
 
     def epsilon_after(self, releases: int) -> float:
         """Returns epsilon, at the plan's delta, after the first ``releases`` sums; for information only."""
-        return accounting.epsilon(_events(self.sums[:releases]), self.usable_delta)
+        return accounting.epsilon(_list_events(self.sums[:releases]), self.usable_delta)
 
     def epsilon(self) -> float:
         """Returns epsilon of the whole plan at its delta, spare attempts included."""
@@ -311,14 +314,14 @@ class Plan:
         A coalition can declare an attempt void after opening it, so each sum counts 1 + ``VOIDED_VECTORS`` times. Each
         spare attempt adds the most expensive event of each kind of noise. With a single party each sum counts once.
         """
-        once = [planned.event_alone(self.quorum) for planned in self.sums]
+        sum_events = [planned.event_alone(self.quorum) for planned in self.sums]
         times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS
-        events = [replace(event, count=event.count * times) for event in once]
-        return [*events, *_spare_events(once, self.quorum.spare_attempts)]
+        events = [replace(event, count=event.count * times) for event in sum_events]
+        return [*events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
         """Returns the privacy events of all sums in order, followed by those of the spare attempts."""
-        events = _events(self.sums)
+        events = _list_events(self.sums)
         return [*events, *_spare_events(events, self.quorum.spare_attempts)]
 
     def check_form(self) -> None:
@@ -326,9 +329,9 @@ class Plan:
 
         Raises PrivacyRefusal that names the first wrong figure.
         """
-        given = {"privacy": vars(self.privacy), "quorum": vars(self.quorum), "sums": tuple(map(vars, self.sums))}
+        figures = {"privacy": vars(self.privacy), "quorum": vars(self.quorum), "sums": tuple(map(vars, self.sums))}
         try:
-            _form().validate_python(given)
+            _plan_adapter().validate_python(figures)
         except ValidationError as error:
             place = error.errors(include_url=False)[0]["loc"]
             wrong = f"{place[0]}.{place[1]}"
@@ -362,16 +365,16 @@ class Plan:
                 )
             statistic = planned.build()
             request = SumRequest(planned.name, statistic, law=planned.law)
-            ours = _planned(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
-            for words, stated, true in (
-                ("dimension", planned.dimension, ours.dimension),
-                ("L1 sensitivity", planned.l1, ours.l1),
-                ("L2 sensitivity", planned.l2, ours.l2),
-                ("Linf sensitivity", planned.linf, ours.linf),
-                ("modulus_bits", planned.modulus_bits, ours.modulus_bits),
+            recomputed = _make_planned_sum(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
+            for words, figure, true in (
+                ("dimension", planned.dimension, recomputed.dimension),
+                ("L1 sensitivity", planned.l1, recomputed.l1),
+                ("L2 sensitivity", planned.l2, recomputed.l2),
+                ("Linf sensitivity", planned.linf, recomputed.linf),
+                ("modulus_bits", planned.modulus_bits, recomputed.modulus_bits),
             ):
-                if not math.isclose(stated, true, rel_tol=1e-9):
-                    raise PrivacyRefusal(f"{planned.name}: {words} {stated} is not {true}")
+                if not math.isclose(figure, true, rel_tol=1e-9):
+                    raise PrivacyRefusal(f"{planned.name}: {words} {figure} is not {true}")
             if planned.sampling_rate < 1.0 and statistic.whole:
                 raise PrivacyRefusal(
                     f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
@@ -385,7 +388,8 @@ class Plan:
                     f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
                 )
             quorum = self.quorum
-            try:  # as the sampler will be asked for it: what is signed and charged can be drawn
+            # The sampler makes the same call, so noise that is signed and charged can also be drawn.
+            try:
                 noise_share.noise_plan(
                     planned.drawn_sigma_integer,
                     quorum.parties,
@@ -396,7 +400,7 @@ class Plan:
             except ConfigurationError as error:
                 raise PrivacyRefusal(f"{planned.name}: {error.problem}", error.remedy, code=error.code) from None
         if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
-            check_size("different mechanisms", len(set(_events(self.sums))), LARGEST_MECHANISMS)
+            check_size("different mechanisms", len(set(_list_events(self.sums))), LARGEST_MECHANISMS)
         spent = self.epsilon()
         if spent > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
             raise PrivacyRefusal(
@@ -422,11 +426,11 @@ class Plan:
 
 
 @cache
-def _form() -> TypeAdapter[Plan]:
+def _plan_adapter() -> TypeAdapter[Plan]:
     return TypeAdapter(Plan)
 
 
-def _owner(source: str) -> str:
+def _describe_owner(source: str) -> str:
     return f"another package's, of source {source[:16]}..." if source else "no other package's"
 
 
@@ -436,7 +440,7 @@ def _check_sizes(plan: Plan) -> None:
     Runs before a statistic is built from the plan.
     """
     parties, sums = plan.quorum.parties, len(plan.sums)
-    for what, found, allowed in (
+    for quantity, count, allowed in (
         ("parties", parties, LARGEST_PARTIES),
         ("private sums", sums, LARGEST_SUMS),
         ("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS),
@@ -444,7 +448,7 @@ def _check_sizes(plan: Plan) -> None:
         ("records of a party", plan.privacy.max_records, LARGEST_RECORDS),
         ("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT),
     ):
-        check_size(what, found, allowed)
+        check_size(quantity, count, allowed)
     try:
         check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
     except ConfigurationError as error:
@@ -469,7 +473,7 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     planned: dict[str, PlannedSum] = {}
     for _ in range(LAPLACE_CALIBRATIONS):
         planned = {
-            request.name: _laplace(request, pure[request.name], privacy, quorum)
+            request.name: _plan_laplace(request, pure[request.name], privacy, quorum)
             for request in requests
             if request.law == "laplace"
         }
@@ -480,14 +484,16 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         if spent <= privacy.epsilon:
             break
         lowered = privacy.epsilon / spent * (1 - 1e-9)
-        pure = {name: one * lowered if name in sharing else one for name, one in pure.items()}
+        pure = {
+            name: pure_epsilon * lowered if name in sharing else pure_epsilon for name, pure_epsilon in pure.items()
+        }
     for request in requests:
         if request.noise_multiplier is not None:
-            planned[request.name] = _own(request, request.noise_multiplier, privacy, quorum)
+            planned[request.name] = _plan_fixed_noise(request, request.noise_multiplier, privacy, quorum)
     gaussian = [request for request in requests if request.name not in planned]
     total = sum(request.budget_share for request in gaussian)
     shares = [request.budget_share / total for request in gaussian]
-    fixed = _events(list(planned.values()))
+    fixed = _list_events(list(planned.values()))
 
     def events(factor: float) -> list[accounting.Event]:
         main = fixed + [
@@ -501,7 +507,7 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
         delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
         factor = accounting.calibrate(events, privacy.epsilon, delta)
     for request, share in zip(gaussian, shares, strict=True):
-        planned[request.name] = _gaussian(request, factor / math.sqrt(share), privacy, quorum)
+        planned[request.name] = _plan_gaussian(request, factor / math.sqrt(share), privacy, quorum)
     return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
 
 
@@ -513,36 +519,37 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
             raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
         if request.sampling_rate != 1.0:
             raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
-    own = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    fixed_epsilons = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
     if not math.isfinite(epsilon):
-        return {request.name: math.inf for request in laplace} | own
+        return {request.name: math.inf for request in laplace} | fixed_epsilons
     sharing = [request for request in laplace if request.epsilon is None]
     if not sharing:
-        return own
+        return fixed_epsilons
     if any(request.law == "gaussian" for request in requests):
         raise ConfigurationError(
             f"{sharing[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own", "name it in the plan"
         )
     total = sum(request.budget_share for request in sharing)
     largest = max(request.budget_share for request in sharing) / total
-    spent, dearest = sum(own.values()), max(own.values(), default=0.0)
+    spent, dearest = sum(fixed_epsilons.values()), max(fixed_epsilons.values(), default=0.0)
     # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
-    left = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
-    if not left > 0:
+    remainder = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
+    if not remainder > 0:
         raise ConfigurationError(
-            f"the Laplace sums with an epsilon of their own leave {left:.4g} of epsilon {epsilon:g}", "raise epsilon"
+            f"the Laplace sums with an epsilon of their own leave {remainder:.4g} of epsilon {epsilon:g}",
+            "raise epsilon",
         )
-    return own | {request.name: left * request.budget_share / total for request in sharing}
+    return fixed_epsilons | {request.name: remainder * request.budget_share / total for request in sharing}
 
 
 def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
     # Every party draws two numbers (a Laplace share's) or one per coordinate for each of its D + 1 components of noise.
     coordinates = sum(dimensions) + quorum.spare_attempts * max(dimensions, default=0)
-    drawn = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
-    return accounting.usable_delta(privacy.delta, samples=drawn, epsilon=privacy.epsilon)
+    draws = 2 * quorum.parties * (quorum.tolerated_dropouts + 1) * coordinates
+    return accounting.usable_delta(privacy.delta, samples=draws, epsilon=privacy.epsilon)
 
 
-def _events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
+def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
     return [planned.event() for planned in sums]
 
 
@@ -559,16 +566,16 @@ def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accou
     return dearest * spares
 
 
-def _own(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     """A Gaussian sum whose noise is given."""
     if request.law != "gaussian":
         raise ConfigurationError(f"{request.name}: a noise multiplier of its own is for Gaussian sums", "give epsilon")
     if not (multiplier > 0 or math.isinf(privacy.epsilon)):
         raise ConfigurationError(f"{request.name}: its noise multiplier is {multiplier}", "give a number above 0")
-    return _gaussian(request, multiplier, privacy, quorum)
+    return _plan_gaussian(request, multiplier, privacy, quorum)
 
 
-def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+def _plan_gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
     scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if deviation:
@@ -578,10 +585,10 @@ def _gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: 
                 raise ConfigurationError(
                     f"{request.name}: its noise is too small to be drawn exactly", "lower privacy.epsilon"
                 )
-    return _planned(request, scale, deviation * scale, privacy, quorum)
+    return _make_planned_sum(request, scale, deviation * scale, privacy, quorum)
 
 
-def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+def _plan_laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
     natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
     scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
@@ -596,10 +603,12 @@ def _laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quor
                 f"{request.name}: Laplace noise of scale {natural:.4g} is too wide for its exact table",
                 "raise epsilon, or use Gaussian noise",
             )
-    return _planned(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
+    return _make_planned_sum(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
 
 
-def _planned(request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
+def _make_planned_sum(
+    request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum
+) -> PlannedSum:
     statistic = request.statistic
     bound = contribution.unit_sensitivity(statistic, privacy.contribution, privacy.max_per_unit, request.law)
     planned = PlannedSum(

@@ -58,18 +58,18 @@ class Receipt:
         """The charges that count: neither withdrawn nor void."""
         return [charge for charge in self.left if (charge.query, charge.attempt) not in self.voided]
 
-    def uncharged(self, opened: Iterable[tuple[str, int, str]]) -> Iterator[str]:
+    def uncharged(self, opened_sums: Iterable[tuple[str, int, str]]) -> Iterator[str]:
         """Yields a sentence for each opened sum that holds this party's vector without a charge that counts.
 
         Args:
-            opened: (name, attempt, hash of its question in hex) of each opened sum with a vector of this party.
+            opened_sums: (name, attempt, hash of its question in hex) of each opened sum with a vector of this party.
         """
-        counted = {(charge.query, charge.attempt): charge.question for charge in self.counted}
-        for name, attempt, question in opened:
+        questions = {(charge.query, charge.attempt): charge.question for charge in self.counted}
+        for name, attempt, question in opened_sums:
             fault = f"receipt of {self.party}: no charge for {name}, attempt {attempt}"
-            if (name, attempt) not in counted:
+            if (name, attempt) not in questions:
                 yield f"{fault}, though its vector is in the sum"
-            elif counted[name, attempt] != question:
+            elif questions[name, attempt] != question:
                 yield f"{fault}, for the question that the sum answers"
 
 
@@ -99,7 +99,7 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
                 "run the version of Undersong that wrote it",
             )
         entries, head = list(value["entries"]), str(value["chain"])
-        return _read(manifest, party, entries, head)
+        return _read_entries(manifest, party, entries, head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
 
@@ -130,12 +130,12 @@ def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
     return head.hex()
 
 
-def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
+def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
     if chain(manifest, entries) != head:
         raise PeerFault(party, "the entries of its receipt are not those of its chain")
     charges: list[Charge] = []
     state: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
-    voided: Counter[str] = Counter()  # by sum
+    voided: Counter[str] = Counter()  # number of void attempts, by sum
     closed = False
     for number, entry in enumerate(entries, start=1):
         place = f"entry {number} of its receipt"
@@ -149,7 +149,7 @@ def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head
             raise PeerFault(party, f"{place} follows the end of the run")
         match entry["kind"]:
             case "charge":
-                charge = _charged(manifest, party, Charge.from_json(entry))
+                charge = _check_charge(manifest, party, Charge.from_json(entry))
                 if (charge.query, charge.attempt) in state:
                     raise PeerFault(party, f"{place} charges an attempt a second time")
                 charges.append(charge)
@@ -168,15 +168,17 @@ def _read(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head
     return Receipt(party, tuple(charges), by_end["withdrawn"], by_end["void"], closed)
 
 
-def _charged(manifest: Manifest, party: str, charge: Charge) -> Charge:
+def _check_charge(manifest: Manifest, party: str, charge: Charge) -> Charge:
     planned = next((planned for planned in manifest.plan.sums if planned.name == charge.query), None)
     if planned is None or charge.manifest != manifest.hash.hex():
         raise PeerFault(party, f"charged {charge.query!r}, which is not in the plan")
-    ours = Charge(charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),), charge.question)
-    if canonical_json(_form(charge)) != canonical_json(_form(ours)):
+    planned_charge = Charge(
+        charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),), charge.question
+    )
+    if canonical_json(_comparable_events(charge)) != canonical_json(_comparable_events(planned_charge)):
         raise PeerFault(party, f"charged {charge.query} at another price than the plan's")
     return charge
 
 
-def _form(charge: Charge) -> list[list[Any]]:
+def _comparable_events(charge: Charge) -> list[list[Any]]:
     return [[type(event).__name__, *map(repr, vars(event).values())] for event in charge.events]

@@ -14,24 +14,28 @@ AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
 PLANNED = (
     "It counts every attempt that the plan allows; the figure as it ran counts those that were made, and is smaller."
 )
-MOST_QUESTIONS = 3  # that a sentence names, before it refers to a list
+MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of another package's words
 
 
 def question(planned: PlannedSum) -> str:
     """Returns what one sum asks of a hospital, by the statistic's own clause for these parameters."""
-    known = statistics.known(planned.statistic)
-    same_source = known is not None and statistics.source(planned.statistic) == planned.source
+    statistic = statistics.known(planned.statistic)
+    same_source = statistic is not None and statistics.source(planned.statistic) == planned.source
     if planned.source:
         program = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
-        said = f"; it says: {printable(known.consent, LONGEST_FOREIGN)}" if known is not None and same_source else ""
-        return f"bounded numbers that {program}{said}"
-    if known is None or not same_source:
+        explanation = (
+            f"; it says: {printable(statistic.consent, LONGEST_FOREIGN)}"
+            if statistic is not None and same_source
+            else ""
+        )
+        return f"bounded numbers that {program}{explanation}"
+    if statistic is None or not same_source:
         return "a sum of bounded numbers computed from your records"
     try:
         return statistics.build(planned.statistic, planned.parameters).asks
     except UndersongError:  # parameters that this statistic refuses: the run is refused for them
-        return known.consent
+        return statistic.consent
 
 
 def questions(plan: Plan) -> tuple[str, ...]:
@@ -39,11 +43,11 @@ def questions(plan: Plan) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(question, plan.sums)))
 
 
-def asked(clauses: Sequence[str], whose: str = "your") -> str:
+def asked(clauses: Sequence[str], possessive: str = "your") -> str:
     """Joins questions to the end of a sentence: at most three, then the number of those that a list below has.
 
     Args:
-        whose: "your" where the hospital itself reads it, "its" where others do.
+        possessive: "your" where the hospital itself reads it, "its" where others do.
 
     >>> asked(["how many of your records have each label", "b", "c", "d"], "its")
     'how many of its records have each label; b; c; and 1 more, below'
@@ -55,23 +59,23 @@ def asked(clauses: Sequence[str], whose: str = "your") -> str:
         first.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
     elif len(first) > 1:
         first[-1] = f"and {first[-1]}"
-    return _of("; ".join(first) or "nothing about records", whose)
+    return _with_possessive("; ".join(first) or "nothing about records", possessive)
 
 
-def further(clauses: Sequence[str], whose: str = "your") -> tuple[str, ...]:
+def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:
     """Returns the questions that :func:`asked` only counts, for the list below it.
 
     >>> further(["a", "b", "c", "how many of your records are long"], "its"), further(["a"])
     (('how many of its records are long',), ())
     """
-    return tuple(_of(clause, whose) for clause in clauses[MOST_QUESTIONS:])
+    return tuple(_with_possessive(clause, possessive) for clause in clauses[MOST_QUESTIONS:])
 
 
-def _of(clause: str, whose: str) -> str:
-    return clause if whose == "your" else clause.replace("your records", f"{whose} records")
+def _with_possessive(clause: str, possessive: str) -> str:
+    return clause if possessive == "your" else clause.replace("your records", f"{possessive} records")
 
 
-def first_difference(typed: Sequence[str], wanted: Sequence[str]) -> str:
+def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     """Returns which of the typed words differs first, for a log. It never names the wanted one, which would be copied.
 
     >>> first_difference(["oak", "elm"], ["oak", "ash"])
@@ -82,9 +86,9 @@ def first_difference(typed: Sequence[str], wanted: Sequence[str]) -> str:
     'no word differs'
     """
     for number, word in enumerate(typed, 1):
-        if number > len(wanted) or word.lower() != wanted[number - 1].lower():
+        if number > len(plan_words) or word.lower() != plan_words[number - 1].lower():
             return f"word {number}, {printable(word, 40)!r}, differs"
-    return f"word {len(typed) + 1} is missing" if len(typed) < len(wanted) else "no word differs"
+    return f"word {len(typed) + 1} is missing" if len(typed) < len(plan_words) else "no word differs"
 
 
 def counted_numbers(count: int) -> str:
@@ -109,5 +113,5 @@ def together(count: int) -> str:
     """
     if count < 1:
         return "may be opened without those of any other hospital"
-    own = ", which can subtract its own" if count == 1 else ""
-    return f"opened only together with those of at least {counted(count, 'other hospital')}{own}"
+    caveat = ", which can subtract its own" if count == 1 else ""
+    return f"opened only together with those of at least {counted(count, 'other hospital')}{caveat}"

@@ -100,7 +100,7 @@ def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Gen
     return (yield from attempt.run())
 
 
-class _Each(Mapping[str, bytes]):
+class _RequestsByParty(Mapping[str, bytes]):
     """Requests that differ by party, each made when it is looked up: all of ten thousand together fill a memory."""
 
     def __init__(self, parties: Mapping[str, int], request: Callable[[int], bytes]) -> None:
@@ -123,37 +123,37 @@ class _Attempt:
         self._faults: list[PeerFault] = []
 
     def run(self) -> Generator[Requests, Replies, Opened]:
-        own = self._parameters
-        replies = yield dict.fromkeys((member.name for member in own.roster), advertise_request(own))
-        found_adverts = self._adverts(replies)
+        parameters = self._parameters
+        replies = yield dict.fromkeys((member.name for member in parameters.roster), advertise_request(parameters))
+        found_adverts = self._read_adverts(replies)
         adverts = {party: advert for party, (advert, _) in found_adverts.items()}
-        kem_keys = {party: sent for party, (_, sent) in found_adverts.items()}
+        kem_keys = {party: kem_key for party, (_, kem_key) in found_adverts.items()}
         del replies, found_adverts
         signed = adverts_to_wire(adverts.values())
         nonces: bytes = b""
         present = tuple(adverts)
         topology: MaskGraph
         tree: merkle.Tree | None = None
-        if own.merkle:
-            tree = merkle.Tree("adverts", [advert_leaf(adverts.get(party), party) for party in range(own.size)])
-            present, topology, transcript = yield from self._draws(adverts, tree)
+        if parameters.merkle:
+            tree = merkle.Tree("adverts", [advert_leaf(adverts.get(party), party) for party in range(parameters.size)])
+            present, topology, transcript = yield from self._collect_draws(adverts, tree)
         else:
             bodies = ((party, advert.body) for party, advert in adverts.items())
-            transcript = sid.adverts_hash(own.sid, own.terms, bodies)
-            if own.graph is not None:
-                present, nonces, transcript = yield from self._reveal(adverts, signed, transcript)
+            transcript = sid.adverts_hash(parameters.sid, parameters.terms, bodies)
+            if parameters.graph is not None:
+                present, nonces, transcript = yield from self._collect_nonces(adverts, signed, transcript)
                 signed = []
-            topology = own.topology(transcript)
-        holding: Collection[int] = frozenset(adverts) if own.merkle else present
+            topology = parameters.topology(transcript)
+        holding: Collection[int] = frozenset(adverts) if parameters.merkle else present
 
         dealt: dict[int, _Dealt] = {}
         sharers = present
-        if own.deals:
+        if parameters.deals:
             if tree is not None:
                 replies = yield self._leaf_requests(topology, present, adverts, kem_keys, tree)
             else:
                 replies = yield self._share_requests(topology, present, kem_keys, signed, nonces)
-            dealt = self._collect(Stage.SHARE, replies, present, partial(self._parse_shares, topology, holding))
+            dealt = self._collect_replies(Stage.SHARE, replies, present, partial(self._parse_shares, topology, holding))
             sharers = tuple(dealt)
             del replies
             self._check_reachable(Stage.SHARE, topology, sharers, sharers)
@@ -166,38 +166,44 @@ class _Attempt:
         self._check_reachable(Stage.MASK, topology, sharers, survivors)
         question = self._question()
 
-        request = request_bytes(own, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, own.size)))
-        replies = yield self._to(survivors, request)
-        agreed = sid.opened_set(transcript, question, to_bitmap(sharers, own.size), to_bitmap(survivors, own.size))
-        found = len(self._faults)
-        signatures = self._collect(Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, agreed))
-        if own.direct and len(self._faults) > found:
+        request = request_bytes(
+            parameters, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, parameters.size))
+        )
+        replies = yield self._request_to_all(survivors, request)
+        statement = sid.opened_set(
+            transcript, question, to_bitmap(sharers, parameters.size), to_bitmap(survivors, parameters.size)
+        )
+        faults_before = len(self._faults)
+        signatures = self._collect_replies(
+            Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, statement)
+        )
+        if parameters.direct and len(self._faults) > faults_before:
             # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
-            raise self._aborted(Stage.CONSISTENCY, "a party does not sign what was asked of all")
-        evidence = evidence_bytes(own, transcript, question, sharers, survivors, signatures)
-        dropped = own.size - len(survivors)
+            raise self._abort_error(Stage.CONSISTENCY, "a party does not sign what was asked of all")
+        evidence = evidence_bytes(parameters, transcript, question, sharers, survivors, signatures)
+        dropped = parameters.size - len(survivors)
         unopened = 0
-        if not own.direct:
+        if not parameters.direct:
             replies = yield self._unmask_requests(topology, signatures)
-            openings = self._collect(
+            openings = self._collect_replies(
                 Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
-            masked = sid.masked_among(question, to_bitmap(sharers, own.size)) if own.merkle else question
-            self._unmask(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
+            masked = sid.masked_among(question, to_bitmap(sharers, parameters.size)) if parameters.merkle else question
+            self._remove_masks(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
         return Opened(
-            values=ring.to_signed(total, own.modulus_bits),
-            survivors=tuple(map(own.name, survivors)),
-            variance=float(own.noise_plan.opened_variance(dropped, unopened)),
+            values=ring.to_signed(total, parameters.modulus_bits),
+            survivors=tuple(map(parameters.name, survivors)),
+            variance=float(parameters.noise_plan.opened_variance(dropped, unopened)),
             evidence=evidence,
             faults=tuple(self._faults),
         )
 
     # --- rounds -----------------------------------------------------------------------------------------------------
 
-    def _adverts(self, replies: Replies) -> dict[int, tuple[Advert, bytes]]:
+    def _read_adverts(self, replies: Replies) -> dict[int, tuple[Advert, bytes]]:
         """Valid adverts and ML-KEM keys by party. Of two parties with the same key the later one is left out."""
-        seen: set[bytes] = set()
+        used_values: set[bytes] = set()
 
         def parse(party: int, reply: Parsed) -> tuple[Advert, bytes]:
             name = self._parameters.name(party)
@@ -206,56 +212,58 @@ class _Attempt:
                 keys.check_kem_key(
                     name, reply.kem_keys[start * keys.KEM_KEY_BYTES : (start + 1) * keys.KEM_KEY_BYTES], expected
                 )
-            check_fresh(name, advert, seen)
+            check_fresh(name, advert, used_values)
             return advert, reply.kem_keys
 
-        return self._collect(Stage.ADVERTISE, replies, range(self._parameters.size), parse)
+        return self._collect_replies(Stage.ADVERTISE, replies, range(self._parameters.size), parse)
 
-    def _reveal(
+    def _collect_nonces(
         self, adverts: dict[int, Advert], signed: list[wire.SignedAdvert], adverts_hash: bytes
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], bytes, bytes]]:
         """(who revealed, their nonces, the graph's seed): rolled anew without whoever did not reveal."""
-        own = self._parameters
+        parameters = self._parameters
         present = tuple(adverts)
         for roll in range(ROLLS):
-            asked = to_bitmap(present, own.size)
-            request = request_bytes(own, reveal=wire.RevealRequest(roll=roll, adverts=signed, present=asked))
-            replies = yield self._to(present, request)
+            bitmap = to_bitmap(present, parameters.size)
+            request = request_bytes(parameters, reveal=wire.RevealRequest(roll=roll, adverts=signed, present=bitmap))
+            replies = yield self._request_to_all(present, request)
 
             def parse(party: int, reply: Parsed, roll: int = roll) -> bytes:
-                name, body = own.name(party), reply.body
+                name, body = parameters.name(party), reply.body
                 if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].keys.nonce_commitment:
                     raise PeerFault(name, "its nonce is not the one it committed to")
                 return body
 
-            revealed = self._collect(Stage.REVEAL, replies, present, parse)
+            revealed = self._collect_replies(Stage.REVEAL, replies, present, parse)
             if len(revealed) == len(present):
                 nonces = list(revealed.values())
-                seed = graph_seed(sid.roll_hash(adverts_hash, roll, asked), nonces)
+                seed = graph_seed(sid.roll_hash(adverts_hash, roll, bitmap), nonces)
                 return present, b"".join(nonces), seed
             present = tuple(revealed)
             signed = []
-        raise self._aborted(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
+        raise self._abort_error(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
 
-    def _draws(
+    def _collect_draws(
         self, adverts: dict[int, Advert], tree: merkle.Tree
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], MaskGraph, bytes]]:
         """(who drew neighbours, the Merkle graph, its transcript)."""
-        own = self._parameters
-        asked = to_bitmap(adverts, own.size)
+        parameters = self._parameters
+        bitmap = to_bitmap(adverts, parameters.size)
 
         def request(party: int) -> bytes:
-            path = tree.proof(merkle.places(own.size, [party]))
-            return request_bytes(own, reveal=wire.RevealRequest(present=asked, root=tree.root, path=path))
+            path = tree.proof(merkle.places(parameters.size, [party]))
+            return request_bytes(parameters, reveal=wire.RevealRequest(present=bitmap, root=tree.root, path=path))
 
-        replies = yield self._each(adverts, request)
-        drawn = self._collect(Stage.REVEAL, replies, adverts, lambda party, reply: parse_drawn(own, party, reply.body))
+        replies = yield self._requests_by_party(adverts, request)
+        draws = self._collect_replies(
+            Stage.REVEAL, replies, adverts, lambda party, reply: parse_drawn(parameters, party, reply.body)
+        )
         choosers: dict[int, list[int]] = defaultdict(list)
-        for party, others in drawn.items():
-            for other in others:
-                choosers[other].append(party)
-        found = drawn_graph(own.draw, drawn, {party: choosers[party] for party in drawn})
-        return tuple(drawn), found, sid.rooted_hash(own.sid, own.terms, tree.root, asked)
+        for party, neighbours in draws.items():
+            for neighbour in neighbours:
+                choosers[neighbour].append(party)
+        graph = drawn_graph(parameters.draw, draws, {party: choosers[party] for party in draws})
+        return tuple(draws), graph, sid.rooted_hash(parameters.sid, parameters.terms, tree.root, bitmap)
 
     def _leaf_requests(
         self,
@@ -266,42 +274,46 @@ class _Attempt:
         tree: merkle.Tree,
     ) -> Requests:
         """Share-keys requests of the Merkle graph: what each party drew, with proofs, and who drew it."""
-        own = self._parameters
+        parameters = self._parameters
         signed = {entry.party: entry for entry in adverts_to_wire(adverts.values())}
-        shown = {party: chooser_bytes(adverts[party]) for party in present}
-        enrolled = [wire.Enrolled(name=each.name, identity=each.identity) for each in own.roster]
+        chooser_blocks = {party: chooser_bytes(adverts[party]) for party in present}
+        enrolled = [wire.Enrolled(name=member.name, identity=member.identity) for member in parameters.roster]
 
         def request(party: int) -> bytes:
             holders = topology.holders(party, adverts)
-            places = merkle.places(own.size, holders)
+            places = merkle.places(parameters.size, holders)
             return request_bytes(
-                own,
+                parameters,
                 share=wire.ShareRequest(
                     adverts=map(signed.__getitem__, holders),
                     adverts_proof=tree.proof(places),
                     roster=map(enrolled.__getitem__, holders),
-                    roster_proof=own.roster_tree.proof(places),
-                    choosers=b"".join(map(shown.__getitem__, topology.dealers(party, shown))),
+                    roster_proof=parameters.roster_tree.proof(places),
+                    choosers=b"".join(map(chooser_blocks.__getitem__, topology.dealers(party, chooser_blocks))),
                     kem_keys=b"".join(map(kem_keys.__getitem__, holders)),
                 ),
             )
 
-        return self._each(present, request)
+        return self._requests_by_party(present, request)
 
     def _unmask_requests(self, topology: MaskGraph, signatures: Mapping[int, bytes]) -> Requests:
         """Requests with as many signatures on U3 as a party needs to see; more would cost it and prove no more."""
-        own = self._parameters
+        parameters = self._parameters
 
         def request(signers: Iterable[int]) -> bytes:
-            shown = {party: signatures[party] for party in signers}
-            bitmap = to_bitmap(shown, own.size)
-            return request_bytes(own, unmask=wire.UnmaskRequest(signers=bitmap, signatures=b"".join(shown.values())))
+            shown_signatures = {party: signatures[party] for party in signers}
+            bitmap = to_bitmap(shown_signatures, parameters.size)
+            return request_bytes(
+                parameters, unmask=wire.UnmaskRequest(signers=bitmap, signatures=b"".join(shown_signatures.values()))
+            )
 
-        if not own.merkle:
-            return self._to(signatures, request(list(signatures)[: own.threshold]))
-        drawn = {party: topology.holders(party, signatures)[: own.share_threshold] for party in signatures}
-        enough = [party for party in signatures if len(drawn[party]) == own.share_threshold]
-        return self._each(enough, lambda party: request(drawn[party]))
+        if not parameters.merkle:
+            return self._request_to_all(signatures, request(list(signatures)[: parameters.threshold]))
+        drawn_signers = {
+            party: topology.holders(party, signatures)[: parameters.share_threshold] for party in signatures
+        }
+        enough = [party for party in signatures if len(drawn_signers[party]) == parameters.share_threshold]
+        return self._requests_by_party(enough, lambda party: request(drawn_signers[party]))
 
     def _share_requests(
         self,
@@ -312,15 +324,17 @@ class _Attempt:
         nonces: bytes,
     ) -> dict[str, bytes]:
         """Share-keys requests: equal for everybody, but for the neighbours' ML-KEM keys on the k-regular graph."""
-        own = self._parameters
+        parameters = self._parameters
 
         def request(holders: Iterable[int]) -> bytes:
-            shown = b"".join(map(kem_keys.__getitem__, holders))
-            return request_bytes(own, share=wire.ShareRequest(adverts=signed, nonces=nonces, kem_keys=shown))
+            key_blocks = b"".join(map(kem_keys.__getitem__, holders))
+            return request_bytes(
+                parameters, share=wire.ShareRequest(adverts=signed, nonces=nonces, kem_keys=key_blocks)
+            )
 
-        if topology.complete or not own.post_quantum:
-            return self._to(present, request(present))
-        return {own.name(party): request(topology.holders(party, present)) for party in present}
+        if topology.complete or not parameters.post_quantum:
+            return self._request_to_all(present, request(present))
+        return {parameters.name(party): request(topology.holders(party, present)) for party in present}
 
     def _mask_requests(
         self,
@@ -330,15 +344,19 @@ class _Attempt:
         signed: list[wire.SignedAdvert],
         nonces: bytes,
     ) -> Requests:
-        own = self._parameters
-        bitmap, sharing = to_bitmap(sharers, own.size), frozenset(sharers)
+        parameters = self._parameters
+        bitmap, sharing = to_bitmap(sharers, parameters.size), frozenset(sharers)
 
         def request(party: int) -> bytes:
-            around = topology.neighbours(party, sharing) if own.deals else ()
-            dealers = () if own.direct else [each for each in topology.dealers(party, sharing) if each != party]
-            lower = [dealer for dealer in around if topology.leads(dealer, party)] if own.post_quantum else []
+            neighbours = topology.neighbours(party, sharing) if parameters.deals else ()
+            dealers = (
+                () if parameters.direct else [dealer for dealer in topology.dealers(party, sharing) if dealer != party]
+            )
+            lower = (
+                [dealer for dealer in neighbours if topology.leads(dealer, party)] if parameters.post_quantum else []
+            )
             return request_bytes(
-                own,
+                parameters,
                 mask=wire.MaskRequest(
                     adverts=signed,
                     nonces=nonces,
@@ -350,21 +368,21 @@ class _Attempt:
                 ),
             )
 
-        return self._each(sharers, request)
+        return self._requests_by_party(sharers, request)
 
     def _add_up(self, replies: Replies, sharers: tuple[int, ...]) -> tuple[Ring, tuple[int, ...]]:
         """The sum of the masked vectors and whose they are (U3); one vector is unpacked at a time."""
-        own = self._parameters
-        total: Ring = np.zeros(own.dimension, dtype=own.dtype)
+        parameters = self._parameters
+        total: Ring = np.zeros(parameters.dimension, dtype=parameters.dtype)
 
         def parse(party: int, reply: Parsed) -> bool:
-            words = ring.unpack(reply.body, own.modulus_bits, own.dimension, own.name(party))
+            words = ring.unpack(reply.body, parameters.modulus_bits, parameters.dimension, parameters.name(party))
             np.add(total, words, out=total)
             return True
 
-        return total, tuple(self._collect(Stage.MASK, replies, sharers, parse))
+        return total, tuple(self._collect_replies(Stage.MASK, replies, sharers, parse))
 
-    def _unmask(
+    def _remove_masks(
         self,
         total: Ring,
         topology: MaskGraph,
@@ -379,36 +397,36 @@ class _Attempt:
         ``bound``: transcript and q (Merkle graph: ``sid.masked_among``), to which the pairwise ones belong. ``dealt``:
         by everybody in U2.
         """
-        own = self._parameters
+        parameters = self._parameters
         alive = set(survivors)
         masks: list[tuple[bytes, Sign]] = []
         weights: dict[tuple[int, ...], dict[int, int]] = {}
         for party in dealt:
-            secret = self._reconstruct(party, topology.holders(party, openings), openings, weights)
+            secret = self._combine_shares(party, topology.holders(party, openings), openings, weights)
             if party in alive:
-                if keys.self_mask_commitment(own.sid, party, secret) != adverts[party].keys.commitment:
+                if keys.self_mask_commitment(parameters.sid, party, secret) != adverts[party].keys.commitment:
                     raise self._false_dealer(party, "self-mask seed")
                 masks.append((secret, -1))
                 continue
-            mask_keys = MaskKeys(secret, own.post_quantum)
+            mask_keys = MaskKeys(secret, parameters.post_quantum)
             if mask_keys.public != adverts[party].keys.mask_key:
                 raise self._false_dealer(party, "mask key")
-            if own.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
+            if parameters.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
                 raise self._false_dealer(party, "mask key (ML-KEM-768)")
-            for other in topology.neighbours(party, alive):
-                shared = mask_keys.agreed(own.name(other), adverts[other].keys.mask_key)
-                if own.post_quantum:
-                    dealer, holder = (party, other) if topology.leads(party, other) else (other, party)
+            for neighbour in topology.neighbours(party, alive):
+                shared = mask_keys.agreed(parameters.name(neighbour), adverts[neighbour].keys.mask_key)
+                if parameters.post_quantum:
+                    dealer, holder = (party, neighbour) if topology.leads(party, neighbour) else (neighbour, party)
                     shared += self._pair_secret(bound[0], mask_keys, shared, dealer, holder, party == dealer, dealt)
-                # ``other`` added its mask where its index is the lower one: the opposite is done here.
-                masks.append((keys.mask_key(*bound, shared, party, other), -1 if other < party else 1))
+                # The neighbour added its mask where its index is the lower one: the opposite is done here.
+                masks.append((keys.mask_key(*bound, shared, party, neighbour), -1 if neighbour < party else 1))
         add_masks(total, masks)
 
     def _pair_secret(
         self,
         transcript: bytes,
         mask_keys: MaskKeys,
-        agreed: bytes,
+        x25519_secret: bytes,
         dealer: int,
         holder: int,
         dealer_dropped: bool,
@@ -420,12 +438,12 @@ class _Attempt:
         if dealer_dropped:
             secret = mask_keys.pair_secret(transcript, holder)
         else:
-            secret = mask_keys.open_pair(transcript, agreed, dealer, holder, dealt[dealer].pairs[holder], hashed)
+            secret = mask_keys.open_pair(transcript, x25519_secret, dealer, holder, dealt[dealer].pairs[holder], hashed)
         if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != hashed:
             raise self._false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
         return secret
 
-    def _reconstruct(
+    def _combine_shares(
         self,
         dealer: int,
         holders: tuple[int, ...],
@@ -434,7 +452,7 @@ class _Attempt:
     ) -> bytes:
         threshold = self._parameters.share_threshold
         if len(holders) < threshold:
-            raise self._aborted(
+            raise self._abort_error(
                 Stage.UNMASK,
                 f"{len(holders)} valid shares of a secret of {self._parameters.name(dealer)}, {threshold} are needed",
             )
@@ -476,27 +494,27 @@ class _Attempt:
     # --- what a reply must be ---------------------------------------------------------------------------------------
 
     def _parse_shares(self, topology: MaskGraph, present: Collection[int], party: int, reply: Parsed) -> _Dealt:
-        own = self._parameters
-        name = own.name(party)
+        parameters = self._parameters
+        name = parameters.name(party)
         message = parsed(wire.Shares, reply.body, name, "its shares are malformed")
-        holders = () if own.direct else topology.holders(party, present)
-        others = [holder for holder in holders if holder != party]
-        around = topology.neighbours(party, present) if own.post_quantum else ()
-        higher = [other for other in around if topology.leads(party, other)]
-        size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if own.post_quantum else 0)
-        sealed = split_blocks(message.ciphertexts, size, len(others), name, "its encrypted shares")
+        holders = () if parameters.direct else topology.holders(party, present)
+        other_holders = [holder for holder in holders if holder != party]
+        neighbours = topology.neighbours(party, present) if parameters.post_quantum else ()
+        higher = [neighbour for neighbour in neighbours if topology.leads(party, neighbour)]
+        size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
+        sealed = split_blocks(message.ciphertexts, size, len(other_holders), name, "its encrypted shares")
         hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
         pairs = split_blocks(message.pairs, SEALED_PAIR_BYTES, len(higher), name, "its secrets of pairs")
         pair_hashes = split_blocks(message.pair_hashes, PAIR_HASH_BYTES, len(higher), name, "hashes of those")
         return _Dealt(
-            dict(zip(others, sealed, strict=True)),
+            dict(zip(other_holders, sealed, strict=True)),
             dict(zip(holders, hashes, strict=True)),
             dict(zip(higher, pairs, strict=True)),
             dict(zip(higher, pair_hashes, strict=True)),
         )
 
-    def _parse_statement(self, agreed: bytes, party: int, reply: Parsed) -> bytes:
-        if reply.body != agreed:
+    def _parse_statement(self, statement: bytes, party: int, reply: Parsed) -> bytes:
+        if reply.body != statement:
             raise PeerFault(self._parameters.name(party), "signed another question, or other sets, than it was shown")
         return reply.signature
 
@@ -508,12 +526,12 @@ class _Attempt:
         survivors: tuple[int, ...],
         dealt: Mapping[int, _Dealt],
     ) -> Callable[[int, Parsed], tuple[dict[int, bytes], bytes]]:
-        own = self._parameters
+        parameters = self._parameters
         alive, sharing = set(survivors), frozenset(sharers)
         hasher = keys.ShareHasher(transcript)
 
         def parse(party: int, reply: Parsed) -> tuple[dict[int, bytes], bytes]:
-            name = own.name(party)
+            name = parameters.name(party)
             message = parsed(wire.Opening, reply.body, name, "its opened shares are malformed")
             dealers = topology.dealers(party, sharing)
             shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
@@ -526,7 +544,8 @@ class _Attempt:
                 )
                 if hasher.one(kind, dealer, party, share) != expected:
                     raise PeerFault(
-                        name, f"opened a wrong {kind} share of {own.name(dealer)}: not the one whose hash was dealt"
+                        name,
+                        f"opened a wrong {kind} share of {parameters.name(dealer)}: not the one whose hash was dealt",
                     )
             return dict(zip(dealers, shares, strict=True)), message.noise_chain
 
@@ -534,29 +553,29 @@ class _Attempt:
 
     # --- common -----------------------------------------------------------------------------------------------------
 
-    def _collect(
+    def _collect_replies(
         self,
         stage: Stage,
         replies: Replies,
-        asked: Iterable[int],
+        parties: Iterable[int],
         parse: Callable[[int, Parsed], Checked],
     ) -> dict[int, Checked]:
         """The valid replies by party, ascending; faults are kept. Raises SumAborted where too few are left."""
-        own = self._parameters
+        parameters = self._parameters
         results: dict[int, Checked] = {}
-        for party in asked:
-            payload = replies.get(own.name(party))
+        for party in parties:
+            payload = replies.get(parameters.name(party))
             if payload is None:
                 continue
             try:
-                results[party] = parse(party, parse_reply(own, own.name(party), payload, stage))
+                results[party] = parse(party, parse_reply(parameters, parameters.name(party), payload, stage))
             except PeerFault as fault:
                 self._faults.append(fault)
-        need = coordinator_rule(stage, own.traits).need
-        least = {"n - D": own.quorum, "T": own.threshold, "n": own.size, "0": 0}[need]
+        need = coordinator_rule(stage, parameters.traits).need
+        least = {"n - D": parameters.quorum, "T": parameters.threshold, "n": parameters.size, "0": 0}[need]
         if len(results) < least:
-            left = counted(len(results), "party is", "parties are")
-            raise self._aborted(stage, f"{left} left and {need} = {least} are needed")
+            remaining = counted(len(results), "party is", "parties are")
+            raise self._abort_error(stage, f"{remaining} left and {need} = {least} are needed")
         return results
 
     def _check_reachable(
@@ -569,20 +588,20 @@ class _Attempt:
             for dealer in dealers:
                 topology.check_around(dealer, remaining, f"the sum (for {self._parameters.name(dealer)})")
         except PrivacyRefusal as refusal:
-            raise self._aborted(stage, refusal.problem) from None
+            raise self._abort_error(stage, refusal.problem) from None
 
-    def _each(self, parties: Iterable[int], request: Callable[[int], bytes]) -> Requests:
-        return _Each({self._parameters.name(party): party for party in parties}, request)
+    def _requests_by_party(self, parties: Iterable[int], request: Callable[[int], bytes]) -> Requests:
+        return _RequestsByParty({self._parameters.name(party): party for party in parties}, request)
 
-    def _to(self, parties: Iterable[int], request: bytes) -> dict[str, bytes]:
+    def _request_to_all(self, parties: Iterable[int], request: bytes) -> dict[str, bytes]:
         return dict.fromkeys(map(self._parameters.name, parties), request)
 
-    def _false_dealer(self, dealer: int, what: str) -> SumAborted:
+    def _false_dealer(self, dealer: int, secret_name: str) -> SumAborted:
         name = self._parameters.name(dealer)
-        self._faults.append(PeerFault(name, f"dealt shares of another {what} than it committed to"))
-        return self._aborted(Stage.UNMASK, f"the {what} of {name} does not match its advert")
+        self._faults.append(PeerFault(name, f"dealt shares of another {secret_name} than it committed to"))
+        return self._abort_error(Stage.UNMASK, f"the {secret_name} of {name} does not match its advert")
 
-    def _aborted(self, stage: Stage, problem: str) -> SumAborted:
+    def _abort_error(self, stage: Stage, problem: str) -> SumAborted:
         return SumAborted(
             stage.title,
             problem,

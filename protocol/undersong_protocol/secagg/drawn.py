@@ -52,7 +52,7 @@ class Draw(Neighbourhood):
         stray: parties by which the noise is planned higher than for the colluders alone.
     """
 
-    named: ClassVar[str] = "drawn neighbours"
+    member_noun: ClassVar[str] = "drawn neighbours"
     choosers: int
     stray: int
 
@@ -68,9 +68,9 @@ def choose_draw(parties: int, adversaries: int, dropouts: int) -> Draw:
     """
     if min(adversaries, dropouts) >= 0 and adversaries + dropouts < parties:
         for degree in range(2, min(parties - 1, LARGEST_DRAW) + 1):
-            found = _draw(parties, adversaries, dropouts, degree)
-            if found is not None:
-                return found
+            fitting_draw = _fit_draw(parties, adversaries, dropouts, degree)
+            if fitting_draw is not None:
+                return fitting_draw
     raise ConfigurationError(
         f"no draw of up to {LARGEST_DRAW} neighbours among {parties} parties withstands {adversaries} adversaries and "
         f"{dropouts} dropouts at 2^-{SECRECY_BITS} and 2^-{RECOVERY_BITS}",
@@ -89,10 +89,10 @@ def stray(parties: int, adversaries: int, dropouts: int) -> int:
     return choose_draw(parties, adversaries, dropouts).stray if merkle(parties, dropouts) else 0
 
 
-def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
+def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     draws = math.comb(n - 1, k)
-    lost = upper_tails(n - 1, dropouts, k)
-    fitting = [t for t in range(k // 2 + 1, k + 1) if n * lost[k - t + 1] << RECOVERY_BITS <= draws]
+    dropped_tails = upper_tails(n - 1, dropouts, k)
+    fitting = [t for t in range(k // 2 + 1, k + 1) if n * dropped_tails[k - t + 1] << RECOVERY_BITS <= draws]
     if not fitting:
         return None
     threshold = fitting[-1]
@@ -104,15 +104,16 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         ways = upper_tails(n - 1, min(marked, n - 1), k)[least]
         return math.log2(draws) - math.log2(ways) if ways else math.inf
 
-    def sets(of: int, size: int) -> float:
-        return (math.lgamma(of + 1) - math.lgamma(size + 1) - math.lgamma(of - size + 1)) / math.log(2)
+    def sets(population: int, size: int) -> float:
+        return (math.lgamma(population + 1) - math.lgamma(size + 1) - math.lgamma(population - size + 1)) / math.log(2)
 
-    unlikely = -SECRECY_BITS - math.log2(n)  # of one size, so that all sizes together are
+    # Sets of one size are so unlikely that sets of all n sizes together stay below the bound.
+    unlikely = -SECRECY_BITS - math.log2(n)
     honest = n - adversaries
     half = honest // 2
     dropped = sets(honest, dropouts)
 
-    def most(largest: int, bound: Callable[[int], float], least: float = unlikely) -> int:
+    def largest_size(largest: int, bound: Callable[[int], float], least: float = unlikely) -> int:
         """The largest size of which ``bound`` is ``least`` or more; it stays below once it is."""
         low, high = 0, largest
         while low < high:
@@ -123,34 +124,36 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     def misled(signers: int) -> int:
         """The most parties that see T signatures of views that ``signers`` honest parties sign."""
         split = surprise(signers - 1 + adversaries, threshold)
-        return most(signers, lambda r: sets(honest, signers) + sets(signers, r) - r * split)
+        return largest_size(signers, lambda r: sets(honest, signers) + sets(signers, r) - r * split)
 
-    def unheard(out: int, missed: int) -> float:
-        """Bits: sets of ``out`` and of ``missed`` honest parties such that nobody else drew one of ``missed``."""
+    def unheard(absent: int, missed: int) -> float:
+        """Bits: sets of ``absent`` and of ``missed`` honest parties such that nobody else drew one of ``missed``."""
         if missed > n - 1 - k:
             return -math.inf
-        alone = sets(n - 1, k) - sets(n - 1 - missed, k)
-        return sets(honest, out) + sets(honest, missed) - (honest - out - missed) * alone
+        avoided = sets(n - 1, k) - sets(n - 1 - missed, k)
+        return sets(honest, absent) + sets(honest, missed) - (honest - absent - missed) * avoided
 
-    def none(largest: int, least: int) -> bool:
+    def has_no_set(largest: int, least: int) -> bool:
         """True if no set of up to ``largest`` parties has, each, ``least`` of its draw within it or the adversaries."""
         size = 1
         while size <= largest:
-            # sizes up to it: as many sets as of the last, as likely as the first
+            # All sizes up to ``last`` are bounded together: as many sets as of the last size, each as likely as
+            # one of the first.
             last = min(largest, size + size // 128)
             if sets(honest, last) - size * surprise(last - 1 + adversaries, least) >= unlikely:
                 return False
             size = last + 1
         return True
 
-    others = misled(half)
-    if not none(others, 2 * threshold - k):
+    misled_parties = misled(half)
+    if not has_no_set(misled_parties, 2 * threshold - k):
         return None
-    signed = surprise(others + adversaries, threshold)
-    turned = most(half, lambda s: sets(honest, others) + sets(honest, s) - s * signed)
-    out = dropouts + turned
-    sums = range(honest - out - others)  # a sum has more than ``others`` parties, so it misses no more than these
-    farthest = max((w for w in sums if unheard(out, w) >= unlikely), default=-1)
+    signed = surprise(misled_parties + adversaries, threshold)
+    turned = largest_size(half, lambda s: sets(honest, misled_parties) + sets(honest, s) - s * signed)
+    absent_parties = dropouts + turned
+    # A sum has more parties than can be misled, so it misses no more than these.
+    sums = range(honest - absent_parties - misled_parties)
+    farthest = max((w for w in sums if unheard(absent_parties, w) >= unlikely), default=-1)
     if farthest in (-1, len(sums) - 1):
         return None
     # The dropouts are chosen once, for those unheard and for the holders of those turned; all pairs are unlikely.
@@ -158,11 +161,11 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     for missed in range(farthest + 1):
         turn = surprise(dropouts + missed + adversaries, threshold)
 
-        def both(s: int, missed: int = missed, turn: float = turn) -> float:
+        def joint_bits(s: int, missed: int = missed, turn: float = turn) -> float:
             return sets(honest, s) - s * turn + unheard(dropouts + s, missed) - sets(honest, dropouts + s) + dropped
 
-        if both(0) >= unlikely - math.log2(n):
-            stray = max(stray, missed + most(turned, both, unlikely - math.log2(n)))
+        if joint_bits(0) >= unlikely - math.log2(n):
+            stray = max(stray, missed + largest_size(turned, joint_bits, unlikely - math.log2(n)))
     if stray > n // LARGEST_STRAY or dropouts + stray >= half:
         return None
     choosers = k + 1  # Chernoff: P[X >= x] <= exp(x - k) (k/x)^x for a sum of independent choices with mean k
@@ -171,11 +174,11 @@ def _draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     return Draw(k, threshold, choosers, stray)
 
 
-def draw(parties: int, me: int, degree: int, coins: bytes) -> tuple[int, ...]:
-    """Returns ``degree`` others than ``me`` out of 0..n-1, ascending; uniform and exact, from a 32-byte seed."""
+def draw(parties: int, party: int, degree: int, coins: bytes) -> tuple[int, ...]:
+    """Returns ``degree`` others than ``party`` out of 0..n-1, ascending; uniform and exact, from a 32-byte seed."""
     stream = KeyStream(coins)
-    found: set[int] = set()
-    while len(found) < degree:
-        other = below(stream, parties - 1)
-        found.add(other + (other >= me))
-    return tuple(sorted(found))
+    neighbours: set[int] = set()
+    while len(neighbours) < degree:
+        index = below(stream, parties - 1)
+        neighbours.add(index + (index >= party))
+    return tuple(sorted(neighbours))

@@ -120,14 +120,14 @@ def statements_needed(parameters: SumParameters) -> int:
     the n - D - c - ``stray`` honest ones count that are in every sum, and a party holds shares of at most ``choosers``.
     """
     n, c = parameters.size, parameters.colluders
-    needed = n - parameters.threshold + c + 1
+    required = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
-        honest, held = parameters.quorum, parameters.graph.degree
+        honest, shares_per_party = parameters.quorum, parameters.graph.degree
         if parameters.merkle:
-            honest, held = honest - parameters.colluders - parameters.draw.stray, parameters.draw.choosers
-        releasing = (honest * parameters.graph.threshold - 1) // held
-        needed = max(needed, n + c - releasing)
-    return needed
+            honest, shares_per_party = honest - parameters.colluders - parameters.draw.stray, parameters.draw.choosers
+        releasing = (honest * parameters.graph.threshold - 1) // shares_per_party
+        required = max(required, n + c - releasing)
+    return required
 
 
 def check_void_certificate(parameters: SumParameters, statements: Mapping[str, bytes]) -> None:
@@ -145,11 +145,11 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
             problems.append(str(error.args[0]).splitlines()[0])
             continue
         signed += not body
-    needed = statements_needed(parameters)
-    if signed < needed:
+    required = statements_needed(parameters)
+    if signed < required:
         signing = counted(signed, "party signs", "parties sign")
         raise PrivacyRefusal(
-            f"{signing} that they released no share, {needed} are needed to call the attempt void"
+            f"{signing} that they released no share, {required} are needed to call the attempt void"
             + "".join(f"; {problem}" for problem in problems),
             "use one of the plan's spare attempts, or stop the run",
             code="not-void",

@@ -34,7 +34,7 @@ from undersong_common.errors import ConfigurationError, InternalError, PrivacyRe
 from undersong_common.privacy.stream import KeyStream
 
 COMPLETE_UP_TO = 200
-LARGEST_DEGREE = 1024  # of a party's neighbours: to look further would take a peer's plan of 10 000 parties for hours
+LARGEST_DEGREE = 1024  # neighbours; a search beyond would let a peer's plan of 10 000 parties compute for hours
 SECRECY_BITS = 40
 RECOVERY_BITS = 20
 
@@ -50,15 +50,15 @@ class Neighbourhood:
         threshold: T, number of shares that reconstruct a secret.
     """
 
-    named: ClassVar[str] = "neighbours"
+    member_noun: ClassVar[str] = "neighbours"
     degree: int
     threshold: int
 
-    def check(self, around: int, what: str) -> None:
-        """Raises PrivacyRefusal if ``what`` keeps fewer of a party's neighbours than the threshold."""
-        if around < self.threshold:
+    def check(self, neighbours: int, subject: str) -> None:
+        """Raises PrivacyRefusal if ``subject`` keeps fewer of a party's neighbours than the threshold."""
+        if neighbours < self.threshold:
             raise PrivacyRefusal(
-                f"{what} keeps {around} of {self.degree} {self.named}, {self.threshold} are needed",
+                f"{subject} keeps {neighbours} of {self.degree} {self.member_noun}, {self.threshold} are needed",
                 "start a new attempt when more parties are present",
             )
 
@@ -94,12 +94,12 @@ def choose_neighbourhood(
         if parted << secrecy_bits > part_draws:
             continue
         hostile = upper_tails(parties - 1, adversaries, degree)
-        lost = upper_tails(parties - 1, dropouts, degree)
+        dropped_tails = upper_tails(parties - 1, dropouts, degree)
         for threshold in range(half + 1, degree + 1):
-            opened = parties * hostile[2 * threshold - degree]
-            if opened << secrecy_bits > draws:
+            exposures = parties * hostile[2 * threshold - degree]
+            if exposures << secrecy_bits > draws:
                 continue
-            stuck = parties * lost[degree - threshold + 1]
+            stuck = parties * dropped_tails[degree - threshold + 1]
             if stuck << recovery_bits > draws:
                 # A higher threshold loses more: this degree is too small.
                 break
@@ -113,15 +113,16 @@ def choose_neighbourhood(
     )
 
 
-def upper_tails(population: int, marked: int, drawn: int) -> list[int]:
-    """Entry x: ways to draw at least x marked ones, out of comb(population, drawn); ``drawn + 2`` exact integers."""
+def upper_tails(population: int, marked: int, draws: int) -> list[int]:
+    """Entry x: ways to draw at least x marked ones, out of comb(population, draws); ``draws + 2`` exact integers."""
     plain = population - marked
-    least = max(0, drawn - plain)
-    ways, tails = math.comb(marked, least) * math.comb(plain, drawn - least), [0] * (drawn + 2)
-    for x in range(least, drawn + 1):  # each from the one before: to compute them anew takes ``drawn`` times as long
+    least = max(0, draws - plain)
+    ways, tails = math.comb(marked, least) * math.comb(plain, draws - least), [0] * (draws + 2)
+    # Each count follows from the one before it: computing each anew would take ``draws`` times as long.
+    for x in range(least, draws + 1):
         tails[x] = ways
-        ways = ways * (marked - x) * (drawn - x) // ((x + 1) * (plain - drawn + x + 1))
-    for x in range(drawn, -1, -1):
+        ways = ways * (marked - x) * (draws - x) // ((x + 1) * (plain - draws + x + 1))
+    for x in range(draws, -1, -1):
         tails[x] += tails[x + 1]
     return tails
 
@@ -158,8 +159,8 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
     order = list(range(parties))
     stream = KeyStream(seed)
     for last in range(parties - 1, 0, -1):
-        chosen = below(stream, last + 1)
-        order[last], order[chosen] = order[chosen], order[last]
+        swap = below(stream, last + 1)
+        order[last], order[swap] = order[swap], order[last]
     return tuple(order)
 
 
@@ -176,7 +177,7 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
     return next(count for count in range(1, run + 2) if parties * tails[count] << SECRECY_BITS <= ways)
 
 
-Others = Callable[[int], frozenset[int]]
+PartiesOf = Callable[[int], frozenset[int]]
 """Party -> other parties, by roster index."""
 
 
@@ -185,8 +186,8 @@ class MaskGraph:
 
     Args:
         plan: degree and threshold; None for the complete graph.
-        drawn: the holders of shares of a party's secrets: those that it drew (Merkle graph), its neighbours (k-regular
-            graph), or all parties and itself (complete graph).
+        holders_of: the holders of shares of a party's secrets: those that it drew (Merkle graph), its neighbours
+            (k-regular graph), or all parties and itself (complete graph).
         choosers: the parties of whose secrets a party holds shares; None if they are its holders.
         order: the order of the parties on the circle of the k-regular graph, a permutation of 0..n-1.
         colluders: c, for the runs of places on that circle.
@@ -195,15 +196,15 @@ class MaskGraph:
     def __init__(
         self,
         plan: Neighbourhood | None,
-        drawn: Others,
-        choosers: Others | None = None,
+        holders_of: PartiesOf,
+        choosers: PartiesOf | None = None,
         *,
         order: tuple[int, ...] = (),
         colluders: int = 0,
     ) -> None:
         self._plan = plan
-        self._drawn = drawn
-        self._choosers = choosers or drawn
+        self._holders_of = holders_of
+        self._choosers = choosers or holders_of
         self._order = order
         self._colluders = colluders
 
@@ -212,62 +213,62 @@ class MaskGraph:
         """True if every two parties share a mask."""
         return self._plan is None
 
-    def neighbours(self, party: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` that share a mask with ``party``, ascending. A set is fastest."""
-        return _within((self._drawn(party) | self._choosers(party)) - {party}, among)
+    def neighbours(self, party: int, present: Collection[int]) -> tuple[int, ...]:
+        """Returns the parties in ``present`` that share a mask with ``party``, ascending. A set is fastest."""
+        return _sort_present((self._holders_of(party) | self._choosers(party)) - {party}, present)
 
-    def holders(self, dealer: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` that hold shares of ``dealer``'s secrets, ascending."""
-        return _within(self._drawn(dealer), among)
+    def holders(self, dealer: int, present: Collection[int]) -> tuple[int, ...]:
+        """Returns the parties in ``present`` that hold shares of ``dealer``'s secrets, ascending."""
+        return _sort_present(self._holders_of(dealer), present)
 
-    def dealers(self, holder: int, among: Collection[int]) -> tuple[int, ...]:
-        """Returns the parties in ``among`` of whose secrets ``holder`` holds shares, ascending."""
-        return _within(self._choosers(holder), among)
+    def dealers(self, holder: int, present: Collection[int]) -> tuple[int, ...]:
+        """Returns the parties in ``present`` of whose secrets ``holder`` holds shares, ascending."""
+        return _sort_present(self._choosers(holder), present)
 
-    def leads(self, party: int, other: int) -> bool:
-        """Returns True if ``party`` deals the secret of its pair with ``other``, whose keys it knows.
+    def leads(self, party: int, neighbour: int) -> bool:
+        """Returns True if ``party`` deals the secret of its pair with ``neighbour``, whose keys it knows.
 
         Where each holds shares of the other's secrets, the lower roster index does.
         """
-        return other in self._drawn(party) and (party < other or other not in self._choosers(party))
+        return neighbour in self._holders_of(party) and (party < neighbour or neighbour not in self._choosers(party))
 
-    def check(self, party: int, remaining: Collection[int], what: str) -> None:
+    def check(self, party: int, remaining: Collection[int], subject: str) -> None:
         """Raises PrivacyRefusal if too few honest masks protect ``party``'s vector in a sum over ``remaining``.
 
         Args:
-            what: beginning of the error, which names the set.
+            subject: beginning of the error, which names the set.
         """
-        kept = frozenset(remaining)
-        self.check_around(party, kept, what)
-        self.check_runs(kept, what)
+        survivors = frozenset(remaining)
+        self.check_around(party, survivors, subject)
+        self.check_runs(survivors, subject)
 
-    def check_around(self, party: int, remaining: Collection[int], what: str) -> None:
+    def check_around(self, party: int, remaining: Collection[int], subject: str) -> None:
         """Raises PrivacyRefusal if ``remaining`` has fewer holders of ``party``'s secrets than the threshold."""
         if self._plan is not None:
-            self._plan.check(len(self.holders(party, remaining)), what)
+            self._plan.check(len(self.holders(party, remaining)), subject)
 
-    def check_runs(self, remaining: Collection[int], what: str) -> None:
+    def check_runs(self, remaining: Collection[int], subject: str) -> None:
         """Raises PrivacyRefusal if a run of k/2 places on the circle holds too few of ``remaining``."""
         if self._plan is None or not self._order:
             return
         run = self._plan.degree // 2
-        needed = survivors_per_run(len(self._order), self._colluders, run)
+        least = survivors_per_run(len(self._order), self._colluders, run)
         alive = [place in remaining for place in self._order]
-        inside = sum(alive[:run])
+        survivor_count = sum(alive[:run])
         for start in range(len(alive)):
-            if inside < needed:
+            if survivor_count < least:
                 raise PrivacyRefusal(
-                    f"{what} leaves {inside} survivors on {run} neighbouring places of the mask graph, {needed} are "
-                    "needed",
+                    f"{subject} leaves {survivor_count} survivors on {run} neighbouring places of the mask graph,"
+                    f" {least} are needed",
                     "start a new attempt: a fresh permutation spreads dropouts",
                     code="neighbourhood-too-small",
                 )
-            inside += alive[(start + run) % len(alive)] - alive[start]
+            survivor_count += alive[(start + run) % len(alive)] - alive[start]
 
 
-def _within(parties: frozenset[int], among: Collection[int]) -> tuple[int, ...]:
-    kept = among if isinstance(among, (Set, Mapping)) else frozenset(among)
-    return tuple(sorted([party for party in parties if party in kept]))
+def _sort_present(parties: frozenset[int], present: Collection[int]) -> tuple[int, ...]:
+    members = present if isinstance(present, (Set, Mapping)) else frozenset(present)
+    return tuple(sorted([party for party in parties if party in members]))
 
 
 @lru_cache(maxsize=8)
@@ -290,15 +291,16 @@ def regular(parties: int, colluders: int, plan: Neighbourhood, seed: bytes) -> M
     steps = (*range(-plan.degree // 2, 0), *range(1, plan.degree // 2 + 1))
 
     @cache
-    def around(party: int) -> frozenset[int]:
+    def circle_neighbours(party: int) -> frozenset[int]:
         return frozenset([order[(places[party] + step) % parties] for step in steps])
 
-    return MaskGraph(plan, around, order=order, colluders=colluders)
+    return MaskGraph(plan, circle_neighbours, order=order, colluders=colluders)
 
 
 def drawn_graph(
     plan: Neighbourhood, drawn: Mapping[int, Collection[int]], choosers: Mapping[int, Collection[int]]
 ) -> MaskGraph:
     """Returns the Merkle graph as far as ``drawn`` and ``choosers`` tell: by party, whom it drew and who drew it."""
-    own, others = ({party: frozenset(each) for party, each in of.items()} for of in (drawn, choosers))
-    return MaskGraph(plan, own.__getitem__, others.__getitem__)
+    holders = {party: frozenset(neighbours) for party, neighbours in drawn.items()}
+    dealers = {party: frozenset(neighbours) for party, neighbours in choosers.items()}
+    return MaskGraph(plan, holders.__getitem__, dealers.__getitem__)

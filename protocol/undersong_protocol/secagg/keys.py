@@ -52,13 +52,13 @@ _NONCE = bytes(12)
 
 def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     """Returns 32 bytes of HKDF-SHA256 (RFC 5869). The salt is public."""
-    begun, outside = _salted(salt)
-    inner, outer = begun.copy(), outside.copy()
+    salted_inner, salted_outer = _salt_hashes(salt)
+    inner, outer = salted_inner.copy(), salted_outer.copy()
     inner.update(secret)
     outer.update(inner.digest())
     key = outer.digest()
-    inside = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01")
-    return sha256(key.translate(_OUTER) + _OUTER_REST + inside.digest()).digest()
+    expansion = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01")
+    return sha256(key.translate(_OUTER) + _OUTER_REST + expansion.digest()).digest()
 
 
 # HMAC (RFC 2104) by its two hashes: through the library's object each key cost six times as much, and a party derives
@@ -69,7 +69,7 @@ _INNER_REST, _OUTER_REST = (bytes([pad]) * (_BLOCK_BYTES - sha256().digest_size)
 
 
 @lru_cache(maxsize=64)
-def _salted(salt: bytes) -> "tuple[_Hash, _Hash]":
+def _salt_hashes(salt: bytes) -> "tuple[_Hash, _Hash]":
     """Both hashes under a transcript, begun once: every neighbour's keys are extracted with the same one."""
     block = (sha256(salt).digest() if len(salt) > _BLOCK_BYTES else salt).ljust(_BLOCK_BYTES, b"\0")
     return sha256(block.translate(_INNER)), sha256(block.translate(_OUTER))
@@ -120,13 +120,13 @@ class Agreement:
 _TWO_PARTIES = struct.Struct("<2I").pack
 
 
-def mask_key(transcript: bytes, question: bytes, shared: bytes, one: int, other: int) -> bytes:
-    """Returns the key (32 bytes) of the pairwise mask of two parties, ``one`` and ``other``, equal at both.
+def mask_key(transcript: bytes, question: bytes, shared: bytes, party: int, peer: int) -> bytes:
+    """Returns the key (32 bytes) of the pairwise mask of ``party`` and ``peer`` (roster indices), equal at both.
 
     HKDF(shared, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
     cancel. ``shared`` is the X25519 secret of the mask keys, followed by the pair's secret if masks are post-quantum.
     """
-    pair = _TWO_PARTIES(one, other) if one < other else _TWO_PARTIES(other, one)
+    pair = _TWO_PARTIES(party, peer) if party < peer else _TWO_PARTIES(peer, party)
     return hkdf(transcript, shared, b"mask" + question + pair)
 
 
@@ -206,7 +206,7 @@ def self_mask_commitment(sid: bytes, party: int, seed: bytes) -> bytes:
     return digest("self mask", sid, party, seed)
 
 
-def _statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
+def _encode_statement(sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
     """Returns what a signature covers, ``encode("reply", (VERSION, sid, party, stage, body_digest))``."""
     return _REPLY + _REPLY_FIELDS(8, VERSION, 32, sid, 8, party, 8, stage, 32, body_digest)
 
@@ -222,7 +222,7 @@ def verified(key: bytes, statement: bytes, signature: bytes) -> None:
 
     Only successes are cached, because many simulated parties in one process read the same adverts.
     """
-    _identity(key).verify(signature, statement)
+    _read_identity(key).verify(signature, statement)
 
 
 def check_identity(key: bytes) -> None:
@@ -236,7 +236,7 @@ def check_identity(key: bytes) -> None:
 
 
 @lru_cache(maxsize=1 << 11)
-def _identity(key: bytes) -> Ed25519PublicKey:
+def _read_identity(key: bytes) -> Ed25519PublicKey:
     """An enrolled key, read once for all of a run's signatures."""
     check_identity(key)
     return Ed25519PublicKey.from_public_bytes(key)
@@ -244,23 +244,23 @@ def _identity(key: bytes) -> Ed25519PublicKey:
 
 def sign(identity: Ed25519PrivateKey, sid: bytes, stage: int, party: int, body_digest: bytes) -> bytes:
     """Signs a reply: the SHA-256 of its body together with sid, stage and party. 64 bytes, deterministic (RFC 8032)."""
-    return identity.sign(_statement(sid, stage, party, body_digest))
+    return identity.sign(_encode_statement(sid, stage, party, body_digest))
 
 
 def check_signature(
-    key: bytes, name: str, sid: bytes, stage: int, party: int, body: bytes, signature: bytes, what: str
+    key: bytes, name: str, sid: bytes, stage: int, party: int, body: bytes, signature: bytes, subject: str
 ) -> None:
     """Raises PeerFault that names ``name`` unless ``signature`` is by ``key`` on exactly this reply (:func:`sign`).
 
     Args:
-        what: name of the statement in the error.
+        subject: name of the statement in the error.
     """
     try:
-        verified(key, _statement(sid, stage, party, body_hash(body)), signature)
+        verified(key, _encode_statement(sid, stage, party, body_hash(body)), signature)
     except (InvalidSignature, ValueError):
         raise PeerFault(
             name,
-            f"{what} does not carry its enrolled identity's signature",
+            f"{subject} does not carry its enrolled identity's signature",
             "check its enrolment and its keys",
             code="forged-statement",
         ) from None

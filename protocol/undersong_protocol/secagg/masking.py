@@ -39,7 +39,7 @@ from undersong_protocol.statistics.vectors import MaskedVector, NoisyVector, Rin
 
 Sign = Literal[1, -1]
 _CACHE_LINE_BYTES = 64
-# Of all masks together, from where one call for each pays for the heads that it leaves out.
+# Bytes of all masks together. From this size one call per mask pays for the heads that it leaves out.
 _SHORT_FROM_BYTES = 1 << 18
 _WORDS: dict[int, np.dtype[np.unsignedinteger]] = {4: np.dtype("<u4"), 8: np.dtype("<u8")}
 
@@ -88,9 +88,9 @@ class MaskStreams:
         self._short: tuple[ShortStreams, list[np.ufunc]] | None = None
         if count > chunk:
             for key, combine in zip(keys, combines, strict=True):
-                head, rest = long_stream(key)
+                head, tail = long_stream(key)
                 self._heads.append((head, combine))
-                self._streams.append((rest, combine))
+                self._streams.append((tail, combine))
         elif len(keys) * size >= _SHORT_FROM_BYTES and size > HEAD_BYTES and gcm_is_faster():
             self._short = ShortStreams(keys), combines
         else:
@@ -108,14 +108,14 @@ class MaskStreams:
             return
         if self._heads:
             head = HEAD_BYTES // target.itemsize
-            self._add(self._heads, target[:head])
+            self._add_streams(self._heads, target[:head])
             self._heads, target = [], target[head:]
-        self._add(self._streams, target)
+        self._add_streams(self._streams, target)
 
-    def _add(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
-        source, out, zeros = self._source[: len(target)], self._window[: target.nbytes], ZEROS[: target.nbytes]
+    def _add_streams(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
+        source, buffer, zeros = self._source[: len(target)], self._window[: target.nbytes], ZEROS[: target.nbytes]
         for xor_into, combine in streams:
-            xor_into(zeros, out)
+            xor_into(zeros, buffer)
             combine(target, source, target)
 
     def close(self) -> None:
@@ -163,39 +163,39 @@ class MaskKeys:
 
         Raises PeerFault for a key of low order.
         """
-        known = self._agreed.get(public)
-        if known is None:
-            known = self._agreed[public] = self._agreement.shared(party, public)
-        return known
+        secret = self._agreed.get(public)
+        if secret is None:
+            secret = self._agreed[public] = self._agreement.shared(party, public)
+        return secret
 
     @cached_property
     def kem(self) -> keys.KemSecretKey:
         """The ML-KEM-768 key to which neighbours of a lower index encapsulate."""
         return keys.KemSecretKey(self._seed)
 
-    def pair_secret(self, transcript: bytes, other: int) -> bytes:
-        """Returns r_ij, 32 bytes, which this party deals to the neighbour ``other`` of a higher index.
+    def pair_secret(self, transcript: bytes, neighbour: int) -> bytes:
+        """Returns r_ij, 32 bytes, which this party deals to a ``neighbour`` of a higher index.
 
         It is HKDF(s_i, "pair" | sid' | j).
         """
-        return keys.hkdf(transcript, self._seed, b"pair" + other.to_bytes(4, "little"))
+        return keys.hkdf(transcript, self._seed, b"pair" + neighbour.to_bytes(4, "little"))
 
     def open_pair(
-        self, transcript: bytes, agreed: bytes, dealer: int, me: int, sealed: bytes, hashed: bytes
+        self, transcript: bytes, shared_secret: bytes, dealer: int, holder: int, sealed: bytes, hashed: bytes
     ) -> bytes | None:
         """Decrypts the pair secret that ``dealer`` sealed for this party; None if it was changed.
 
         Args:
-            agreed: X25519 secret with the dealer's mask key.
+            shared_secret: X25519 secret with the dealer's mask key.
             hashed: hash of the pair secret, which the dealer published.
         """
-        ciphertext, rest = sealed[: keys.CIPHERTEXT_BYTES], sealed[keys.CIPHERTEXT_BYTES :]
-        key = keys.pair_seal_key(transcript, agreed + self.kem.decapsulate(ciphertext), dealer, me)
-        return keys.unseal(key, transcript, dealer, me, rest, ciphertext + hashed)
+        ciphertext, sealed_secret = sealed[: keys.CIPHERTEXT_BYTES], sealed[keys.CIPHERTEXT_BYTES :]
+        key = keys.pair_seal_key(transcript, shared_secret + self.kem.decapsulate(ciphertext), dealer, holder)
+        return keys.unseal(key, transcript, dealer, holder, sealed_secret, ciphertext + hashed)
 
 
 def seal_pair(
-    agreed: bytes,
+    shared_secret: bytes,
     encapsulated: tuple[bytes, bytes],
     transcript: bytes,
     dealer: int,
@@ -206,12 +206,12 @@ def seal_pair(
     """Encrypts a pair secret r_ij for its holder: ML-KEM ciphertext, followed by AES-256-GCM ciphertext.
 
     Args:
-        agreed: X25519 secret of the pair's mask keys.
+        shared_secret: X25519 secret of the pair's mask keys.
         encapsulated: result of ``keys.Encapsulate`` for the holder's ML-KEM key.
         hashed: hash of ``secret``, which is published.
     """
     shared, ciphertext = encapsulated
-    key = keys.pair_seal_key(transcript, agreed + shared, dealer, holder)
+    key = keys.pair_seal_key(transcript, shared_secret + shared, dealer, holder)
     return ciphertext + keys.seal(key, transcript, dealer, holder, secret, ciphertext + hashed)
 
 

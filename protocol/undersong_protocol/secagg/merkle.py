@@ -37,43 +37,43 @@ class Tree:
             self._levels.append(np.frombuffer(b"".join(level), np.uint8).reshape(-1, DIGEST_BYTES))
             if len(level) == 1:
                 break
-            pairs = [_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+            pairs = [_hash_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
             level = pairs + level[len(pairs) * 2 :]
-        self.root = _root(label, len(leaves), level[0])
+        self.root = _hash_root(label, len(leaves), level[0])
 
     def proof(self, places: Places) -> bytes:
         """Returns the nodes at ``places`` (:func:`places`), which prove the leaves that these were computed for."""
-        return b"".join(level[at].tobytes() for level, at in zip(self._levels, places, strict=False))
+        return b"".join(level[nodes].tobytes() for level, nodes in zip(self._levels, places, strict=False))
 
 
 def places(size: int, indices: Iterable[int]) -> Places:
     """Returns the places of the nodes that prove the leaves ``indices`` in a tree of ``size`` leaves."""
-    found: Places = []
-    at = np.unique(np.fromiter(indices, np.int64))
+    proof_places: Places = []
+    nodes = np.unique(np.fromiter(indices, np.int64))
     while size > 1:
-        known = np.zeros(size + 1, dtype=bool)
-        known[at] = True
-        known[size] = True  # beyond the last node of an odd level there is nothing to show
-        beside = at ^ 1
-        found.append(beside[~known[beside]])
-        at, size = np.unique(at >> 1), (size + 1) // 2
-    return found
+        is_known = np.zeros(size + 1, dtype=bool)
+        is_known[nodes] = True
+        is_known[size] = True  # beyond the last node of an odd level there is nothing to show
+        siblings = nodes ^ 1
+        proof_places.append(siblings[~is_known[siblings]])
+        nodes, size = np.unique(nodes >> 1), (size + 1) // 2
+    return proof_places
 
 
 def check(
-    label: str, root: bytes, size: int, leaves: Mapping[int, bytes], proof: bytes, sender: str, what: str
+    label: str, root: bytes, size: int, leaves: Mapping[int, bytes], proof: bytes, sender: str, subject: str
 ) -> None:
     """Raises PeerFault that names ``sender`` unless ``leaves`` ({index: hash}) are in the tree with this root.
 
     Args:
         proof: exactly the nodes that the computation lacks, level by level from the leaves up, ascending.
-        what: names the leaves in the error.
+        subject: names the leaves in the error.
     """
-    needed = sum(map(len, places(size, leaves))) if leaves else -1
-    fault = PeerFault(sender, f"{what}: not under the root that was shown", code="not-under-root")
-    if len(proof) != needed * DIGEST_BYTES:
+    required_nodes = sum(map(len, places(size, leaves))) if leaves else -1
+    fault = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
+    if len(proof) != required_nodes * DIGEST_BYTES:
         raise fault
-    shown = iter([proof[start : start + DIGEST_BYTES] for start in range(0, len(proof), DIGEST_BYTES)])
+    proof_nodes = iter([proof[start : start + DIGEST_BYTES] for start in range(0, len(proof), DIGEST_BYTES)])
     level, width = dict(sorted(leaves.items())), size
     while width > 1:
         above: dict[int, bytes] = {}
@@ -83,18 +83,18 @@ def check(
             if index ^ 1 >= width:
                 above[index // 2] = value
                 continue
-            other = level[index ^ 1] if index ^ 1 in level else next(shown)
-            above[index // 2] = _node(other, value) if index & 1 else _node(value, other)
+            sibling = level[index ^ 1] if index ^ 1 in level else next(proof_nodes)
+            above[index // 2] = _hash_node(sibling, value) if index & 1 else _hash_node(value, sibling)
         level, width = above, (width + 1) // 2
-    if _root(label, size, level[0]) != root:
+    if _hash_root(label, size, level[0]) != root:
         raise fault
 
 
-def _node(left: bytes, right: bytes) -> bytes:
+def _hash_node(left: bytes, right: bytes) -> bytes:
     hasher = _NODE.copy()
     hasher.update(left + right)
     return hasher.digest()
 
 
-def _root(label: str, size: int, top: bytes) -> bytes:
+def _hash_root(label: str, size: int, top: bytes) -> bytes:
     return digest("merkle root", label, size, top)

@@ -23,13 +23,13 @@ class SumAborted(RoundAborted):
     """An attempt that opened nothing. ``faults`` holds all protocol faults found, ``stage`` the round that ended it."""
 
     def __init__(self, stage: str, problem: str, remedy: str, faults: tuple[PeerFault, ...] = ()) -> None:
-        named = "; ".join(str(fault.args[0]).splitlines()[0] for fault in faults)
-        super().__init__(f"{stage}: {problem}" + (f" (faults: {named})" if named else ""), remedy)
+        fault_lines = "; ".join(str(fault.args[0]).splitlines()[0] for fault in faults)
+        super().__init__(f"{stage}: {problem}" + (f" (faults: {fault_lines})" if fault_lines else ""), remedy)
         self.stage = stage
         self.faults = faults
 
 
-REQUEST_BYTES = 2**16  # of a request at most, beside
+REQUEST_BYTES = 2**16  # the largest part of a request that does not grow with the parties
 REQUEST_BYTES_A_PARTY = 8192  # an advert with its keys, sealed shares and their hashes
 
 
@@ -128,7 +128,7 @@ def reply_bytes(
     parts = [head.SerializeToString(deterministic=True)]
     size = sum(map(len, body))
     if size:
-        parts += [_BODY_TAG, _varint(size), *body]
+        parts += [_BODY_TAG, _encode_varint(size), *body]
     parts.append(wire.Reply(signature=signature, kem_keys=kem_keys).SerializeToString(deterministic=True))
     return b"".join(parts)
 
@@ -137,13 +137,13 @@ def reply_bytes(
 _BODY_TAG = b"\x2a"
 
 
-def _varint(value: int) -> bytes:
-    out = bytearray()
+def _encode_varint(value: int) -> bytes:
+    encoded = bytearray()
     while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    out.append(value)
-    return bytes(out)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage) -> Parsed:
@@ -193,17 +193,17 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
         (message.channel_kem, parameters.post_quantum and not parameters.direct),
         (message.mask_kem, parameters.post_quantum),
     )
-    if any(len(value) != (DIGEST_BYTES if wanted else 0) for value, wanted in expected):
+    if any(len(value) != (DIGEST_BYTES if is_present else 0) for value, is_present in expected):
         raise PeerFault(name, "its advert lacks a commitment or a hash of this mode, or has one too many")
     return Advert(party, message, body, signature)
 
 
-def check_fresh(name: str, advert: Advert, seen: set[bytes]) -> None:
-    """Adds an advert's keys and commitments to ``seen``; raises PeerFault that names the party if one is known."""
+def check_fresh(name: str, advert: Advert, used_values: set[bytes]) -> None:
+    """Adds an advert's keys and commitments to ``used_values``; raises PeerFault of the party for a used one."""
     values = [value for field, value in advert.keys.ListFields() if field.name != "terms"]
-    if len(set(values)) != len(values) or not seen.isdisjoint(values):
+    if len(set(values)) != len(values) or not used_values.isdisjoint(values):
         raise PeerFault(name, "advertised a duplicate key or commitment", "every key must be fresh")
-    seen.update(values)
+    used_values.update(values)
 
 
 def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
@@ -221,28 +221,28 @@ Entry = tuple[int, bytes, bytes]
 class Adverts(dict[int, Advert]):
     """The adverts of one request by party, checked; public, and never changed once they are."""
 
-    def __init__(self, parameters: SumParameters, entries: Sequence[Entry], own: Entry) -> None:
+    def __init__(self, parameters: SumParameters, entries: Sequence[Entry], reader_entry: Entry) -> None:
         """See :func:`adverts_from_wire`."""
         super().__init__()
         self._parameters = parameters
-        self._unverified = own
-        seen: set[bytes] = set()
+        self._unverified = reader_entry
+        used_values: set[bytes] = set()
         last = -1
         for party, body, signature in entries:
             if not last < party < parameters.size:
                 raise PeerFault(COORDINATOR, "listed adverts out of order, twice, or of a party that is not enrolled")
             last = party
-            if (party, body, signature) != own:
+            if (party, body, signature) != reader_entry:
                 _check_advert(parameters, party, body, signature)
             self[party] = parse_advert(parameters, party, body, signature)
-            check_fresh(parameters.name(party), self[party], seen)
+            check_fresh(parameters.name(party), self[party], used_values)
 
-    def verify(self, own: Entry) -> None:
+    def verify(self, reader_entry: Entry) -> None:
         """Checks the one signature that the first reader of this shared object skipped, as its own; raises PeerFault.
 
-        ``own``: the present reader's entry; nothing is left to check for the first reader.
+        ``reader_entry``: the present reader's entry; nothing is left to check for the first reader.
         """
-        if own != self._unverified and self._unverified[0] in self:
+        if reader_entry != self._unverified and self._unverified[0] in self:
             _check_advert(self._parameters, *self._unverified)
 
     @cached_property
@@ -272,25 +272,25 @@ def _check_advert(parameters: SumParameters, party: int, body: bytes, signature:
     check_signature(member.identity, member.name, parameters.sid, Stage.ADVERTISE, party, body, signature, "its advert")
 
 
-def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert], own: Entry) -> Adverts:
+def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdvert], reader_entry: Entry) -> Adverts:
     """Parses and checks all adverts in a request (enrolment, signature, contents, fresh keys); by roster index.
 
     Equal requests for one attempt give the same object: the parties of a simulation are all shown the same adverts.
 
     Args:
-        own: roster index, body and signature of the reader's own advert, whose signature is not verified again.
+        reader_entry: roster index, body and signature of the reader's own advert. It is not verified again.
 
     Raises PeerFault that names the party of a wrong advert, or the coordinator if indices are not strictly ascending.
     """
     entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed])
-    shown = parameters.sid, parameters.terms, entries
-    known = _LAST.get(shown)
-    if known is None:
-        known = Adverts(parameters, entries, own)
+    key = parameters.sid, parameters.terms, entries
+    adverts = _LAST.get(key)
+    if adverts is None:
+        adverts = Adverts(parameters, entries, reader_entry)
         _LAST.clear()
-        _LAST[shown] = known
-    known.verify(own)
-    return known
+        _LAST[key] = adverts
+    adverts.verify(reader_entry)
+    return adverts
 
 
 _LAST: dict[tuple[bytes, bytes, tuple[Entry, ...]], Adverts] = {}  # the adverts that were read last
@@ -310,7 +310,7 @@ def chooser_bytes(advert: Advert) -> bytes:
 
 
 def around_from_wire(
-    parameters: SumParameters, me: int, state: PartyState, request: wire.ShareRequest
+    parameters: SumParameters, reader: int, state: PartyState, request: wire.ShareRequest
 ) -> tuple[tuple[int, ...], dict[int, Peer]]:
     """Checks what the Merkle graph shows a party of its neighbours: (its choosers, peers by roster index).
 
@@ -321,19 +321,26 @@ def around_from_wire(
     Raises PeerFault that names the coordinator, or a party with a wrong advert.
     """
     present = frozenset(state.present)
-    shown = [party for party in state.drawn if party in present]
-    if request.nonces or [entry.party for entry in request.adverts] != shown or len(request.roster) != len(shown):
+    drawn_parties = [party for party in state.drawn if party in present]
+    if (
+        request.nonces
+        or [entry.party for entry in request.adverts] != drawn_parties
+        or len(request.roster) != len(drawn_parties)
+    ):
         raise PeerFault(COORDINATOR, "showed nonces, or adverts of others than the parties that this one drew")
     size, bodies = parameters.size, {entry.party: entry.body for entry in request.adverts}
-    members = {party: Member(each.name, each.identity) for party, each in zip(shown, request.roster, strict=True)}
+    members = {
+        party: Member(enrolled_member.name, enrolled_member.identity)
+        for party, enrolled_member in zip(drawn_parties, request.roster, strict=True)
+    }
     enrolled = {party: member_leaf(party, member) for party, member in members.items()}
     merkle.check(
         "roster", parameters.roster_hash, size, enrolled, request.roster_proof, COORDINATOR, "the roster's members"
     )
     leaves = {party: merkle.leaf("advert", party, body) for party, body in bodies.items()}
     merkle.check("adverts", state.adverts_hash, size, leaves, request.adverts_proof, COORDINATOR, "the adverts")
-    seen: set[bytes] = set()
-    check_fresh(parameters.name(me), parse_advert(parameters, me, state.advert, b""), seen)
+    used_values: set[bytes] = set()
+    check_fresh(parameters.name(reader), parse_advert(parameters, reader, state.advert, b""), used_values)
     peers: dict[int, Peer] = {}
     for entry in request.adverts:
         party, member = entry.party, members[entry.party]
@@ -342,7 +349,7 @@ def around_from_wire(
             *(party, entry.body, entry.signature, "its advert"),
         )
         advert = parse_advert(parameters, party, entry.body, entry.signature)
-        check_fresh(member.name, advert, seen)
+        check_fresh(member.name, advert, used_values)
         peers[party] = Peer(
             channel_key=advert.keys.channel_key,
             mask_key=advert.keys.mask_key,
@@ -351,52 +358,54 @@ def around_from_wire(
             identity=member.identity,
         )
     count = len(request.choosers) // CHOOSER_BYTES
-    most = parameters.draw.choosers + parameters.colluders
-    if count > most:
-        raise PeerFault(COORDINATOR, f"{count} parties are said to have drawn this one; at most {most} can have")
+    largest_count = parameters.draw.choosers + parameters.colluders
+    if count > largest_count:
+        raise PeerFault(
+            COORDINATOR, f"{count} parties are said to have drawn this one; at most {largest_count} can have"
+        )
     choosers: list[int] = []
     for block in split_blocks(request.choosers, CHOOSER_BYTES, count, COORDINATOR, "choosers"):
         party = INDEX.unpack_from(block)[0]
-        if party == me or party not in present or (choosers and party <= choosers[-1]):
+        if party == reader or party not in present or (choosers and party <= choosers[-1]):
             raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
         choosers.append(party)
         channel, mask = block[INDEX.size : -KEY_BYTES], block[-KEY_BYTES:]
-        drawn = peers.get(party)
-        if drawn is not None:
-            if (channel, mask) != (drawn.channel_key, drawn.mask_key):
+        drawn_peer = peers.get(party)
+        if drawn_peer is not None:
+            if (channel, mask) != (drawn_peer.channel_key, drawn_peer.mask_key):
                 raise PeerFault(COORDINATOR, f"shows two sets of keys of {members[party].name} (swapped keys)")
             continue
         for key in (channel, mask):
             check_public_key(parameters.name(party), key)
-        if channel == mask or not seen.isdisjoint((channel, mask)):
+        if channel == mask or not used_values.isdisjoint((channel, mask)):
             raise PeerFault(parameters.name(party), "advertised a duplicate key", "every key must be fresh")
-        seen.update((channel, mask))
+        used_values.update((channel, mask))
         peers[party] = Peer(channel_key=channel, mask_key=mask)
     return tuple(choosers), peers
 
 
-def drawn_bytes(drawn: Iterable[int]) -> bytes:
+def drawn_bytes(parties: Iterable[int]) -> bytes:
     """Returns the roster indices that a party drew as its reply holds them, 4 bytes each."""
-    return b"".join(map(INDEX.pack, drawn))
+    return b"".join(map(INDEX.pack, parties))
 
 
 def parse_drawn(parameters: SumParameters, party: int, body: bytes) -> tuple[int, ...]:
     """Returns the roster indices that ``party`` drew. Raises PeerFault that names it unless it may have drawn them."""
     name, degree = parameters.name(party), parameters.draw.degree
     blocks = split_blocks(body, INDEX.size, degree, name, "the neighbours that it drew")
-    drawn = tuple([INDEX.unpack(block)[0] for block in blocks])
-    if party in drawn or list(drawn) != sorted(set(drawn)) or drawn[-1] >= parameters.size:
+    neighbours = tuple([INDEX.unpack(block)[0] for block in blocks])
+    if party in neighbours or list(neighbours) != sorted(set(neighbours)) or neighbours[-1] >= parameters.size:
         raise PeerFault(name, f"did not draw {degree} different other parties")
-    return drawn
+    return neighbours
 
 
-def split_blocks(data: bytes, size: int, count: int, sender: str, what: str) -> list[bytes]:
+def split_blocks(data: bytes, size: int, count: int, sender: str, subject: str) -> list[bytes]:
     """Splits ``data`` into ``count`` blocks of ``size`` bytes.
 
-    Raises PeerFault that names ``sender`` for another length; ``what`` names the data in it.
+    Raises PeerFault that names ``sender`` for another length; ``subject`` names the data in it.
     """
     if len(data) != size * count:
-        raise PeerFault(sender, f"{what}: expected {count} blocks of {size} bytes, got {len(data)} bytes")
+        raise PeerFault(sender, f"{subject}: expected {count} blocks of {size} bytes, got {len(data)} bytes")
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
@@ -406,19 +415,20 @@ def to_bitmap(parties: Iterable[int], size: int) -> bytes:
     >>> to_bitmap({0, 9}, 10).hex()
     '0102'
     """
-    bits = bytearray((size + 7) // 8)  # not one integer, which would be copied for each party
+    # One integer instead of a byte array would be copied for each party.
+    bits = bytearray((size + 7) // 8)
     for party in parties:
         bits[party >> 3] |= 1 << (party & 7)
     return bytes(bits)
 
 
 @lru_cache(maxsize=8)  # the parties of a simulation are shown the same sets, and keep them
-def from_bitmap(data: bytes, size: int, sender: str, what: str) -> tuple[int, ...]:
+def from_bitmap(data: bytes, size: int, sender: str, subject: str) -> tuple[int, ...]:
     """Returns the roster indices in a bitmap, ascending.
 
     Raises PeerFault that names ``sender`` for another length or set padding bits.
     """
     bits = int.from_bytes(data, "little")
     if len(data) != (size + 7) // 8 or bits >> size:
-        raise PeerFault(sender, f"{what} is no set over a roster of {size} parties")
+        raise PeerFault(sender, f"{subject} is no set over a roster of {size} parties")
     return tuple([party for party, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"])

@@ -108,8 +108,8 @@ class NoisePlan:
         """Returns the distribution of component ``index`` of a party's noise."""
         if self.law == "laplace":
             return self._laplace_share()
-        over, under = self.components[index].as_integer_ratio()
-        return (_narrow if over <= _NARROW * under else _wide)(over, under)
+        numerator, denominator = self.components[index].as_integer_ratio()
+        return (_narrow if numerator <= _NARROW * denominator else _wide)(numerator, denominator)
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
         return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
@@ -147,9 +147,9 @@ def noise_plan(sigma: float, parties: int, dropouts: int, colluders: int, law: L
 _NARROW = 2**10
 
 
-def _gaussian_of(over: int, under: int) -> DiscreteGaussian:
+def _gaussian_of(numerator: int, denominator: int) -> DiscreteGaussian:
     """The law of variance over / under; two integers are found in a cache in a fifth of a fraction's time."""
-    return DiscreteGaussian.of_variance(Fraction(over, under))
+    return DiscreteGaussian.of_variance(Fraction(numerator, denominator))
 
 
 _narrow = lru_cache(maxsize=1024)(_gaussian_of)
@@ -197,13 +197,13 @@ class NoiseSeeds:
 
     def anchor(self, plan: NoisePlan) -> bytes:
         """Returns the chain's end V_{D+1}, 32 bytes, which is advertised and commits to the removable components."""
-        return _advance(self.root, plan.dropouts)
+        return _advance_chain(self.root, plan.dropouts)
 
     def opening(self, plan: NoisePlan, dropped: int) -> bytes | None:
         """Returns V_{r+1}, 32 bytes, which opens components r+1..D after r = ``dropped`` dropouts; None without any."""
         if not plan.opened_components(dropped):
             return None
-        return _advance(self.root, dropped)
+        return _advance_chain(self.root, dropped)
 
 
 def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVector:
@@ -214,9 +214,9 @@ def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVect
         if index == 0:
             seed = seeds.own
         else:
-            seed = _hash(SEED_DOMAIN, value)
-            value = _hash(CHAIN_DOMAIN, value)
-        _add(values, plan.component_law(index), seed)
+            seed = _hash_link(SEED_DOMAIN, value)
+            value = _hash_link(CHAIN_DOMAIN, value)
+        _add_component(values, plan.component_law(index), seed)
     return NoisyVector(values)
 
 
@@ -225,7 +225,7 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
     steps = len(plan.opened_components(dropped))
     if not steps:
         raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
-    if len(value) != SEED_BYTES or _advance(value, steps) != anchor:
+    if len(value) != SEED_BYTES or _advance_chain(value, steps) != anchor:
         raise PeerFault(
             party, "the opened noise value does not lead to the advertised anchor", code="noise-off-its-anchor"
         )
@@ -234,20 +234,20 @@ def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, pa
 def remove_opened(total: Target, plan: NoisePlan, dropped: int, value: bytes) -> None:
     """Subtracts the components that a checked ``value`` opens from ``total``, int64 or ring words [d], in place."""
     for index in plan.opened_components(dropped):
-        _add(total, plan.component_law(index), _hash(SEED_DOMAIN, value), sign=-1)
-        value = _hash(CHAIN_DOMAIN, value)
+        _add_component(total, plan.component_law(index), _hash_link(SEED_DOMAIN, value), sign=-1)
+        value = _hash_link(CHAIN_DOMAIN, value)
 
 
-def _add(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:
+def _add_component(target: Target, law: IntegerNoise, seed: bytes, sign: int = 1) -> None:
     is_long = len(target) * law.blocks * BLOCK_BYTES >= LONG_BYTES
     law.add_to(target, LongStream(seed) if is_long else KeyStream(seed), sign)
 
 
-def _advance(value: bytes, steps: int) -> bytes:
+def _advance_chain(value: bytes, steps: int) -> bytes:
     for _ in range(steps):
-        value = _hash(CHAIN_DOMAIN, value)
+        value = _hash_link(CHAIN_DOMAIN, value)
     return value
 
 
-def _hash(domain: bytes, value: bytes) -> bytes:
+def _hash_link(domain: bytes, value: bytes) -> bytes:
     return hashlib.sha256(domain + value).digest()

@@ -178,10 +178,13 @@ class SumParameters:
             raise ConfigurationError("the roster is empty", "list at least one party in the manifest")
         if any(len(member.identity) != IDENTITY_BYTES or not member.name for member in self.roster):
             raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
-        known = n if isinstance(self.roster, tuple) else len(self.roster.members)
-        if known < n and not self.merkle:
+        member_count = n if isinstance(self.roster, tuple) else len(self.roster.members)
+        if member_count < n and not self.merkle:
             raise ConfigurationError("a part of the roster is enough only for the Merkle graph", "give all of it")
-        if len({each.name for each in self.roster}) < known or len({each.identity for each in self.roster}) < known:
+        if (
+            len({member.name for member in self.roster}) < member_count
+            or len({member.identity for member in self.roster}) < member_count
+        ):
             raise ConfigurationError("the roster lists a name or an identity twice", "one entry for each party")
         check_quorum(n, t, d, c)
         if not 1 <= self.dimension < 2**31:
@@ -319,19 +322,19 @@ class SumParameters:
         )
 
     @cached_property
-    def _indices(self) -> dict[str, int]:
+    def _index_by_name(self) -> dict[str, int]:
         numbered = enumerate(self.roster) if isinstance(self.roster, tuple) else self.roster.members.items()
         return {member.name: index for index, member in numbered}
 
     def index(self, name: str) -> int:
         """Returns the roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
         try:
-            return self._indices[name]
+            return self._index_by_name[name]
         except KeyError:
             raise ConfigurationError(f"{name!r} is not in the roster of this sum", "check the manifest") from None
 
     def name(self, index: int) -> str:
         """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not shown here."""
         roster = self.roster
-        known = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
-        return roster[index].name if known else f"party {index}"
+        is_listed = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
+        return roster[index].name if is_listed else f"party {index}"

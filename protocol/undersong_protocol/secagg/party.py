@@ -88,16 +88,16 @@ class PartyMachine:
     def __init__(
         self,
         parameters: SumParameters,
-        me: str,
+        party_name: str,
         identity: Ed25519PrivateKey,
         state: PartyState,
         encapsulate: keys.Encapsulate,
     ) -> None:
         self._parameters = parameters
-        self._me = parameters.index(me)
-        if identity.public_key().public_bytes_raw() != parameters.roster[self._me].identity:
+        self._index = parameters.index(party_name)
+        if identity.public_key().public_bytes_raw() != parameters.roster[self._index].identity:
             raise ConfigurationError(
-                f"the identity key is not the one enrolled for {me!r}",
+                f"the identity key is not the one enrolled for {party_name!r}",
                 "use the key that was enrolled, or enrol again",
                 code="other-identity",
             )
@@ -110,23 +110,23 @@ class PartyMachine:
     def open(
         cls,
         parameters: SumParameters,
-        me: str,
+        party_name: str,
         identity: Ed25519PrivateKey,
         entropy: Entropy,
         encapsulate: keys.Encapsulate = keys.encapsulate,
     ) -> "PartyMachine":
-        """Starts an attempt at the party ``me``.
+        """Starts an attempt at the party ``party_name``.
 
         Args:
             entropy: returns random bytes; called eight times for 32 bytes, in the order of ``transitions.SECRETS``.
             encapsulate: called in the share-keys round if post-quantum, at most twice for each peer.
 
-        Raises ConfigurationError if ``me`` is not in the roster or ``identity`` is not its key.
+        Raises ConfigurationError if ``party_name`` is not in the roster or ``identity`` is not its key.
         """
         secrets = {name: bytearray(entropy(32)) for name in SECRETS}
         if any(len(secret) != 32 for secret in secrets.values()):
             raise InternalError("the entropy source returned another number of bytes than it was asked for")
-        machine = cls(parameters, me, identity, PartyState(Phase.OPENED, b"", secrets), encapsulate)
+        machine = cls(parameters, party_name, identity, PartyState(Phase.OPENED, b"", secrets), encapsulate)
         machine._state.advert = machine._advert_body()
         return machine
 
@@ -134,7 +134,7 @@ class PartyMachine:
     def restore(
         cls,
         parameters: SumParameters,
-        me: str,
+        party_name: str,
         identity: Ed25519PrivateKey,
         snapshot: bytes,
         encapsulate: keys.Encapsulate = keys.encapsulate,
@@ -149,11 +149,11 @@ class PartyMachine:
 
         Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
         """
-        state = PartyState.from_bytes(parameters, parameters.index(me), snapshot, replies)
-        return cls(parameters, me, identity, state, encapsulate)
+        state = PartyState.from_bytes(parameters, parameters.index(party_name), snapshot, replies)
+        return cls(parameters, party_name, identity, state, encapsulate)
 
     def __repr__(self) -> str:
-        return f"PartyMachine({self._parameters.name(self._me)!r}, {self._state.phase.name})"
+        return f"PartyMachine({self._parameters.name(self._index)!r}, {self._state.phase.name})"
 
     @property
     def phase(self) -> Phase:
@@ -182,7 +182,7 @@ class PartyMachine:
             without: replies, by stage and roll, to leave out. The caller stores them once, so that a masked vector is
                 not written again with every later state.
         """
-        return self._state.to_bytes(self._parameters, self._me, without)
+        return self._state.to_bytes(self._parameters, self._index, without)
 
     def advertise(self) -> Reply:
         """Returns the reply to the first request of an attempt, before that request comes."""
@@ -199,12 +199,12 @@ class PartyMachine:
         """
         stage, roll, message = parse_request(self._parameters, request)
         self._check_alive()
-        seen = hashlib.sha256(request).digest()
-        answered = self._state.answered.get((stage, roll))
-        if answered is not None and answered.request == seen:
-            return Reply(answered.reply, stage is Stage.MASK)
+        request_digest = hashlib.sha256(request).digest()
+        earlier_answer = self._state.answered.get((stage, roll))
+        if earlier_answer is not None and earlier_answer.request == request_digest:
+            return Reply(earlier_answer.reply, stage is Stage.MASK)
         try:
-            if answered is not None:
+            if earlier_answer is not None:
                 raise PrivacyRefusal(
                     f"a second, different request for {stage.title}, which this party has already answered",
                     "a new attempt needs fresh keys",
@@ -221,9 +221,9 @@ class PartyMachine:
             draft.peers = dict(self._state.peers)
             body = self._handlers[stage](self, draft, message)
             if body is None:
-                self._pending = _Pending(seen, draft)
+                self._pending = _Pending(request_digest, draft)
                 return WantsInput()
-            return self._commit(rule, roll, seen, draft, [body], sid.body_hash(body))
+            return self._commit_answer(rule, roll, request_digest, draft, [body], sid.body_hash(body))
         except UndersongError as error:
             self.end(error.problem)
             raise
@@ -257,16 +257,16 @@ class PartyMachine:
         state = pending.draft
         state.question = question
         noisy = self._noisy(grid, state)
-        body, digest = masked_body(noisy, self._masks(state), self._parameters.modulus_bits)
+        body, digest = masked_body(noisy, self._list_masks(state), self._parameters.modulus_bits)
         del noisy
         self._pending = None
-        return self._commit(rule, 0, pending.request, state, body, digest)
+        return self._commit_answer(rule, 0, pending.request, state, body, digest)
 
     def _noisy(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
         plan = self._parameters.noise_plan
         if not plan.components:
-            # Without noise (epsilon infinite) there is nothing to add, and nothing is copied.
+            # A run of infinite epsilon has no noise: there is nothing to add, and nothing is copied.
             return NoisyVector(grid.values)
         return add_noise(grid, plan, NoiseSeeds(state.secret("noise_own"), state.secret("noise_root")))
 
@@ -284,7 +284,7 @@ class PartyMachine:
             )
         if not self._state.tombstone:
             self.end(reason)
-        return Reply(self._signed(Stage.VOID, (), sid.body_hash(b"")), False)
+        return Reply(self._sign_reply(Stage.VOID, (), sid.body_hash(b"")), False)
 
     def end(self, reason: str) -> None:
         """Ends the attempt: erases everything except ``reason``. Does nothing if the attempt is finished already."""
@@ -299,25 +299,27 @@ class PartyMachine:
 
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
-    def _advertise(self, draft: PartyState, message: wire.Request) -> bytes:
-        terms, own = message.advertise, self._parameters
+    def _answer_advertise(self, draft: PartyState, message: wire.Request) -> bytes:
+        terms, parameters = message.advertise, self._parameters
         compared = (
-            ("number of parties", terms.parties, own.size),
-            ("roster", terms.roster, own.roster_hash),
-            ("threshold", terms.threshold, own.threshold),
-            ("tolerated_dropouts", terms.tolerated_dropouts, own.tolerated_dropouts),
-            ("colluders", terms.colluders, own.colluders),
-            ("dimension", terms.dimension, own.dimension),
-            ("modulus_bits (ring)", terms.modulus_bits, own.modulus_bits),
-            ("sigma", terms.sigma, own.sigma),
-            ("graph_above", terms.graph_above, own.graph_above),
-            ("law of the noise", terms.law, own.law),
-            ("post_quantum", terms.post_quantum, own.post_quantum),
-            ("merkle_above", terms.merkle_above, own.merkle_above if own.merkle else 0),
+            ("number of parties", terms.parties, parameters.size),
+            ("roster", terms.roster, parameters.roster_hash),
+            ("threshold", terms.threshold, parameters.threshold),
+            ("tolerated_dropouts", terms.tolerated_dropouts, parameters.tolerated_dropouts),
+            ("colluders", terms.colluders, parameters.colluders),
+            ("dimension", terms.dimension, parameters.dimension),
+            ("modulus_bits (ring)", terms.modulus_bits, parameters.modulus_bits),
+            ("sigma", terms.sigma, parameters.sigma),
+            ("graph_above", terms.graph_above, parameters.graph_above),
+            ("law of the noise", terms.law, parameters.law),
+            ("post_quantum", terms.post_quantum, parameters.post_quantum),
+            ("merkle_above", terms.merkle_above, parameters.merkle_above if parameters.merkle else 0),
         )
-        for name, theirs, ours in compared:
-            if theirs != ours:
-                values = "" if isinstance(ours, bytes) else f": {theirs!r} instead of {ours!r}"
+        for name, coordinator_term, approved_term in compared:
+            if coordinator_term != approved_term:
+                values = (
+                    "" if isinstance(approved_term, bytes) else f": {coordinator_term!r} instead of {approved_term!r}"
+                )
                 raise PrivacyRefusal(
                     f"the coordinator's {name} is not the approved one{values}",
                     "use the manifest every party signed",
@@ -325,52 +327,52 @@ class PartyMachine:
                 )
         return draft.advert
 
-    def _reveal(self, draft: PartyState, message: wire.Request) -> bytes:
+    def _answer_reveal(self, draft: PartyState, message: wire.Request) -> bytes:
         request = message.reveal
         if request.roll != draft.rolls or request.roll >= (1 if self._parameters.merkle else ROLLS):
             raise PrivacyRefusal(
                 f"nonce roll {request.roll} after {draft.rolls} rolls (of at most {ROLLS})", "start a new attempt"
             )
         if self._parameters.merkle:
-            return self._draw(draft, request)
+            return self._draw_neighbours(draft, request)
         if request.roll == 0:
-            self._learn(draft, request.adverts)
-        asked = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
-        if request.roll == 0 and asked != draft.present:
+            self._adopt_adverts(draft, request.adverts)
+        revealers = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
+        if request.roll == 0 and revealers != draft.present:
             raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
-        if request.roll and not set(asked) < set(draft.present):
+        if request.roll and not set(revealers) < set(draft.present):
             raise PrivacyRefusal("nonces are asked for anew although nobody dropped out")
-        self._check_set(asked, "the nonce round")
-        draft.present = asked
+        self._check_set(revealers, "the nonce round")
+        draft.present = revealers
         draft.rolls += 1
-        return self._nonce(draft, request.roll)
+        return self._revealed_nonce(draft, request.roll)
 
-    def _draw(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+    def _draw_neighbours(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
         """Fix the transcript, then draw neighbours with coins that nobody else knows."""
-        own, me = self._parameters, self._me
+        parameters, self_index = self._parameters, self._index
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
-        present = from_bitmap(request.present, own.size, COORDINATOR, "who advertised keys")
+        present = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
         self._check_set(present, "the root of adverts")
-        own_leaf = {me: merkle.leaf("advert", me, draft.advert)}
+        own_leaf = {self_index: merkle.leaf("advert", self_index, draft.advert)}
         merkle.check(
             "adverts",
             request.root,
-            own.size,
+            parameters.size,
             own_leaf,
             request.path,
             COORDINATOR,
             "the keys that this party advertised",
         )
         draft.present, draft.adverts_hash = present, request.root
-        draft.transcript = sid.rooted_hash(own.sid, own.terms, request.root, request.present)
+        draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
         coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
-        draft.drawn = draw(own.size, me, own.draw.degree, coins)
+        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, coins)
         draft.rolls = 1
         return drawn_bytes(draft.drawn)
 
-    def _share(self, draft: PartyState, message: wire.Request) -> bytes:
-        self._meet(draft, message.share)
+    def _answer_share(self, draft: PartyState, message: wire.Request) -> bytes:
+        self._fix_transcript(draft, message.share)
         kem_keys = self._kem_keys(draft, message.share.kem_keys)
         hasher = keys.ShareHasher(draft.transcript)
         reply = wire.Shares()
@@ -382,30 +384,30 @@ class PartyMachine:
             self._deal_shares(draft, kem_keys, hasher, reply)
         return reply.SerializeToString()
 
-    def _kem_keys(self, draft: PartyState, shown: bytes) -> dict[int, tuple[bytes, bytes]]:
+    def _kem_keys(self, draft: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
         """(channel key, mask key) of each neighbour, as the hashes in their adverts name them."""
-        own, me = self._parameters, self._me
-        found: dict[int, tuple[bytes, bytes]] = {}
-        if not own.post_quantum:
-            split_blocks(shown, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
-            return found
-        holders = self._topology(draft).holders(me, draft.present)
-        blocks = split_blocks(shown, own.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
-        mine = parse_advert(own, me, draft.advert, b"").keys
+        parameters, self_index = self._parameters, self._index
+        kem_keys: dict[int, tuple[bytes, bytes]] = {}
+        if not parameters.post_quantum:
+            split_blocks(key_bytes, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
+            return kem_keys
+        holders = self._mask_graph(draft).holders(self_index, draft.present)
+        blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
+        advert_keys = parse_advert(parameters, self_index, draft.advert, b"").keys
         for party, block in zip(holders, blocks, strict=True):
             channel, mask = block[: -keys.KEM_KEY_BYTES], block[-keys.KEM_KEY_BYTES :]
-            expected = mine if party == me else draft.peers[party]
-            if (channel and keys.kem_key_hash(channel) != expected.channel_kem) or keys.kem_key_hash(
-                mask
-            ) != expected.mask_kem:
+            expected = advert_keys if party == self_index else draft.peers[party]
+            has_other_channel_key = channel and keys.kem_key_hash(channel) != expected.channel_kem
+            if has_other_channel_key or keys.kem_key_hash(mask) != expected.mask_kem:
                 raise PeerFault(
                     COORDINATOR,
-                    f"showed another ML-KEM-768 key of {own.name(party)} than the one in its advert (swapped keys)",
+                    f"showed another ML-KEM-768 key of {parameters.name(party)} than the one in its advert"
+                    " (swapped keys)",
                 )
-            found[party] = channel, mask
-        return found
+            kem_keys[party] = channel, mask
+        return kem_keys
 
-    def _encapsulated(self, party: int, public: bytes) -> tuple[bytes, bytes]:
+    def _encapsulate_for(self, party: int, public: bytes) -> tuple[bytes, bytes]:
         try:
             return self._encapsulate(public)
         except ValueError:
@@ -419,17 +421,17 @@ class PartyMachine:
         reply: wire.Shares,
     ) -> None:
         """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
-        me, transcript, topology = self._me, draft.transcript, self._topology(draft)
+        self_index, transcript, topology = self._index, draft.transcript, self._mask_graph(draft)
         mask_keys = self._mask_keys
         sealed, hashes = [], []
         for party, (_, public) in kem_keys.items():
-            if not topology.leads(me, party):
+            if not topology.leads(self_index, party):
                 continue
             secret = mask_keys.pair_secret(transcript, party)
-            hashes.append(hasher.one("pair", me, party, secret))
-            encapsulated = self._encapsulated(party, public)
-            agreed = mask_keys.agreed(self._parameters.name(party), draft.peers[party].mask_key)
-            sealed.append(seal_pair(agreed, encapsulated, transcript, me, party, secret, hashes[-1]))
+            hashes.append(hasher.one("pair", self_index, party, secret))
+            encapsulated = self._encapsulate_for(party, public)
+            x25519_secret = mask_keys.agreed(self._parameters.name(party), draft.peers[party].mask_key)
+            sealed.append(seal_pair(x25519_secret, encapsulated, transcript, self_index, party, secret, hashes[-1]))
         reply.pairs, reply.pair_hashes = b"".join(sealed), b"".join(hashes)
 
     def _deal_shares(
@@ -440,174 +442,188 @@ class PartyMachine:
         reply: wire.Shares,
     ) -> None:
         """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
-        own, me = self._parameters, self._me
-        holders = self._topology(draft).holders(me, draft.present)
+        parameters, self_index = self._parameters, self._index
+        holders = self._mask_graph(draft).holders(self_index, draft.present)
         points = [holder + 1 for holder in holders]
         dealt = []
         for name, label in (("self_mask", b"self"), ("mask", b"mask")):
             seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
-            dealt.append(shamir.share(draft.secret(name), own.share_threshold, points, KeyStream(seed).read))
+            dealt.append(shamir.share(draft.secret(name), parameters.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
         channel = self._channel
-        bound = self._mask_keys.public if own.merkle else b""
+        bound = self._mask_keys.public if parameters.merkle else b""
         ciphertexts, hashes = [], []
         for holder in holders:
-            one, two = self_shares[holder + 1], mask_shares[holder + 1]
-            public = hasher.both(me, holder, one, two)
+            self_share, mask_share = self_shares[holder + 1], mask_shares[holder + 1]
+            public = hasher.both(self_index, holder, self_share, mask_share)
             hashes.append(public)
-            if holder == me:
-                draft.peers[me] = Peer(self_share=one, mask_share=two)
+            if holder == self_index:
+                draft.peers[self_index] = Peer(self_share=self_share, mask_share=mask_share)
                 continue
             peer = draft.peers[holder]
-            agreed = channel.shared(own.name(holder), peer.channel_key)
-            opens = not own.merkle or holder in draft.choosers
-            draft.peers[holder] = Peer(agreed=agreed if opens else b"", mask_key=peer.mask_key, identity=peer.identity)
+            channel_secret = channel.shared(parameters.name(holder), peer.channel_key)
+            opens = not parameters.merkle or holder in draft.choosers
+            draft.peers[holder] = Peer(
+                agreed=channel_secret if opens else b"", mask_key=peer.mask_key, identity=peer.identity
+            )
             shared = ciphertext = b""
-            if own.post_quantum:
-                shared, ciphertext = self._encapsulated(holder, kem_keys[holder][0])
-            key = keys.share_key(draft.transcript, agreed + shared, me, holder)
-            sealed = keys.seal(key, draft.transcript, me, holder, one + two, ciphertext + public + bound)
+            if parameters.post_quantum:
+                shared, ciphertext = self._encapsulate_for(holder, kem_keys[holder][0])
+            key = keys.share_key(draft.transcript, channel_secret + shared, self_index, holder)
+            sealed = keys.seal(
+                key, draft.transcript, self_index, holder, self_share + mask_share, ciphertext + public + bound
+            )
             ciphertexts.append(ciphertext + sealed)
         for party in draft.choosers:
             peer = draft.peers[party]
             if not peer.agreed:
-                agreed = channel.shared(own.name(party), peer.channel_key)
-                draft.peers[party] = Peer(agreed=agreed, mask_key=peer.mask_key)
+                channel_secret = channel.shared(parameters.name(party), peer.channel_key)
+                draft.peers[party] = Peer(agreed=channel_secret, mask_key=peer.mask_key)
         reply.ciphertexts, reply.hashes = b"".join(ciphertexts), b"".join(hashes)
 
-    def _mask(self, draft: PartyState, message: wire.Request) -> None:
-        request, own, me = message.mask, self._parameters, self._me
-        if not own.deals:
-            self._meet(draft, request)
+    def _answer_mask(self, draft: PartyState, message: wire.Request) -> None:
+        request, parameters, self_index = message.mask, self._parameters, self._index
+        if not parameters.deals:
+            self._fix_transcript(draft, request)
         elif request.adverts or request.nonces:
             raise PeerFault(COORDINATOR, "showed adverts or nonces again with the masked-input request")
-        sharers = from_bitmap(request.sharers, own.size, COORDINATOR, "U2")
+        sharers = from_bitmap(request.sharers, parameters.size, COORDINATOR, "U2")
         self._check_set(sharers, "U2 (who shared keys)")
         if not set(sharers) <= set(draft.present):
             raise PrivacyRefusal("U2 lists parties that did not advertise keys")
-        topology = self._topology(draft)
-        topology.check(me, sharers, "U2")
+        topology = self._mask_graph(draft)
+        topology.check(self_index, sharers, "U2")
         draft.sharers = sharers
         hasher = keys.ShareHasher(draft.transcript)
-        taken = self._take_shares(draft, request, hasher)
-        draft.mask_secrets = self._agree(draft, request, hasher)
-        # From here on only shares are needed, its own among them where it holds one, and whose signatures it is to see.
-        known = {party: Peer(identity=peer.identity) for party, peer in draft.peers.items() if peer.identity}
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party == me} | known
-        for party, peer in taken.items():
-            draft.peers[party] = peer._replace(identity=known[party].identity if party in known else b"")
+        received_shares = self._take_shares(draft, request, hasher)
+        draft.mask_secrets = self._agree_pairs(draft, request, hasher)
+        # The later stages need only shares (this party's own included) and the identities of those whose signatures
+        # this party will see.
+        signers = {party: Peer(identity=peer.identity) for party, peer in draft.peers.items() if peer.identity}
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party == self_index} | signers
+        for party, peer in received_shares.items():
+            draft.peers[party] = peer._replace(identity=signers[party].identity if party in signers else b"")
 
     def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, Peer]:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
-        own, me = self._parameters, self._me
+        parameters, self_index = self._parameters, self._index
         dealers: Sequence[int] = ()
-        if not own.direct:
-            dealers = [party for party in self._topology(draft).dealers(me, draft.sharers) if party != me]
-        before = keys.CIPHERTEXT_BYTES if own.post_quantum else 0
+        if not parameters.direct:
+            dealers = [
+                party for party in self._mask_graph(draft).dealers(self_index, draft.sharers) if party != self_index
+            ]
+        kem_size = keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0
         ciphertexts = split_blocks(
-            request.ciphertexts, before + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
+            request.ciphertexts, kem_size + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
         )
         hashes = split_blocks(
             request.hashes, 2 * keys.SHARE_HASH_BYTES, len(dealers), COORDINATOR, "hashes of shares for this party"
         )
-        secret = self._channel_kem if own.post_quantum else None
-        taken: dict[int, Peer] = {}
+        secret = self._channel_kem if parameters.post_quantum else None
+        received_shares: dict[int, Peer] = {}
         for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
-            ciphertext, sealed = block[:before], block[before:]
+            ciphertext, sealed = block[:kem_size], block[kem_size:]
             shared = b"" if secret is None else secret.decapsulate(ciphertext)
-            key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, me)
+            key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, self_index)
             # A chooser's mask key comes without its signature, but its shares open under this key alone.
-            bound = draft.peers[dealer].mask_key if own.merkle else b""
-            plain = keys.unseal(key, draft.transcript, dealer, me, sealed, ciphertext + public + bound)
+            bound = draft.peers[dealer].mask_key if parameters.merkle else b""
+            plain = keys.unseal(key, draft.transcript, dealer, self_index, sealed, ciphertext + public + bound)
             if plain is None:
                 raise PeerFault(
-                    own.name(dealer),
+                    parameters.name(dealer),
                     "its shares for this party do not open: swapped or corrupted ciphertext, or another view of the "
                     "adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            one, two = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
-            if public != hasher.both(dealer, me, one, two):
+            self_share, mask_share = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
+            if public != hasher.both(dealer, self_index, self_share, mask_share):
                 raise PeerFault(
-                    own.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
+                    parameters.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
                 )
-            taken[dealer] = Peer(self_share=one, mask_share=two)
-        return taken
+            received_shares[dealer] = Peer(self_share=self_share, mask_share=mask_share)
+        return received_shares
 
-    def _agree(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, bytes]:
+    def _agree_pairs(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, bytes]:
         """The shared secret of each pair in U2: X25519, and post-quantum also the secret that one of the two dealt.
 
         Those that neighbours of a lower index dealt are opened and checked here.
         """
-        own, me, transcript = self._parameters, self._me, draft.transcript
-        topology = self._topology(draft)
-        around = topology.neighbours(me, draft.sharers)
-        dealers = [other for other in around if not topology.leads(me, other)] if own.post_quantum else []
+        parameters, self_index, transcript = self._parameters, self._index, draft.transcript
+        topology = self._mask_graph(draft)
+        neighbours = topology.neighbours(self_index, draft.sharers)
+        dealers = (
+            [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
+            if parameters.post_quantum
+            else []
+        )
         blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
         mask_keys = self._mask_keys
-        agreed = {other: mask_keys.agreed(own.name(other), draft.peers[other].mask_key) for other in around}
-        if not own.post_quantum:
-            return agreed
+        pair_secrets = {
+            neighbour: mask_keys.agreed(parameters.name(neighbour), draft.peers[neighbour].mask_key)
+            for neighbour in neighbours
+        }
+        if not parameters.post_quantum:
+            return pair_secrets
         for dealer, block, hashed in zip(dealers, blocks, hashes, strict=True):
-            secret = mask_keys.open_pair(transcript, agreed[dealer], dealer, me, block, hashed)
+            secret = mask_keys.open_pair(transcript, pair_secrets[dealer], dealer, self_index, block, hashed)
             if secret is None:
                 raise PeerFault(
-                    own.name(dealer),
+                    parameters.name(dealer),
                     "the secret of its pair with this party does not open: swapped or corrupted ciphertext, or another "
                     "view of the adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            if hasher.one("pair", dealer, me, secret) != hashed:
+            if hasher.one("pair", dealer, self_index, secret) != hashed:
                 raise PeerFault(
-                    own.name(dealer),
+                    parameters.name(dealer),
                     "dealt a secret of a pair that differs from its public hash",
                     "start a new attempt",
                 )
-            agreed[dealer] += secret
-        for holder in agreed.keys() - dealers:
-            agreed[holder] += mask_keys.pair_secret(transcript, holder)
-        return agreed
+            pair_secrets[dealer] += secret
+        for holder in pair_secrets.keys() - dealers:
+            pair_secrets[holder] += mask_keys.pair_secret(transcript, holder)
+        return pair_secrets
 
-    def _consistency(self, draft: PartyState, message: wire.Request) -> bytes:
-        own = self._parameters
-        survivors = from_bitmap(message.consistency.survivors, own.size, COORDINATOR, "U3")
+    def _answer_consistency(self, draft: PartyState, message: wire.Request) -> bytes:
+        parameters = self._parameters
+        survivors = from_bitmap(message.consistency.survivors, parameters.size, COORDINATOR, "U3")
         self._check_set(survivors, "U3 (whose vectors arrived)")
         if not set(survivors) <= set(draft.sharers):
             raise PrivacyRefusal("U3 exceeds U2: it lists parties that did not share keys")
-        self._topology(draft).check(self._me, survivors, "U3")
+        self._mask_graph(draft).check(self._index, survivors, "U3")
         draft.survivors = survivors
         return self._opened_set(draft)
 
-    def _unmask(self, draft: PartyState, message: wire.Request) -> bytes:
-        own = self._parameters
-        signers = from_bitmap(message.unmask.signers, own.size, COORDINATOR, "the signers of U3")
+    def _answer_unmask(self, draft: PartyState, message: wire.Request) -> bytes:
+        parameters = self._parameters
+        signers = from_bitmap(message.unmask.signers, parameters.size, COORDINATOR, "the signers of U3")
         if not set(signers) <= set(draft.survivors):
             raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)")
-        needed = own.threshold
-        if own.merkle:
-            needed = own.share_threshold
+        required_count = parameters.threshold
+        if parameters.merkle:
+            required_count = parameters.share_threshold
             if not set(signers) <= set(draft.drawn):
                 raise PrivacyRefusal("U3 is signed by parties that this one did not draw (foreign signatures)")
-        if len(signers) < needed:
+        if len(signers) < required_count:
             raise PrivacyRefusal(
-                f"{len(signers)} signatures on U3 where {needed} are needed",
+                f"{len(signers)} signatures on U3 where {required_count} are needed",
                 "start a new attempt when more parties are present",
             )
         body = self._opened_set(draft)
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
-        mine = self._me, *self._statement(draft, Stage.CONSISTENCY)
+        reader_statement = self._index, *self._recorded_reply(draft, Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
-            if (signer, body, signature) == mine:
+            if (signer, body, signature) == reader_statement:
                 continue
             keys.check_signature(
-                draft.peers[signer].identity if own.merkle else own.roster[signer].identity,
-                own.name(signer),
-                own.sid,
+                draft.peers[signer].identity if parameters.merkle else parameters.roster[signer].identity,
+                parameters.name(signer),
+                parameters.sid,
                 Stage.CONSISTENCY,
                 signer,
                 body,
@@ -615,34 +631,34 @@ class PartyMachine:
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
         alive = set(draft.survivors)
-        dealers = self._topology(draft).dealers(self._me, draft.sharers)
+        dealers = self._mask_graph(draft).dealers(self._index, draft.sharers)
         shares = [
             draft.peers[dealer].self_share if dealer in alive else draft.peers[dealer].mask_share for dealer in dealers
         ]
         seeds = NoiseSeeds(bytes(32), draft.secret("noise_root"))
-        opening = seeds.opening(own.noise_plan, own.size - len(alive))
+        opening = seeds.opening(parameters.noise_plan, parameters.size - len(alive))
         return wire.Opening(shares=b"".join(shares), noise_chain=opening or b"").SerializeToString()
 
     _handlers: ClassVar[dict[Stage, "Callable[[PartyMachine, PartyState, wire.Request], bytes | None]"]] = {
-        Stage.ADVERTISE: _advertise,
-        Stage.REVEAL: _reveal,
-        Stage.SHARE: _share,
-        Stage.MASK: _mask,
-        Stage.CONSISTENCY: _consistency,
-        Stage.UNMASK: _unmask,
+        Stage.ADVERTISE: _answer_advertise,
+        Stage.REVEAL: _answer_reveal,
+        Stage.SHARE: _answer_share,
+        Stage.MASK: _answer_mask,
+        Stage.CONSISTENCY: _answer_consistency,
+        Stage.UNMASK: _answer_unmask,
     }
 
     # --- parts of the stages ----------------------------------------------------------------------------------------
 
     def _advert_body(self) -> bytes:
-        own, state = self._parameters, self._state
+        parameters, state = self._parameters, self._state
         channel_kem, mask_kem = (keys.kem_key_hash(key) if key else b"" for key in self._own_kem_keys)
         commitment = anchor = nonce = b""
-        if not own.direct:
-            commitment = keys.self_mask_commitment(own.sid, self._me, state.secret("self_mask"))
-        if own.noise_plan.removal:
-            anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(own.noise_plan)
-        if own.graph is not None and not own.merkle:
+        if not parameters.direct:
+            commitment = keys.self_mask_commitment(parameters.sid, self._index, state.secret("self_mask"))
+        if parameters.noise_plan.removal:
+            anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(parameters.noise_plan)
+        if parameters.graph is not None and not parameters.merkle:
             nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
             channel_key=self._channel.public,
@@ -650,7 +666,7 @@ class PartyMachine:
             commitment=commitment,
             noise_anchor=anchor,
             nonce_commitment=nonce,
-            terms=own.terms,
+            terms=parameters.terms,
             channel_kem=channel_kem,
             mask_kem=mask_kem,
         ).SerializeToString()
@@ -658,10 +674,10 @@ class PartyMachine:
     @cached_property
     def _own_kem_keys(self) -> tuple[bytes, bytes]:
         """This party's public ML-KEM-768 keys of channel and mask; empty where this mode has none."""
-        own = self._parameters
-        if not own.post_quantum:
+        parameters = self._parameters
+        if not parameters.post_quantum:
             return b"", b""
-        channel = b"" if own.direct else self._channel_kem.public
+        channel = b"" if parameters.direct else self._channel_kem.public
         return channel, self._mask_keys.kem.public
 
     @cached_property
@@ -685,87 +701,93 @@ class PartyMachine:
             if secret in erased:
                 vars(self).pop(derived, None)
 
-    def _nonce(self, state: PartyState, roll: int) -> bytes:
+    def _revealed_nonce(self, state: PartyState, roll: int) -> bytes:
         return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
 
-    def _check_set(self, parties: tuple[int, ...], what: str) -> None:
-        if self._me not in parties:
-            raise PrivacyRefusal(f"{what} omits this party, which has answered every request")
+    def _check_set(self, parties: tuple[int, ...], set_name: str) -> None:
+        if self._index not in parties:
+            raise PrivacyRefusal(f"{set_name} omits this party, which has answered every request")
         if len(parties) < self._parameters.quorum:
-            held = counted(len(parties), "party", "parties")
+            set_size = counted(len(parties), "party", "parties")
             raise PrivacyRefusal(
-                f"{what} has {held}, at least {self._parameters.quorum} are needed",
+                f"{set_name} has {set_size}, at least {self._parameters.quorum} are needed",
                 "start a new attempt when more parties are present",
             )
 
-    def _learn(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
+    def _adopt_adverts(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
         """Adopt everyone's adverts: they fix U1 and sid'."""
-        own = self._me, *self._statement(draft, Stage.ADVERTISE)
-        adverts = adverts_from_wire(self._parameters, signed, own)
+        reader_entry = self._index, *self._recorded_reply(draft, Stage.ADVERTISE)
+        adverts = adverts_from_wire(self._parameters, signed, reader_entry)
         present = tuple(adverts)
         self._check_set(present, "the list of adverts")
-        if adverts[self._me].body != draft.advert:
+        if adverts[self._index].body != draft.advert:
             raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
         draft.present = present
         draft.transcript = draft.adverts_hash = adverts.hash
-        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._me}
+        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
 
-    def _meet(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+    def _fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
         """Fix the transcript: from the adverts on the complete graph, from the last roll's nonces on the other."""
-        own = self._parameters
-        if own.merkle and isinstance(request, wire.ShareRequest):
-            self._topology(draft).check(self._me, draft.present, "U1 (who advertised keys)")
-            draft.choosers, draft.peers = around_from_wire(own, self._me, draft, request)
+        parameters = self._parameters
+        if parameters.merkle and isinstance(request, wire.ShareRequest):
+            self._mask_graph(draft).check(self._index, draft.present, "U1 (who advertised keys)")
+            draft.choosers, draft.peers = around_from_wire(parameters, self._index, draft, request)
             return
-        if own.graph is None:
+        if parameters.graph is None:
             if request.nonces:
                 raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
-            self._learn(draft, request.adverts)
+            self._adopt_adverts(draft, request.adverts)
             return
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
         nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
         roll = draft.rolls - 1
-        committed = _commitments(request.nonces, roll + 1)
+        committed = _nonce_commitments(request.nonces, roll + 1)
         for party, nonce, commitment in zip(draft.present, nonces, committed, strict=True):
-            if party == self._me:
-                if nonce != self._nonce(draft, roll):
+            if party == self._index:
+                if nonce != self._revealed_nonce(draft, roll):
                     raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
             elif commitment != draft.peers[party].nonce_commitment:
-                raise PeerFault(own.name(party), "its nonce is not the one it committed to", "start a new attempt")
-        present = to_bitmap(draft.present, own.size)
+                raise PeerFault(
+                    parameters.name(party), "its nonce is not the one it committed to", "start a new attempt"
+                )
+        present = to_bitmap(draft.present, parameters.size)
         draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
-        kept = set(self._topology(draft).neighbours(self._me, draft.present))
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party in kept}
+        neighbours = set(self._mask_graph(draft).neighbours(self._index, draft.present))
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
 
-    def _topology(self, state: PartyState) -> MaskGraph:
+    def _mask_graph(self, state: PartyState) -> MaskGraph:
         """The mask graph, of a Merkle graph this party's own place."""
-        own, me = self._parameters, self._me
-        if own.merkle:
-            return drawn_graph(own.draw, {me: state.drawn}, {me: state.choosers})
-        return own.topology(state.transcript)
+        parameters, self_index = self._parameters, self._index
+        if parameters.merkle:
+            return drawn_graph(parameters.draw, {self_index: state.drawn}, {self_index: state.choosers})
+        return parameters.topology(state.transcript)
 
-    def _masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
+    def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
-        own, me, transcript = self._parameters, self._me, state.transcript
+        parameters, self_index, transcript = self._parameters, self._index, state.transcript
         masks: list[tuple[bytes, Sign]] = []
-        if not own.direct:
+        if not parameters.direct:
             masks.append((state.secret("self_mask"), 1))
         bound = state.question
-        if own.merkle:
-            bound = sid.masked_among(bound, to_bitmap(state.sharers, own.size))
-        for other, secret in state.mask_secrets.items():
-            masks.append((keys.mask_key(transcript, bound, secret, me, other), 1 if me < other else -1))
+        if parameters.merkle:
+            bound = sid.masked_among(bound, to_bitmap(state.sharers, parameters.size))
+        for neighbour, secret in state.mask_secrets.items():
+            masks.append(
+                (keys.mask_key(transcript, bound, secret, self_index, neighbour), 1 if self_index < neighbour else -1)
+            )
         return masks
 
     def _check_grid(self, grid: GridVector) -> None:
-        own = self._parameters
+        parameters = self._parameters
         if not isinstance(grid, GridVector):
             raise InternalError(f"only a GridVector can be masked, got {type(grid).__name__}")
         values = grid.values
-        if values.dtype != np.int64 or values.shape != (own.dimension,):
-            raise InternalError(f"the sum takes int64 [{own.dimension}], got {values.dtype} {list(values.shape)}")
-        if max(int(values.max()), -int(values.min())) > (1 << (own.modulus_bits - 1)) // own.size:
+        if values.dtype != np.int64 or values.shape != (parameters.dimension,):
+            raise InternalError(
+                f"the sum takes int64 [{parameters.dimension}], got {values.dtype} {list(values.shape)}"
+            )
+        if max(int(values.max()), -int(values.min())) > (1 << (parameters.modulus_bits - 1)) // parameters.size:
             raise ConfigurationError(
                 "this party's vector exceeds what the ring was planned for, the sum could wrap around",
                 "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
@@ -776,17 +798,17 @@ class PartyMachine:
         sharers, survivors = to_bitmap(state.sharers, size), to_bitmap(state.survivors, size)
         return sid.opened_set(state.transcript, state.question, sharers, survivors)
 
-    def _statement(self, state: PartyState, stage: Stage) -> tuple[bytes, bytes]:
+    def _recorded_reply(self, state: PartyState, stage: Stage) -> tuple[bytes, bytes]:
         """(body, signature) of the reply that this party gave to a stage."""
         reply = wire.Reply.FromString(state.answered[stage, 0].reply)
         return reply.body, reply.signature
 
-    def _signed(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
-        signature = keys.sign(self._identity, self._parameters.sid, stage, self._me, digest)
+    def _sign_reply(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
+        signature = keys.sign(self._identity, self._parameters.sid, stage, self._index, digest)
         kem_keys = b"".join(self._own_kem_keys) if stage is Stage.ADVERTISE else b""
-        return reply_bytes(self._parameters, self._me, stage, body, signature, kem_keys)
+        return reply_bytes(self._parameters, self._index, stage, body, signature, kem_keys)
 
-    def _commit(
+    def _commit_answer(
         self,
         rule: PartyRule,
         roll: int,
@@ -795,7 +817,7 @@ class PartyMachine:
         body: Sequence[bytes],
         digest: bytes,
     ) -> Reply:
-        payload = self._signed(rule.stage, body, digest)
+        payload = self._sign_reply(rule.stage, body, digest)
         draft.answered = {**draft.answered, (rule.stage, roll): Answered(request, payload)}
         draft.phase = rule.then
         draft.erase(rule.erases)
@@ -817,7 +839,7 @@ class PartyMachine:
 
 
 @lru_cache(maxsize=1)
-def _commitments(nonces: bytes, steps: int) -> tuple[bytes, ...]:
+def _nonce_commitments(nonces: bytes, steps: int) -> tuple[bytes, ...]:
     """Commitments to revealed nonces, in their order; the parties of a simulation are shown the same nonces."""
     starts = range(0, len(nonces), sid.DIGEST_BYTES)
     return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])

@@ -85,7 +85,7 @@ def _checked_bits(bits: int) -> None:
         raise InternalError(f"a ring word has 1 to {MAXIMUM_BITS} bits, got {bits}", code="word-width")
 
 
-def _native(bits: int) -> np.dtype[np.unsignedinteger] | None:
+def _native_dtype(bits: int) -> np.dtype[np.unsignedinteger] | None:
     return np.dtype(f"<u{bits // 8}") if bits in (8, 16, 32, 64) else None
 
 
@@ -99,7 +99,7 @@ def pack(values: Ring, bits: int) -> bytes:
     _checked_bits(bits)
     if values.dtype not in (np.uint32, np.uint64) or values.ndim != 1 or bits > 8 * values.dtype.itemsize:
         raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
-    if (native := _native(bits)) is not None:  # fifty times as fast as bit by bit
+    if (native := _native_dtype(bits)) is not None:  # fifty times as fast as bit by bit
         return values.astype(native, copy=False).tobytes()
     width = values.dtype.itemsize
     octets = values.astype(_LITTLE[width], copy=False).view(np.uint8).reshape(len(values), width)
@@ -124,16 +124,16 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
     if bits * count % 8 and view[-1] >> (bits * count % 8):
         raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
     words: Ring = np.empty(count, dtype=ring_dtype(bits))
-    if (native := _native(bits)) is not None:
+    if (native := _native_dtype(bits)) is not None:
         words[:] = np.frombuffer(view, dtype=native)
         return words
     little = _LITTLE[words.itemsize]
     packed = np.frombuffer(view, dtype=np.uint8)
-    every = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
+    word_bits = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
     for start in range(0, count, _CHUNK_WORDS):
         part = words[start : start + _CHUNK_WORDS]
         octets = packed[start * bits // 8 :]
         low = np.unpackbits(octets[: packed_bytes(bits, len(part))], count=bits * len(part), bitorder="little")
-        every[: len(part), :bits] = low.reshape(len(part), bits)
-        part[:] = np.packbits(every[: len(part)], bitorder="little").view(little)
+        word_bits[: len(part), :bits] = low.reshape(len(part), bits)
+        part[:] = np.packbits(word_bits[: len(part)], bitorder="little").view(little)
     return words

@@ -30,25 +30,27 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
     """
     if len(secret) != SECRET_BYTES:
         raise InternalError(f"a shared secret is {SECRET_BYTES} bytes, got {len(secret)}", code="secret-length")
-    at = _checked_points(points)
-    if not 1 <= threshold <= len(at):
+    checked_points = _checked_points(points)
+    if not 1 <= threshold <= len(checked_points):
         raise ConfigurationError(
-            f"threshold {threshold} with {len(at)} share holders",
+            f"threshold {threshold} with {len(checked_points)} share holders",
             "choose a threshold from 1 to the number of holders",
             code="threshold-out-of-range",
         )
-    drawn = entropy(COEFFICIENT_BYTES * (threshold - 1))
-    if len(drawn) != COEFFICIENT_BYTES * (threshold - 1):
+    random_bytes = entropy(COEFFICIENT_BYTES * (threshold - 1))
+    if len(random_bytes) != COEFFICIENT_BYTES * (threshold - 1):
         raise InternalError(
             "the entropy source returned another number of bytes than it was asked for", code="entropy-length"
         )
-    blocks = (drawn[start : start + COEFFICIENT_BYTES] for start in range(0, len(drawn), COEFFICIENT_BYTES))
+    blocks = (
+        random_bytes[start : start + COEFFICIENT_BYTES] for start in range(0, len(random_bytes), COEFFICIENT_BYTES)
+    )
     coefficients = [int.from_bytes(secret, "little"), *(int.from_bytes(block, "little") % PRIME for block in blocks)]
     coefficients.reverse()
-    return {x: _evaluate(coefficients, x).to_bytes(SHARE_BYTES, "little") for x in at}
+    return {x: _evaluate_polynomial(coefficients, x).to_bytes(SHARE_BYTES, "little") for x in checked_points}
 
 
-def _evaluate(descending: list[int], x: int) -> int:
+def _evaluate_polynomial(descending: list[int], x: int) -> int:
     """The polynomial at ``x`` modulo p by Horner's rule. It is reduced once: points are small, and reducing is slow."""
     value = 0
     for coefficient in descending:
@@ -57,13 +59,13 @@ def _evaluate(descending: list[int], x: int) -> int:
 
 
 def _checked_points(points: Iterable[int]) -> list[int]:
-    at = list(points)
-    if len(set(at)) != len(at):
+    checked_points = list(points)
+    if len(set(checked_points)) != len(checked_points):
         raise ConfigurationError("a share point is repeated", "give every holder its own point")
-    for x in at:
+    for x in checked_points:
         if not 0 < x < PRIME:
             raise ConfigurationError("a share point lies outside 1..p-1", "number the holders from 1")
-    return at
+    return checked_points
 
 
 def share_value(data: bytes, holder: str) -> int:
@@ -82,21 +84,24 @@ def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
     The weights serve for every secret that is shared at these points. They need one modular inversion (Montgomery's
     trick). Raises ConfigurationError for no point, and for a repeated or out-of-range one.
     """
-    at = _checked_points(points)
-    if not at:
+    checked_points = _checked_points(points)
+    if not checked_points:
         raise ConfigurationError("no share point to combine at", "collect at least the threshold of shares first")
     # Each product is reduced once: the points are small, and multiplying by a small number is faster than reducing.
-    whole = math.prod(at)
-    numerators = [whole // x % PRIME for x in at]
-    denominators = [math.prod([other - x for other in at if other != x]) % PRIME for x in at]
-    before = [1]
+    product = math.prod(checked_points)
+    numerators = [product // x % PRIME for x in checked_points]
+    denominators = [
+        math.prod([other_point - x for other_point in checked_points if other_point != x]) % PRIME
+        for x in checked_points
+    ]
+    partial_products = [1]
     for denominator in denominators:
-        before.append(before[-1] * denominator % PRIME)
-    rest = pow(before[-1], -1, PRIME)
+        partial_products.append(partial_products[-1] * denominator % PRIME)
+    inverse = pow(partial_products[-1], -1, PRIME)
     weights: dict[int, int] = {}
-    for index in range(len(at) - 1, -1, -1):
-        weights[at[index]] = numerators[index] * before[index] * rest % PRIME
-        rest = rest * denominators[index] % PRIME
+    for index in range(len(checked_points) - 1, -1, -1):
+        weights[checked_points[index]] = numerators[index] * partial_products[index] * inverse % PRIME
+        inverse = inverse * denominators[index] % PRIME
     return weights
 
 

@@ -26,7 +26,7 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
     ... )
     True
     """
-    parts = [_labelled(label)]
+    parts = [_encode_label(label)]
     for field in fields:
         if isinstance(field, int):
             parts += (_INTEGER, _LENGTH(field))
@@ -38,7 +38,7 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
 
 
 @cache
-def _labelled(label: str) -> bytes:
+def _encode_label(label: str) -> bytes:
     name = f"undersong/secagg/{label}".encode()
     return _LENGTH(len(name)) + name
 

@@ -102,7 +102,7 @@ class PartyState:
             if secret is not None:
                 secret[:] = bytes(len(secret))
 
-    def to_bytes(self, parameters: SumParameters, me: int, without: Collection[tuple[Stage, int]]) -> bytes:
+    def to_bytes(self, parameters: SumParameters, party: int, without: Collection[tuple[Stage, int]]) -> bytes:
         """Serialises the state; equal states give equal bytes.
 
         Args:
@@ -113,7 +113,7 @@ class PartyState:
             version=VERSION,
             sid=parameters.sid,
             terms=parameters.terms,
-            party=me,
+            party=party,
             phase=int(self.phase),
             **{name: bytes(secret) for name, secret in self.secrets.items()},
             advert=self.advert,
@@ -142,7 +142,7 @@ class PartyState:
         return b"".join([snapshot, *(_public_peer(index, peer) for index, peer in peers if peer.is_public)])
 
     @classmethod
-    def from_bytes(cls, parameters: SumParameters, me: int, data: bytes, replies: Replies) -> "PartyState":
+    def from_bytes(cls, parameters: SumParameters, party: int, data: bytes, replies: Replies) -> "PartyState":
         """Reads a state. Raises ConfigurationError if it is damaged, or of another version, sum or party.
 
         Args:
@@ -162,16 +162,16 @@ class PartyState:
             VERSION,
             parameters.sid,
             parameters.terms,
-            me,
+            party,
         ):
             raise damaged
-        answered = {}
+        answers = {}
         for answer in message.answered:
             stage = Stage(answer.stage)
             reply = answer.reply or replies(stage, answer.roll)
             if not reply:
                 raise damaged
-            answered[stage, answer.roll] = Answered(answer.request, reply)
+            answers[stage, answer.roll] = Answered(answer.request, reply)
         return cls(
             phase=Phase(message.phase),
             advert=message.advert,
@@ -199,7 +199,7 @@ class PartyState:
                 )
                 for peer in message.peers
             },
-            answered=answered,
+            answered=answers,
             tombstone=message.tombstone,
             released=message.released,
         )

@@ -25,9 +25,9 @@ _Body = TypeVar("_Body", wire.Request, wire.Reply)
 VERSION = 3
 NO_MESSAGE = "sent bytes that are not a message", "check that the peer is Undersong"
 LONGEST_WORDS = 600  # characters of a refusal that are read
-LARGEST_BLOCKS_BYTES = 128 * 2**20  # of the public blocks in one request
+LARGEST_BLOCKS_BYTES = 128 * 2**20  # size of all public blocks in one request
 LARGEST_BLOCKS = 4096
-# Of a request's body by its kind, blocks apart: several times what the largest manifest that is read asks for.
+# Sizes of a request's body by its kind, without blocks: several times what the largest accepted manifest needs.
 LARGEST_BODY_BYTES = {
     "introduce": 4096,
     "propose": LARGEST_MANIFEST_BYTES + 4096,
@@ -61,12 +61,12 @@ def parsed(kind: type[_Message], data: bytes, sender: str, problem: str, remedy:
 def decode_request(data: bytes) -> wire.Request:
     """Parses a request. Raises PeerFault of the coordinator if it is malformed, too large or of another version."""
     _check_sizes(data, "coordinator")
-    return _checked(parsed(wire.Request, data, "coordinator", *NO_MESSAGE), "coordinator")
+    return _check_message(parsed(wire.Request, data, "coordinator", *NO_MESSAGE), "coordinator")
 
 
 def decode_reply(data: bytes, party: str) -> wire.Reply:
     """Parses a reply. Raises PeerFault that names ``party`` if it is malformed or of another version."""
-    return _checked(parsed(wire.Reply, data, party, *NO_MESSAGE), party)
+    return _check_message(parsed(wire.Reply, data, party, *NO_MESSAGE), party)
 
 
 def introduction_digest(challenge: bytes, address: str, introduction: wire.Introduction) -> bytes:
@@ -75,9 +75,9 @@ def introduction_digest(challenge: bytes, address: str, introduction: wire.Intro
     Args:
         address: address of the party as each side knows it by itself: :func:`flower_address` in Flower, else "".
     """
-    own = introduction.name.encode(), introduction.identity, introduction.software.encode(), introduction.embedder
-    known = [name.encode() for name in introduction.statistics]
-    return tagged_hash("undersong introduction", challenge, address.encode(), *own, *known)
+    statement = introduction.name.encode(), introduction.identity, introduction.software.encode(), introduction.embedder
+    statistics = [name.encode() for name in introduction.statistics]
+    return tagged_hash("undersong introduction", challenge, address.encode(), *statement, *statistics)
 
 
 def flower_address(run: int, node: int) -> str:
@@ -87,11 +87,11 @@ def flower_address(run: int, node: int) -> str:
 
 def batch(record: Mapping[str, object], key: str) -> list[bytes]:
     """Returns the messages under ``key`` in a record from Flower; [] if the value is not a list of bytes."""
-    found = record.get(key)
-    return found if isinstance(found, list) and all(isinstance(each, bytes) for each in found) else []
+    messages = record.get(key)
+    return messages if isinstance(messages, list) and all(isinstance(message, bytes) for message in messages) else []
 
 
-def _checked(message: _Body, peer: str) -> _Body:
+def _check_message(message: _Body, peer: str) -> _Body:
     if message.version != VERSION:
         raise PeerFault(
             peer,
@@ -105,7 +105,7 @@ def _checked(message: _Body, peer: str) -> _Body:
 
 def _check_sizes(data: bytes, peer: str) -> None:
     sizes: Counter[int] = Counter()
-    for number, content in field_sizes(data, peer, most=16):
+    for number, content in field_sizes(data, peer, largest_count=16):
         blocks = _blocks_bytes(content, peer) if number == _OPEN_SUM else 0
         sizes[number] += len(content) - blocks
     for number, size in sizes.items():
@@ -122,7 +122,7 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
     """Bytes of the public blocks in an OpenSum."""
     blocks = [
         len(content)
-        for number, content in field_sizes(body, peer, most=LARGEST_BLOCKS + 256)
+        for number, content in field_sizes(body, peer, largest_count=LARGEST_BLOCKS + 256)
         if number == wire.OpenSum.BLOCKS_FIELD_NUMBER
     ]
     if len(blocks) > LARGEST_BLOCKS or sum(blocks) > LARGEST_BLOCKS_BYTES:
@@ -137,7 +137,7 @@ def _blocks_bytes(body: memoryview, peer: str) -> int:
 
 def refusal(error: UndersongError) -> wire.Reply:
     """Converts an error to a reply for the coordinator: the words that are for peers, none of an unexpected error."""
-    kind = next((kind for known, kind in _KINDS.items() if isinstance(error, known)), None)
+    kind = next((kind for error_class, kind in _KINDS.items() if isinstance(error, error_class)), None)
     if kind is None:
         return wire.Reply(
             version=VERSION,
@@ -152,62 +152,64 @@ def refusal(error: UndersongError) -> wire.Reply:
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
     """Raises a refusal that ``party`` sent, as an error of the same class whose message names the party."""
-    said, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
+    problem, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
     if message.kind == wire.Refusal.PROTOCOL:
-        raise PeerFault(party, said, remedy)
-    error = next((known for known, kind in _KINDS.items() if kind == message.kind), InternalError)
-    raise error(f"{party} refuses: {said}", remedy)
+        raise PeerFault(party, problem, remedy)
+    error = next((error_class for error_class, kind in _KINDS.items() if kind == message.kind), InternalError)
+    raise error(f"{party} refuses: {problem}", remedy)
 
 
-def field_sizes(data: bytes | memoryview, peer: str, *, most: int) -> list[tuple[int, memoryview]]:
+def field_sizes(data: bytes | memoryview, peer: str, *, largest_count: int) -> list[tuple[int, memoryview]]:
     """Lists (field number, content) of every field of a protobuf message, in order, without parsing inner messages.
 
     Args:
         peer: sender, for errors.
-        most: largest number of fields.
+        largest_count: largest number of fields.
 
     Raises:
-        PeerFault: the message has more fields than ``most``, or is malformed.
+        PeerFault: the message has more fields than ``largest_count``, or is malformed.
     """
     view = memoryview(data)
-    found: list[tuple[int, memoryview]] = []
-    at = 0
-    while at < len(view):
-        if len(found) >= most:
-            raise PeerFault(peer, f"sent a message of more than {most} fields", "run the same version everywhere")
-        tag, at = _varint(view, at, peer)
-        start = at
+    fields: list[tuple[int, memoryview]] = []
+    position = 0
+    while position < len(view):
+        if len(fields) >= largest_count:
+            raise PeerFault(
+                peer, f"sent a message of more than {largest_count} fields", "run the same version everywhere"
+            )
+        tag, position = _read_varint(view, position, peer)
+        start = position
         match tag & 7:
             case 0:  # varint
-                _, at = _varint(view, at, peer)
+                _, position = _read_varint(view, position, peer)
             case 1:  # eight bytes
-                at += 8
+                position += 8
             case 2:  # a length and so many bytes
-                size, start = _varint(view, at, peer)
-                at = start + size
+                size, start = _read_varint(view, position, peer)
+                position = start + size
             case 5:  # four bytes
-                at += 4
+                position += 4
             case _:
-                raise _malformed(peer)
-        if at > len(view):
-            raise _malformed(peer)
-        found.append((tag >> 3, view[start:at]))
-    return found
+                raise _malformed_message(peer)
+        if position > len(view):
+            raise _malformed_message(peer)
+        fields.append((tag >> 3, view[start:position]))
+    return fields
 
 
-def _varint(view: memoryview, at: int, peer: str) -> tuple[int, int]:
+def _read_varint(view: memoryview, position: int, peer: str) -> tuple[int, int]:
     value = shift = 0
-    while at < len(view) and shift < 64:
-        byte = view[at]
+    while position < len(view) and shift < 64:
+        byte = view[position]
         value |= (byte & 0x7F) << shift
-        at += 1
+        position += 1
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
-    raise _malformed(peer)
+    raise _malformed_message(peer)
 
 
-def _malformed(peer: str) -> PeerFault:
+def _malformed_message(peer: str) -> PeerFault:
     return PeerFault(peer, *NO_MESSAGE)
 
 

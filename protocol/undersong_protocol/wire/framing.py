@@ -23,7 +23,7 @@ CHUNK_BYTES = 256 * 2**10
 MAX_FRAME_BYTES = CHUNK_BYTES + 4096  # gRPC's largest message at both ends
 LONGEST_QUEUE = 10_000  # frames that a peer was sent and did not read
 MAX_HELD_PARTS = 64
-MAX_IDS = 8  # under which one content may be announced
+MAX_IDS = 8  # One content may be announced under so many.
 LARGEST_INFLATION = 64  # plain bytes for one byte that travelled; what shrinks more is sent as it is
 SMALL_BYTES = 2**20  # a message up to this size may inflate from anything
 ID_BYTES = 16
@@ -98,9 +98,9 @@ class Arrived:
         """
         body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
         if hashlib.sha256(body).digest() != self._announced.content:
-            # every chunk of it is suspect: none is kept, so that all of them are sent again
-            raise _fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
-        return _inflated(self._peer, body, self.plain_size) if self._announced.deflated else body
+            # Every chunk of the message is suspect: none is kept, so that all of them are sent again.
+            raise _transfer_fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
+        return _inflate_body(self._peer, body, self.plain_size) if self._announced.deflated else body
 
 
 Frame = wire.Transfer | wire.Chunk
@@ -122,7 +122,7 @@ class Outgoing:
             raise ConfigurationError(f"a transfer's id has {ID_BYTES} bytes, not {len(id)}")
         self.id = id
         self._plain_size = len(data)
-        self._body, self._deflated = _packed(data)
+        self._body, self._deflated = _pack_body(data)
         self.content = hashlib.sha256(self._body).digest()
 
     def __repr__(self) -> str:
@@ -135,31 +135,31 @@ class Outgoing:
 
     def under(self, id: bytes) -> "Outgoing":
         """Returns the same message under another id, for another peer, without hashing or compressing it again."""
-        same = Outgoing.__new__(Outgoing)
-        vars(same).update(vars(self), id=id)
-        return same
+        transfer = Outgoing.__new__(Outgoing)
+        vars(transfer).update(vars(self), id=id)
+        return transfer
 
-    def frames(self, held: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
+    def frames(self, held_chunks: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
         """Yields the transfer frame and the chunks that the receiver does not hold.
 
         Args:
-            held: bitmap of the chunks that the receiver holds, by the message's SHA-256 (:func:`held_by`).
+            held_chunks: bitmap of the chunks that the receiver holds, by the message's SHA-256 (:func:`held_by`).
         """
-        whole = self.size <= CHUNK_BYTES
+        is_one_frame = self.size <= CHUNK_BYTES
         yield wire.Transfer(
             id=self.id,
             content=self.content,
             size=self.size,
             plain_size=self._plain_size,
             deflated=self._deflated,
-            whole=self._body if whole else b"",
+            whole=self._body if is_one_frame else b"",
         )
-        if whole:
+        if is_one_frame:
             return
-        bitmap = (held or {}).get(self.content, b"")
+        bitmap = (held_chunks or {}).get(self.content, b"")
         view = memoryview(self._body)
         for index in range(_chunk_count(self.size)):
-            if not _bit(bitmap, index):
+            if not _has_chunk(bitmap, index):
                 start = index * CHUNK_BYTES
                 yield wire.Chunk(content=self.content, index=index, data=bytes(view[start : start + CHUNK_BYTES]))
 
@@ -204,10 +204,10 @@ class Reassembler:
     def __init__(self, peer: str, limits: Limits | None = None, room: SharedRoom | None = None) -> None:
         self._peer = peer
         self._limits = limits or Limits()
-        self._parts: dict[bytes, _Part] = {}  # by content, least recently touched first
+        self._parts: dict[bytes, _Part] = {}  # messages in part, keyed by content, least recently touched first
         self._declined: dict[bytes, None] = {}  # contents whose chunks are on their way and not wanted
         self._room = room
-        self.held_bytes = 0  # of payload, of messages that are not whole
+        self.held_bytes = 0  # payload of all messages that are not whole
         if room is not None:
             room.join(self)
 
@@ -228,38 +228,38 @@ class Reassembler:
         Raises:
             PeerFault: a size is not allowed, or the same content was announced with other sizes.
         """
-        announced = self._announced(frame, largest_bytes)
+        announced = self._read_announcement(frame, largest_bytes)
         if frame.size <= CHUNK_BYTES:
             if len(frame.whole) != frame.size:
-                raise self._fault("sent a message whose bytes are not those it announced", "other-bytes")
+                raise self._transfer_fault("sent a message whose bytes are not those it announced", "other-bytes")
             return Arrived(self._peer, [frame.id], announced, [frame.whole])
         if frame.whole:
-            raise self._fault("sent a long message in one frame", "long-frame")
+            raise self._transfer_fault("sent a long message in one frame", "long-frame")
         part = self._parts.pop(frame.content, None)
         if part is not None and part.announced != announced:
             self.held_bytes -= part.held_bytes
             if part.ids:
-                raise self._fault("announced one message in two ways", "announced-twice")
+                raise self._transfer_fault("announced one message in two ways", "announced-twice")
             part = None
         part = part or _Part(announced)
         self._parts[frame.content] = part
         part.ids[frame.id] = None
         if len(part.ids) > MAX_IDS:
-            raise self._fault("announced one message under too many ids", "too-many-ids")
+            raise self._transfer_fault("announced one message under too many ids", "too-many-ids")
         self._declined.pop(frame.content, None)
         self._make_room(frame.content)
-        return self._finished(frame.content, part)
+        return self._take_if_finished(frame.content, part)
 
     def decline(self, frame: wire.Transfer) -> None:
         """Takes the first frame of a message that is not wanted, and discards its chunks.
 
         Raises PeerFault as :meth:`transfer`.
         """
-        self._announced(frame, None)
+        self._read_announcement(frame, None)
         part = self._parts.get(frame.content)
         if frame.size > CHUNK_BYTES and (part is None or not part.ids):
             if part is not None:  # an earlier stream brought it, when somebody still waited
-                self._drop(frame.content)
+                self._drop_message(frame.content)
             self._declined[frame.content] = None
             while len(self._declined) > MAX_HELD_PARTS:
                 del self._declined[next(iter(self._declined))]
@@ -274,14 +274,14 @@ class Reassembler:
             return None
         part = self._parts.pop(frame.content, None)
         if part is None or not part.ids:
-            raise self._fault("sent a chunk of a message that it did not announce", "unannounced")
+            raise self._transfer_fault("sent a chunk of a message that it did not announce", "unannounced")
         self._parts[frame.content] = part
         if frame.index >= part.count or len(frame.data) != part.length(frame.index):
-            raise self._fault("sent a chunk of a wrong length or place", "wrong-chunk")
+            raise self._transfer_fault("sent a chunk of a wrong length or place", "wrong-chunk")
         self.held_bytes += part.put(frame.index, frame.data)
         if self._room is not None:
             self._room.make()
-        return self._finished(frame.content, part)
+        return self._take_if_finished(frame.content, part)
 
     def new_stream(self) -> None:
         """Begins a new stream: forgets the announcements of the old one and keeps its chunks."""
@@ -291,33 +291,33 @@ class Reassembler:
 
     def drop_oldest(self) -> None:
         """Drops the unfinished message that was used least recently."""
-        self._drop(next(iter(self._parts)))
+        self._drop_message(next(iter(self._parts)))
 
-    def _announced(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
+    def _read_announcement(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
-            raise self._fault("sent a transfer without an id or a content hash", "no-id")
+            raise self._transfer_fault("sent a transfer without an id or a content hash", "no-id")
         size, plain_size = frame.size, frame.plain_size
         allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
         if max(size, plain_size) > allowed:
-            raise self._fault(
+            raise self._transfer_fault(
                 f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed", "too-large"
             )
         if not frame.deflated and size != plain_size:
-            raise self._fault("sent a message of two sizes", "two-sizes")
+            raise self._transfer_fault("sent a message of two sizes", "two-sizes")
         if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * size):
-            raise self._fault(
+            raise self._transfer_fault(
                 f"announced a message that inflates to more than {LARGEST_INFLATION} times its size",
                 "inflates-too-much",
             )
         return _Announced(frame.content, size, plain_size, frame.deflated)
 
-    def _finished(self, content: bytes, part: "_Part") -> Arrived | None:
+    def _take_if_finished(self, content: bytes, part: "_Part") -> Arrived | None:
         if part.count_held < part.count or self._parts.get(content) is not part:
             return None
-        self._drop(content)
+        self._drop_message(content)
         return Arrived(self._peer, list(part.ids), part.announced, part.pieces())
 
-    def _drop(self, content: bytes) -> None:
+    def _drop_message(self, content: bytes) -> None:
         self.held_bytes -= self._parts.pop(content).held_bytes
 
     def _make_room(self, keep: bytes) -> None:
@@ -327,10 +327,10 @@ class Reassembler:
             if claimed <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
                 return
             claimed -= self._parts[content].announced.size
-            self._drop(content)
+            self._drop_message(content)
 
-    def _fault(self, problem: str, code: str) -> PeerFault:
-        return _fault(self._peer, problem, code)
+    def _transfer_fault(self, problem: str, code: str) -> PeerFault:
+        return _transfer_fault(self._peer, problem, code)
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ class _Part:
 
     def __init__(self, announced: _Announced) -> None:
         self.announced = announced
-        self.ids: dict[bytes, None] = {}  # under which it was announced in this stream
+        self.ids: dict[bytes, None] = {}  # The message was announced under these ids in this stream.
         self.count = _chunk_count(announced.size)
         self.count_held = 0
         self.held_bytes = 0
@@ -372,19 +372,19 @@ class _Part:
         return [self._chunks[index] for index in range(self.count)]
 
 
-def _fault(peer: str, problem: str, code: str) -> PeerFault:
+def _transfer_fault(peer: str, problem: str, code: str) -> PeerFault:
     return PeerFault(peer, problem, "run the same version of Undersong at both ends", code=code)
 
 
-def _inflated(peer: str, body: bytes, plain_size: int) -> bytes:
+def _inflate_body(peer: str, body: bytes, plain_size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, plain_size) if plain_size else b""
-        rest = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
+        excess = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
     except zlib.error:
-        raise _fault(peer, "sent a deflated message that does not inflate", "not-deflated") from None
-    if len(data) != plain_size or rest or not inflater.eof or inflater.unused_data:
-        raise _fault(peer, "sent a deflated message of another size than it announced", "other-size")
+        raise _transfer_fault(peer, "sent a deflated message that does not inflate", "not-deflated") from None
+    if len(data) != plain_size or excess or not inflater.eof or inflater.unused_data:
+        raise _transfer_fault(peer, "sent a deflated message of another size than it announced", "other-size")
     return data
 
 
@@ -408,11 +408,12 @@ def _is_even(sample: bytes) -> bool:
     To count takes a fifth of the time of deflating.
     """
     counts = np.bincount(np.frombuffer(sample, dtype=np.uint8), minlength=256)
-    pairs = len(sample) * (len(sample) - 1) / 256  # of equal bytes, in both orders, where all values are as frequent
+    # If all byte values are equally frequent, so many ordered pairs of bytes are equal.
+    pairs = len(sample) * (len(sample) - 1) / 256
     return float(counts @ counts) - len(sample) < _EVEN * pairs
 
 
-def _packed(data: bytes) -> tuple[bytes, bool]:
+def _pack_body(data: bytes) -> tuple[bytes, bool]:
     if not worth_deflating(data):
         return data, False
     packed = zlib.compress(data, 6)
@@ -424,5 +425,5 @@ def _chunk_count(size: int) -> int:
     return -(-size // CHUNK_BYTES)
 
 
-def _bit(bitmap: bytes, index: int) -> bool:
+def _has_chunk(bitmap: bytes, index: int) -> bool:
     return index // 8 < len(bitmap) and bool(bitmap[index // 8] >> (index % 8) & 1)

@@ -20,16 +20,16 @@ from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.wire.codec import field_sizes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
-# What one block and all inputs of one sum may hold: a peer cannot make a party allocate more.
+# Largest sizes of one block and of all inputs of one sum. A peer cannot make a party allocate more.
 LARGEST_BLOCK_BYTES = 64 * 2**20  # serialised
 LARGEST_BLOCK_ROWS = 2**20
-LARGEST_WIDTH = 2**13  # of an embedding
-LARGEST_NUMBERS = 2**25  # of a block
-LARGEST_TEXTS = 2**19  # of a block; the vocabulary of DP-KPS has 400 000
+LARGEST_WIDTH = 2**13  # coordinates of an embedding
+LARGEST_NUMBERS = 2**25  # numbers in a block
+LARGEST_TEXTS = 2**19  # texts in a block; the vocabulary of DP-KPS has 400 000
 LONGEST_TEXT_BYTES = 2**17
-LARGEST_TEXTS_BYTES = 2**25  # of a block, inflated
+LARGEST_TEXTS_BYTES = 2**25  # inflated bytes of a block of texts
 LARGEST_EMBEDDINGS_INFLATION = 8  # coordinates for a byte of the block: Huffman's code takes one bit at least
-SMALL_EMBEDDINGS_NUMBERS = 2**20  # beyond which that is asked
+SMALL_EMBEDDINGS_NUMBERS = 2**20  # Blocks up to this size may inflate from anything.
 LARGEST_TEXTS_INFLATION = 64  # inflated bytes for a byte of the block, beyond the first 2^20
 SMALL_TEXTS_BYTES = 2**20
 LARGEST_INPUTS = 64
@@ -90,7 +90,7 @@ def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
     packer = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
     low = packer.compress(planes[:, 0].tobytes()) + packer.flush()
     high = zlib.compress(planes[:, 1].tobytes(), 9)
-    return _serialised(
+    return _serialise_block(
         wire.Block(
             kind=wire.Block.EMBEDDINGS,
             shape=list(embeddings.shape),
@@ -111,13 +111,13 @@ def encode_texts(texts: Sequence[str]) -> bytes:
     packed = zlib.compress(joined, 6)
     if len(joined) > _inflated_bytes(packed):
         packed = zlib.compress(joined, 0)
-    return _serialised(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed))
+    return _serialise_block(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed))
 
 
 def encode_numbers(values: Float64) -> bytes:
     """Serialises a block of float64 numbers of any shape."""
     data = np.ascontiguousarray(values, dtype="<f8")
-    return _serialised(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
+    return _serialise_block(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
 
 
 def block_id(data: bytes) -> bytes:
@@ -131,14 +131,14 @@ def decode_block(data: bytes) -> Block:
     """
     if len(data) > LARGEST_BLOCK_BYTES:
         raise PeerFault("coordinator", f"sent a public block of {len(data)} bytes; {LARGEST_BLOCK_BYTES} are allowed")
-    fields = field_sizes(data, "coordinator", most=16)
-    beside = sum(len(content) for number, content in fields if number != wire.Block.PAYLOAD_FIELD_NUMBER)
-    if beside > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
-        raise PeerFault("coordinator", f"sent a public block with labels of {beside} bytes")
+    fields = field_sizes(data, "coordinator", largest_count=16)
+    other_bytes = sum(len(content) for number, content in fields if number != wire.Block.PAYLOAD_FIELD_NUMBER)
+    if other_bytes > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
+        raise PeerFault("coordinator", f"sent a public block with labels of {other_bytes} bytes")
     message = wire.Block()
     try:
         message.ParseFromString(data)
-        return _decoded(message, block_id(data))
+        return _read_block(message, block_id(data))
     except (DecodeError, ValueError, zlib.error) as error:
         reason = f": {error}" if isinstance(error, _TooLarge) else ""
         raise PeerFault(
@@ -150,7 +150,7 @@ class _TooLarge(ValueError):
     """A block beyond what is allowed; its words name the figure."""
 
 
-def _decoded(message: wire.Block, identity: bytes) -> Block:
+def _read_block(message: wire.Block, identity: bytes) -> Block:
     shape = tuple(message.shape)
     if len(shape) > 4 or (shape and shape[0] > LARGEST_BLOCK_ROWS):
         raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
@@ -165,7 +165,9 @@ def _decoded(message: wire.Block, identity: bytes) -> Block:
         if size > LARGEST_EMBEDDINGS_INFLATION * len(payload) + SMALL_EMBEDDINGS_NUMBERS:
             raise _TooLarge(f"{size} coordinates in {len(payload)} bytes")
         middle = 4 + int.from_bytes(payload[:4], "little")
-        planes = [np.frombuffer(_inflate(part, size), np.uint8) for part in (payload[4:middle], payload[middle:])]
+        planes = [
+            np.frombuffer(_inflate_bounded(part, size), np.uint8) for part in (payload[4:middle], payload[middle:])
+        ]
         folded = np.stack(planes, axis=-1).reshape(-1).view("<u2").reshape(count, dimension)
         grid = (folded >> 1).astype(np.int16) ^ -(folded & 1).astype(np.int16)
         labels = np.asarray(message.labels, dtype=np.int64)
@@ -177,7 +179,7 @@ def _decoded(message: wire.Block, identity: bytes) -> Block:
         return Block(identity, values, labels)
     if message.kind == wire.Block.TEXTS:
         (count,) = shape
-        joined = _inflate(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
+        joined = _inflate_bounded(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
         if problem := _texts_problem(joined, count):
             raise _TooLarge(problem)
         return Block(identity, None, None, tuple(joined.decode("utf-8").split("\0")[:-1]))
@@ -205,18 +207,19 @@ def _inflated_bytes(packed: bytes) -> int:
     return max(SMALL_TEXTS_BYTES, LARGEST_TEXTS_INFLATION * len(packed))
 
 
-def _serialised(message: wire.Block) -> bytes:
+def _serialise_block(message: wire.Block) -> bytes:
     return message.SerializeToString(deterministic=True)
 
 
-def _inflate(data: bytes, largest: int) -> bytes:
+def _inflate_bounded(data: bytes, largest: int) -> bytes:
     inflater = zlib.decompressobj()
-    result = inflater.decompress(data, max(1, largest))  # to zlib 0 means without limit
-    if inflater.unconsumed_tail or len(result) > largest:
+    # The limit is at least 1, because zlib reads 0 as no limit.
+    inflated = inflater.decompress(data, max(1, largest))
+    if inflater.unconsumed_tail or len(inflated) > largest:
         raise _TooLarge(f"it inflates to more than {largest} bytes")
     if not inflater.eof or inflater.unused_data:
         raise ValueError("cut, or followed by something")
-    return result
+    return inflated
 
 
 @dataclass(frozen=True)
@@ -261,9 +264,9 @@ def question(inputs: Iterable[Input]) -> bytes:
     'c794b8ea541bd063'
     """
     parts: list[bytes] = []
-    for given in inputs:
-        parts += [given.name.encode("utf-8"), len(given.segments).to_bytes(8, "little")]
-        for segment in given.segments:
+    for public_input in inputs:
+        parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
+        for segment in public_input.segments:
             rows = b"all" if segment.rows is None else b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
             parts += [segment.block, rows]
     return tagged_hash("undersong question", *parts)
@@ -292,21 +295,25 @@ class MemoryBlocks:
 
     def add(self, data: bytes) -> Block:
         identity = block_id(data)
-        known = self._blocks.get(identity)
-        if known is None:
-            known = self._blocks[identity] = decode_block(data)
-        return known
+        block = self._blocks.get(identity)
+        if block is None:
+            block = self._blocks[identity] = decode_block(data)
+        return block
 
 
 def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
     """Reads the inputs that a request names. Raises PeerFault for more inputs than any sum has."""
-    segments = sum(len(given.segments) for given in inputs)
-    rows = sum(len(part.rows) for given in inputs for part in given.segments) if segments <= LARGEST_SEGMENTS else 0
+    segments = sum(len(public_input.segments) for public_input in inputs)
+    rows = (
+        sum(len(part.rows) for public_input in inputs for part in public_input.segments)
+        if segments <= LARGEST_SEGMENTS
+        else 0
+    )
     if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
         raise PeerFault(
             "coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows", code="inputs-too-large"
         )
-    if any(len(given.name) > LONGEST_INPUT_NAME for given in inputs):
+    if any(len(public_input.name) > LONGEST_INPUT_NAME for public_input in inputs):
         raise PeerFault(
             "coordinator", f"names an input in more than {LONGEST_INPUT_NAME} characters", code="name-too-long"
         )
@@ -315,9 +322,9 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
 
 def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
     """Stores the blocks that came with a request. Raises PeerFault for a block to which none of ``inputs`` refers."""
-    wanted = set(named_blocks(inputs))
+    requested = set(named_blocks(inputs))
     for data in blocks:
-        if block_id(data) not in wanted:
+        if block_id(data) not in requested:
             raise PeerFault(
                 "coordinator", "sent a public block that no input of its request refers to", code="unwanted-block"
             )
@@ -330,18 +337,20 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
     Raises PeerFault otherwise, and if ``store`` lacks a block.
     """
     rows = numbers = text_bytes = 0
-    for given in inputs:
-        for segment in given.segments:
-            block = _held(given, segment, store)
-            chosen = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
-            taken = block.rows if segment.rows is None else len(segment.rows)
+    for public_input in inputs:
+        for segment in public_input.segments:
+            block = _held_block(public_input, segment, store)
+            rows_used = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
+            row_count = block.rows if segment.rows is None else len(segment.rows)
             if segment.rows and max(segment.rows) >= block.rows:
                 raise PeerFault(
-                    "coordinator", f"refers to a row of {given.name!r} that its block does not have", code="no-such-row"
+                    "coordinator",
+                    f"refers to a row of {public_input.name!r} that its block does not have",
+                    code="no-such-row",
                 )
-            rows += taken
-            numbers += taken * block.width
-            text_bytes += int(block.text_bytes[chosen].sum()) if block.texts else 0
+            rows += row_count
+            numbers += row_count * block.width
+            text_bytes += int(block.text_bytes[rows_used].sum()) if block.texts else 0
     if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
         raise PeerFault(
             "coordinator",
@@ -352,7 +361,7 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
 
 def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
     """Returns the ids of the blocks to which ``inputs`` refer, each once and in order."""
-    return list(dict.fromkeys(segment.block for given in inputs for segment in given.segments))
+    return list(dict.fromkeys(segment.block for public_input in inputs for segment in public_input.segments))
 
 
 def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
@@ -370,45 +379,49 @@ def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
     """
     inputs = tuple(inputs)
     check_inputs(inputs, store)
-    made_of = question(inputs), *map(store.get, named_blocks(inputs))
-    known = _RESOLVED.get(made_of)
-    if known is None:
-        known = _RESOLVED[made_of] = _resolved(inputs, store)
-    return known
+    key = question(inputs), *map(store.get, named_blocks(inputs))
+    resolved = _RESOLVED.get(key)
+    if resolved is None:
+        resolved = _RESOLVED[key] = _assemble_inputs(inputs, store)
+    return resolved
 
 
 _RESOLVED: "WeakValueDictionary[tuple[object, ...], PublicInputs]" = WeakValueDictionary()
 
 
-def _resolved(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInputs:
+def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInputs:
     embeddings: dict[str, LabelledEmbeddings] = {}
     numbers: dict[str, Float64] = {}
     texts: dict[str, Sequence[str]] = {}
-    for given in inputs:
-        parts = list(_parts(given, store))
+    for public_input in inputs:
+        parts = list(_input_parts(public_input, store))
         values = [part.values for part in parts if part.values is not None]
         labels = [part.labels for part in parts if part.labels is not None]
         kinds = {(part.values is None, part.labels is None) for part in parts}
-        # Rows of one shape, so that what is concatenated fits; a number of shape () has no rows.
-        if len(kinds) != 1 or len({one.shape[1:] for one in values}) > 1 or any(not one.ndim for one in values):
-            raise PeerFault("coordinator", f"publishes {given.name!r} in segments that do not make one array")
-        target: Container[str] = texts if not values else embeddings if labels else numbers
-        if given.name in target:
-            raise PeerFault("coordinator", f"publishes {given.name!r} twice in one request")
+        # Only rows of one shape can be concatenated, and a number of shape () has no rows.
+        row_shapes = {array.shape[1:] for array in values}
+        has_scalar = any(not array.ndim for array in values)
+        if len(kinds) != 1 or len(row_shapes) > 1 or has_scalar:
+            raise PeerFault("coordinator", f"publishes {public_input.name!r} in segments that do not make one array")
+        target: Container[str] = texts
+        if values:
+            target = embeddings if labels else numbers
+        if public_input.name in target:
+            raise PeerFault("coordinator", f"publishes {public_input.name!r} twice in one request")
         if not values:
-            texts[given.name] = tuple(text for part in parts for text in part.texts)
+            texts[public_input.name] = tuple(text for part in parts for text in part.texts)
         elif labels:
-            embeddings[given.name] = LabelledEmbeddings(
+            embeddings[public_input.name] = LabelledEmbeddings(
                 np.concatenate(values).astype(np.float32, copy=False), np.concatenate(labels)
             )
         else:
-            numbers[given.name] = np.concatenate(values).astype(np.float64, copy=False)
+            numbers[public_input.name] = np.concatenate(values).astype(np.float64, copy=False)
     return PublicInputs(embeddings, numbers, texts)
 
 
-def _parts(given: Input, store: HeldBlocks) -> Iterator[Block]:
-    for segment in given.segments:
-        block = _held(given, segment, store)
+def _input_parts(public_input: Input, store: HeldBlocks) -> Iterator[Block]:
+    for segment in public_input.segments:
+        block = _held_block(public_input, segment, store)
         if segment.rows is None:
             yield block
             continue
@@ -421,8 +434,8 @@ def _parts(given: Input, store: HeldBlocks) -> Iterator[Block]:
         )
 
 
-def _held(given: Input, segment: Segment, store: HeldBlocks) -> Block:
+def _held_block(public_input: Input, segment: Segment, store: HeldBlocks) -> Block:
     block = store.get(segment.block)
     if block is None:
-        raise PeerFault("coordinator", f"refers to a public block of {given.name!r} that it never sent")
+        raise PeerFault("coordinator", f"refers to a public block of {public_input.name!r} that it never sent")
     return block

@@ -144,7 +144,7 @@ def test_the_chosen_draw_meets_each_bound_alone(parties: int, adversaries: int) 
     for size in (1, 2, 5, honest // 10, honest // 3, honest // 2):
         assert math.log2(math.comb(honest, size)) + size * of(size - 1 + adversaries, t) < -40
     # A larger draw than needed would cost without end; fewer parties than the next size are not enough.
-    assert drawn._draw(parties, adversaries, dropouts, k - 1) is None
+    assert drawn._fit_draw(parties, adversaries, dropouts, k - 1) is None
     binomial = sum(
         math.exp(
             math.lgamma(parties)
@@ -627,7 +627,7 @@ def test_living_party_is_not_left_out_by_telling_its_choosers_another_u2(
     parameters = parameters_of(80, merkle=(12, 7), tolerated_dropouts=6)
     parties, victim = open_parties(parameters), 3
     everybody, others = to_bitmap(range(80), 80), to_bitmap(set(range(80)) - {victim}, 80)
-    honest_draws = coordinator._Attempt._draws
+    honest_draws = coordinator._Attempt._collect_draws
     signed: dict[int, bytes] = {}
 
     def quiet(self: Any, *arguments: Any) -> Any:
@@ -656,7 +656,7 @@ def test_living_party_is_not_left_out_by_telling_its_choosers_another_u2(
             reply.body = sid.opened_set(parties["p00"]._state.transcript, QUESTION, others, others)
             resign(parameters, reply)
 
-    monkeypatch.setattr(coordinator._Attempt, "_draws", quiet)
+    monkeypatch.setattr(coordinator._Attempt, "_collect_draws", quiet)
     refusals: dict[str, UndersongError] = {}
     opened = drive(
         parameters, parties, lambda name, at: at is Stage.CONSISTENCY and drew(name), refusals, None, bend, keep

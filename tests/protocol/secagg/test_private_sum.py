@@ -26,7 +26,7 @@ from undersong_common.privacy.noise import DiscreteGaussian
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg.coordinator import SumAborted, private_sum
 from undersong_protocol.secagg.evidence import check_evidence
-from undersong_protocol.secagg.noise_share import CHAIN_DOMAIN, SEED_DOMAIN, _hash
+from undersong_protocol.secagg.noise_share import CHAIN_DOMAIN, SEED_DOMAIN, _hash_link
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
 from undersong_protocol.secagg.transitions import Phase, Stage
@@ -88,8 +88,8 @@ def _noise_of(parameters: SumParameters, names: Iterable[str], components: int) 
     for name in names:
         value = secrets_of(parameters, name)["noise_root"]
         for index in range(components):
-            seed = secrets_of(parameters, name)["noise_own"] if index == 0 else _hash(SEED_DOMAIN, value)
-            value = value if index == 0 else _hash(CHAIN_DOMAIN, value)
+            seed = secrets_of(parameters, name)["noise_own"] if index == 0 else _hash_link(SEED_DOMAIN, value)
+            value = value if index == 0 else _hash_link(CHAIN_DOMAIN, value)
             DiscreteGaussian.of_variance(parameters.noise_plan.components[index]).add_to(total, KeyStream(seed))
     return total
 

@@ -173,14 +173,14 @@ def test_chunks_that_arrived_before_a_break_are_not_sent_again(served, keys):
 
 def inflations(monkeypatch, until=None):
     """(peer, thread) of every inflation; each waits for ``until``."""
-    found, real = [], framing._inflated
+    found, real = [], framing._inflate_body
 
     def inflated(peer, body, plain_size):
         found.append((peer, threading.current_thread().name))
         assert until is None or until.wait(20)
         return real(peer, body, plain_size)
 
-    monkeypatch.setattr(framing, "_inflated", inflated)
+    monkeypatch.setattr(framing, "_inflate_body", inflated)
     return found
 
 
