@@ -294,7 +294,7 @@ def deliver(
     for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
         progress.say(remark)
     tables = private_tables(task, seed)
-    for remark in planning.noise_warnings(run_plan, sum(map(len, tables))):
+    for remark in planning.noise_warnings(run_plan, sum(map(len, tables.values()))):
         progress.say(remark)
     test = usefulness.read_test_file(task)
     planning.require_packages(run_plan)

@@ -43,6 +43,18 @@ from undersong_server.runs import task as tasks
 pytestmark = pytest.mark.heavy
 
 MARKER = "zyzzyva-4711"
+
+
+class Heard(Silent):
+    """Keeps what a simulation says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, message):
+        self.lines.append(message)
+
+
 OF_ONE_METHOD = ("set-aside.jsonl", "sequences.jsonl", "adapters.zip")
 WRITTEN = tuple(name for name in OUTPUT_NAMES if name not in OF_ONE_METHOD)
 
@@ -57,6 +69,12 @@ def hashed():
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
         yield
+
+
+def test_a_simulation_says_which_answers_of_its_records_will_be_noise(tmp_path):
+    heard = Heard()
+    run(make_task(tmp_path / "task", records=4, samples=30), tmp_path / "out", progress=heard)
+    assert any("of 12 records: most single coordinates will be noise" in line for line in heard.lines)
 
 
 @pytest.fixture(scope="module")
