@@ -11,6 +11,7 @@ import typer
 
 from undersong_common import entry
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.files import replace_file
 from undersong_common.printable import printable, printable_lines, shell_path
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
@@ -200,35 +201,26 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
 @app.command()
 def compare(
     names: Annotated[list[str], typer.Argument(metavar="RUN...", help="Two runs or more.")],
+    sort: Annotated[str, typer.Option(help="A figure with a good end: the best run comes first.")] = "",
+    file: Annotated[Path | None, typer.Option("--csv", help="Write the figures for a spreadsheet, too.")] = None,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
-    """Compares runs: promise, spending, calls, money, weights, variety of their texts, and figures of `evaluate`."""
-    found = operations.releases.compare(home, names)
+    """Compares runs: promise, cost, how good their texts are with intervals, variety of equally many texts."""
+    comparison = operations.comparison.compare(home, names, sort=sort)
+    if file is not None:
+        replace_file(file, comparison.csv())
     print_table(
-        found,
-        ("run", "state", "method", "epsilon", "spent", "calls", "kept", "US$", "weights", "texts"),
+        comparison.runs,
+        ("figure", "", *(each.run for each in comparison.runs)),
         [
-            (
-                each.run,
-                each.state,
-                each.method,
-                "not private" if each.epsilon is None else f"{each.epsilon:g}",
-                "no privacy" if each.spent is None else f"{each.spent:.4g}",
-                str(each.calls),
-                str(each.kept),
-                f"{each.price_usd:.2f}",
-                ", ".join(f"{name} {100 * weight:.0f} %" for name, weight in each.weights.items()),
-                ", ".join(f"{name} {value:.4g}" for name, value in each.quality.items()),
-            )
-            for each in found
+            (figure.name, figure.good_words, *(cell.words for cell in figure.cells))
+            for figures in comparison.groups.values()
+            for figure in figures
         ],
         "no run was named",
         as_json=as_json,
     )
-    for each in found:
-        if each.evaluated is not None and not as_json:
-            print(printable(f"{each.run}, by {_figures(each.evaluated)}", 2000))
 
 
 @app.command()

@@ -18,7 +18,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import coordinator, drafts, enrolment, overview, releases, runs, tasks
+from undersong_server.operations import comparison, coordinator, drafts, enrolment, overview, releases, runs, tasks
 from undersong_server.report.html import epsilon_chart, shares_chart
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
@@ -92,6 +92,7 @@ class RunScreens:
                 f"{one}/report": self._report,
                 f"{one}/archive.zip": self._archive,
                 "/compare": self._compare,
+                "/compare/figures.csv": self._compare_csv,
             }
         )
         site.routes(
@@ -351,19 +352,24 @@ class RunScreens:
         return Response(data, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})
 
     def _compare(self, visit: Visit) -> Response:
-        named = visit.request.query_params.getlist("run")[:6]
-
-        def compared() -> dict[str, Any]:
-            every = releases.compare(self._home, named)
-            generators = list(dict.fromkeys(name for each in every for name in each.weights))
-            quality = list(dict.fromkeys(name for each in every for name in each.quality))
-            figures = list(dict.fromkeys(name for each in every if each.evaluated for name in each.evaluated.figures))
-            return {"compared": every, "generators": generators, "quality": quality, "figures": figures}
-
+        named, sort = self._asked(visit)
         choices = [run.run for run in overview.list_runs(self._home)[:200]]
         return visit.page(
-            "Compare runs", {"compared": compared}, template="compare.html.j2", named=named, choices=choices
+            "Compare runs",
+            {"compared": lambda: {"found": comparison.compare(self._home, named, sort=sort), "named": named}},
+            template="compare.html.j2",
+            named=named,
+            choices=choices,
         )
+
+    def _compare_csv(self, visit: Visit) -> Response:
+        named, sort = self._asked(visit)
+        visit.note("export", f"comparison of {', '.join(named)}")
+        return download(comparison.compare(self._home, named, sort=sort).csv(), "compared-runs.csv", "text/csv")
+
+    def _asked(self, visit: Visit) -> tuple[list[str], str]:
+        """The runs that the address names, at most six, and the figure to sort them by."""
+        return visit.request.query_params.getlist("run")[:6], visit.query.get("sort", "")
 
 
 def _caps(task: Mapping[str, Any]) -> dict[str, str]:

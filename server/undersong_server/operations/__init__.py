@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from undersong_server.operations import (
         beginning,
+        comparison,
         coordinator,
         drafts,
         enrolment,
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "beginning",
+    "comparison",
     "coordinator",
     "drafts",
     "enrolment",

@@ -24,6 +24,7 @@ from undersong_common.privacy import impact
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
+from undersong_server.evaluation import private_score
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party
@@ -277,6 +278,7 @@ class LiveRun:
             :class:`undersong_server.generators.author.Speed`; ``counted`` holds the generator's own counts.
         times: end of each step as (seconds since the epoch, texts in all), for a rate.
         ordered: number of texts that the plan orders.
+        score: the private score, once it is measured.
     """
 
     generators: tuple[str, ...]
@@ -288,6 +290,7 @@ class LiveRun:
     times: tuple[tuple[float, int], ...] = field(default=())
     weights_noise: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
     ordered: int = 0
+    score: private_score.PrivateScore | None = None
 
     @property
     def rate(self) -> float | None:
@@ -357,11 +360,14 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
     texts: list[Sample] = []
     usage: Mapping[str, Mapping[str, Any]] = {}
     times: list[tuple[float, int]] = []
+    score = None
     for event in CoordinatorHome(home).run(run).live():
         if event["kind"] == "record" and event["name"] == "weights":
             weights[int(event["round"])] = tuple(event["value"])
         elif event["kind"] == "record" and event["name"] == "weights noise":
             noise[int(event["round"])] = tuple(event["value"])
+        elif event["kind"] == "record" and event["name"] == private_score.RECORD:
+            score = private_score.PrivateScore(**event["value"])
         elif event["kind"] == "sum":
             after = len(sums) if event["name"] not in sums else None
             sums[event["name"]] = OpenedSum(
@@ -388,6 +394,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         times=tuple(times),
         weights_noise=noise,
         ordered=plan.figures.generator_calls,
+        score=score,
     )
 
 

@@ -1,22 +1,25 @@
-"""Results of finished runs: published files, the corpus to search, verification, dossier, evaluation, comparison."""
+"""Results of finished runs: published files, the corpus to search, verification, dossier, evaluation."""
 
 import hashlib
 import io
 import json
+import math
 import os
 import time
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from undersong_common import embedders
 from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.intervals import clopper_pearson
+from undersong_common.intervals import Interval, clopper_pearson
 from undersong_common.printable import counted
 from undersong_common.printed_page import Page
 from undersong_common.privacy import impact
@@ -25,9 +28,7 @@ from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.evaluate import EvaluationReport, evaluate_tables, read_sequences
-from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations.overview import live, run_plan
 from undersong_server.release.files import (
     ARCHIVE_NAME,
     DOSSIER_NAME,
@@ -40,11 +41,12 @@ from undersong_server.release.files import (
     sign_archive,
 )
 from undersong_server.release.verify import Verdict, dossier_page, verify
-from undersong_server.report.data import measures_of
+from undersong_server.report.data import PANEL_SCORE, Good, Measure, measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 __all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
 EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
+DRAWN_TEXTS = 1_000  # of each corpus at most, where runs are compared
 
 
 @dataclass(frozen=True)
@@ -152,10 +154,9 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
     name = options.test.name if isinstance(options.test, Path) else "the test file"
     if not report.trained:
         return f"on {name}: not measured, for the file or the corpus has no labels"
-    trained = report.trained[0]
-    figure = trained.interval("accuracy").value
-    rows = trained.scores.rows
-    ends = clopper_pearson(round(figure * rows), rows)
+    trained, rows = report.trained[0], report.trained[0].scores.rows
+    figure, ends = trained.interval("accuracy").value, _panel_interval(report)
+    assert ends is not None  # something was trained
     return (
         f"on {name}: small models trained on this corpus label {100 * figure:.1f} % ({100 * ends.low:.1f} to"
         f" {100 * ends.high:.1f}) of {counted(rows, 'text')} rightly ({trained.description})"
@@ -203,20 +204,43 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
 
 
 @dataclass(frozen=True)
+class KeptMeasure:
+    """A kept figure as a number: its good end, and the interval where it has one."""
+
+    value: float
+    good: Good
+    percent: bool
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Evaluated:
     """A finished run's figures by an evaluation with one public test file, as the report shows them.
 
     Attributes:
         test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.
         figures: the figures by name, formatted.
+        measures: the same as numbers.
+        texts: number of texts that were drawn of the corpus; 0 where an earlier version took all.
     """
 
     test: str
     figures: Mapping[str, str]
+    measures: Mapping[str, KeptMeasure] = field(default_factory=dict)
+    texts: int = 0
+
+    @property
+    def texts_words(self) -> str:
+        return f"{self.texts:,}" if self.texts else "all"
 
 
-def evaluate_run(home: Path, run: str, options: EvaluationOptions) -> Evaluated:
+def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name: str = "") -> Evaluated:
     """Evaluates a finished run's corpus beside a test file that is public, and keeps the figures for comparisons.
+
+    At most :data:`DRAWN_TEXTS` drawn texts are judged, so that a figure does not tell one corpus's size from another's.
+
+    Args:
+        test_name: name of the test file where it was uploaded; "" takes that of the path.
 
     Raises ConfigurationError for a run that has not finished, and as
     :func:`evaluate` does.
@@ -225,87 +249,55 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions) -> Evaluated:
     test = options.test
     if not isinstance(test, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
-    report = evaluate(folder.output, options)
+    report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     digest = hashlib.sha256(test.read_bytes()).hexdigest()
-    found = Evaluated(f"{test.name}, {digest[:8]}", {each.name: each.shown for each in measures_of(report)})
+    measures = measures_of(report)
+    by_texts = _panel_interval(report)
+    found = Evaluated(
+        f"{test_name or test.name}, {digest[:8]}",
+        {each.name: each.shown for each in measures},
+        {each.name: _kept(each, by_texts if each.name == PANEL_SCORE else None) for each in measures},
+        min(DRAWN_TEXTS, len(_rows(folder.output))),
+    )
     replace_json(folder.path / EVALUATION_FILE, asdict(found), durable=False)
     return found
+
+
+def _kept(measure: Measure, by_texts: Interval | None) -> KeptMeasure:
+    interval = by_texts or measure.interval
+    ends = None if interval is None or math.isnan(interval.low) else (interval.low, interval.high)
+    return KeptMeasure(measure.value, measure.good, measure.percent, ends)
+
+
+def _panel_interval(report: EvaluationReport) -> Interval | None:
+    """The panel's score with the interval that the number of test texts gives; None if nothing was trained."""
+    if not report.trained:
+        return None
+    trained = report.trained[0]
+    rows = trained.scores.rows
+    return clopper_pearson(round(trained.interval("accuracy").value * rows), rows)
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:
     """Reads the figures that :func:`evaluate_run` kept of a run; None if there are none yet."""
     value = read_json(folder.path / EVALUATION_FILE)
-    return None if value is None else Evaluated(**value)
+    if value is None:
+        return None
+    measures = {name: KeptMeasure(**each) for name, each in value.get("measures", {}).items()}
+    return Evaluated(**{**value, "measures": measures})
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One run in a comparison.
-
-    Attributes:
-        epsilon: promised epsilon; None if the run is not private. ``spent`` is epsilon after the opened sums.
-        weights: last weight of each generator.
-        calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
-        quality: figures of the published texts by name; empty before publication.
-        evaluated: figures from a test file (`undersong run evaluate`); None before that.
-    """
-
-    run: str
-    state: str
-    method: str
-    epsilon: float | None
-    delta: float
-    unit: str
-    spent: float | None
-    parties: int
-    weights: Mapping[str, float]
-    calls: int
-    kept: int
-    price_usd: float
-    quality: Mapping[str, float]
-    evaluated: Evaluated | None
+def published_texts(home: Path, run: str) -> list[str] | None:
+    """Returns the published texts of a run; None before publication. Raises ConfigurationError for an unknown run."""
+    output = CoordinatorHome(home).run(run).output
+    return [str(row["text"]) for row in _rows(output)] if (output / JSONL_NAME).is_file() else None
 
 
-def compare(home: Path, runs: Sequence[str]) -> tuple[Compared, ...]:
-    """Compares runs: one entry per name, in their order. Raises ConfigurationError for an unknown run."""
-    return tuple(_compared(home, run) for run in runs)
-
-
-def _compared(home: Path, run: str) -> Compared:
-    plan = run_plan(home, run)
-    found = live(home, run, plan)
-    folder = CoordinatorHome(home).run(run)
-    epsilon = plan.figures.privacy.epsilon
-    last = found.weights[-1] if found.weights else ()
-    return Compared(
-        run=run,
-        state=folder.status().state,
-        method=plan.figures.method,
-        epsilon=epsilon if epsilon != float("inf") else None,
-        delta=plan.figures.privacy.delta,
-        unit=plan.figures.privacy.unit,
-        spent=found.sums[-1].epsilon_after if found.sums else 0.0,
-        parties=len(plan.planned.roster),
-        weights=dict(zip(found.generators, last, strict=False)),
-        calls=sum(int(used["calls"]) for used in found.usage.values()),
-        kept=sum(int(used["kept"]) for used in found.usage.values()),
-        price_usd=sum(float(used["price_usd"]) for used in found.usage.values()),
-        quality=_quality(folder),
-        evaluated=evaluated(folder),
-    )
-
-
-def _quality(folder: RunFolder) -> Mapping[str, float]:
-    """Number of published texts and their variety; empty before publication."""
-    if not (folder.output / JSONL_NAME).is_file():
-        return {}
-    texts = [str(row["text"]) for row in _rows(folder.output)]
-    words = sorted(len(text.split()) for text in texts)
-    return {
-        "texts": len(texts),
-        "different pairs of words": distinct_n(texts, 2),
-        "median words": words[len(words) // 2],
-    }
+def drawn_rows(count: int, drawn: int) -> list[int]:
+    """Draws row numbers of a corpus without replacement, always the same ones; all in order where there are no more."""
+    if count <= drawn:
+        return list(range(count))
+    return [int(row) for row in np.random.default_rng(0).permutation(count)[:drawn]]
 
 
 def _rows(output: Path) -> list[dict[str, Any]]:
@@ -325,11 +317,14 @@ def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | No
     return spread(embedders.load(model), model, cache, cluster).encode
 
 
-def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = None) -> EvaluationReport:
+def evaluate(
+    folder: Path, options: EvaluationOptions, embed: Embed | None = None, *, largest: int | None = None
+) -> EvaluationReport:
     """Evaluates the synthetic texts in ``folder``, the output of a finished run.
 
     Args:
         embed: texts to float32 unit vectors [n, d], in this process; None loads the embedder of the options.
+        largest: draws so many texts where there are more; None takes all.
 
     Raises ConfigurationError where a file is missing or not usable.
     """
@@ -344,6 +339,8 @@ def evaluate(folder: Path, options: EvaluationOptions, embed: Embed | None = Non
             code="run-unfinished",
         )
     synthetic = _read_synthetic(folder / JSONL_NAME)
+    if largest is not None:
+        synthetic = synthetic.take(drawn_rows(len(synthetic), largest))
     compared = (options.test, options.train_private, options.overlap, options.membership)
     if all(each is None for each in compared) and not options.personal_data:
         raise ConfigurationError(

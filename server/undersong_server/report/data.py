@@ -357,8 +357,9 @@ def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
     return tuple(each for each in found if math.isfinite(each.value))
 
 
+PANEL_SCORE = "panel score"
 USEFUL = (
-    ("accuracy", "panel score", "share of the test texts that small models of the corpus label rightly; their mean"),
+    ("accuracy", PANEL_SCORE, "share of the test texts that small models of the corpus label rightly; their mean"),
     ("balanced_accuracy", "balanced accuracy", "the same with every label weighing alike"),
     ("macro_f1", "macro-F1", "precision and recall of each label together, every label weighing alike"),
     ("rarest_recall", "rarest label", "share of the test texts of the rarest label that are found"),

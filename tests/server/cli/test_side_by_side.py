@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
@@ -19,9 +22,10 @@ from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.store import PageStore
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
+from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.operations import coordinator, releases, runs
-from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, evaluate_run
+from undersong_server.operations import comparison, coordinator, runs
+from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, KeptMeasure, evaluate_run
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}
@@ -140,11 +144,112 @@ def test_figures_that_were_kept_stand_beside_other_runs(home):
     replace_json(
         folder.path / EVALUATION_FILE, asdict(Evaluated("test.jsonl, 0123abcd", {"accuracy": "87.5 %"})), durable=False
     )
-    first, second = releases.compare(home, ["first", "second"])
+    found = comparison.compare(home, ["first", "second"])
+    first, second = found.runs
     assert (first.evaluated.figures, second.evaluated) == ({"accuracy": "87.5 %"}, None)
     shown = operator("run", "compare", "first", "second", "--home", home)
-    assert "first, by test.jsonl, 0123abcd: accuracy 87.5 %" in shown
-    assert "second, beside" not in shown
+    assert "test.jsonl, 0123abcd" in " ".join(shown.split())
+    assert "87.5 %" in shown
+    (figure,) = [each for each in found.figures if each.name == "accuracy"]
+    assert not figure.compares  # an earlier version took all texts: the size may make it
+
+
+def publish(home, name, texts):
+    folder = CoordinatorHome(home).run(name)
+    folder.write_status(RunStatus("finished", 1))
+    folder.output.mkdir(exist_ok=True)
+    rows = (json.dumps({"text": text, "label": "a", "generator": "g"}) for text in texts)
+    (folder.output / "synthetic.jsonl").write_text("".join(f"{row}\n" for row in rows))
+
+
+def figure_of(found, name):
+    return next(figure for figure in found.figures if figure.name == name)
+
+
+def invented(count, seed=0):
+    """Texts of one source: their words follow Zipf's law, so that pairs repeat the more, the more texts there are."""
+    rng = np.random.default_rng(seed)
+    return [" ".join(f"w{word}" for word in rng.zipf(1.4, 40) % 500) for _ in range(count)]
+
+
+def test_no_figure_of_the_texts_is_made_by_the_size_of_a_corpus(home):
+    texts = invented(4000)
+    publish(home, "first", texts)
+    publish(home, "second", texts[:300])
+    found = comparison.compare(home, ["first", "second"])
+    assert found.drawn == 300
+    large, small = figure_of(found, comparison.WORD_PAIRS).cells
+    assert abs(distinct_n(texts, 2) - distinct_n(texts[:300], 2)) > 0.1  # which all texts would have shown
+    assert large.interval.low < small.interval.high
+    assert small.interval.low < large.interval.high
+    assert abs(large.value - small.value) < 0.04
+    assert [cell.value for cell in figure_of(found, "texts").cells] == [4000, 300]
+
+
+def test_at_most_a_thousand_texts_are_drawn_of_each_run(home):
+    publish(home, "first", invented(1500))
+    publish(home, "second", invented(1200, seed=1))
+    assert comparison.compare(home, ["first", "second"]).drawn == comparison.DRAWN_TEXTS == 1000
+    assert comparison.compare(home, ["first"]).drawn == 1000
+
+
+@pytest.mark.parametrize("count", [1, 2, 19, 20, 21, 105])
+def test_few_texts_are_compared_without_an_interval_they_do_not_have(home, count):
+    publish(home, "first", invented(count))
+    (cell,) = figure_of(comparison.compare(home, ["first"]), comparison.WORD_PAIRS).cells
+    assert math.isfinite(cell.value)
+    assert (cell.interval is None) == (count < 20)
+
+
+def kept(value, texts=300, test="t.jsonl, 00"):
+    measure = KeptMeasure(value, "high", percent=True, interval=(value - 0.05, value + 0.05))
+    return Evaluated(test, {"panel score": f"{100 * value:.1f} %"}, {"panel score": measure}, texts)
+
+
+def keep(home, name, evaluated):
+    replace_json(CoordinatorHome(home).run(name).path / EVALUATION_FILE, asdict(evaluated), durable=False)
+
+
+def test_runs_are_sorted_by_a_figure_the_best_first(home):
+    keep(home, "first", kept(0.6))
+    keep(home, "second", kept(0.8))
+    found = comparison.compare(home, ["first", "second"], sort="panel score")
+    assert [run.run for run in found.runs] == ["second", "first"]
+    assert figure_of(found, "panel score").cells[0].words == "80.0 % (75.0 to 85.0)"
+    assert found.charted.name == "panel score"
+    assert "second 80.0 % (75.0 to 85.0); first" in found.chart
+    shown = operator("run", "compare", "first", "second", "--sort", "panel score", "--home", home)
+    assert shown.index("second") < shown.index("first")
+    with raises(ConfigurationError, "unknown-figure"):
+        comparison.compare(home, ["first", "second"], sort="calls")
+
+
+@pytest.mark.parametrize("other", [kept(0.8, texts=1000), kept(0.8, test="u.jsonl, 11")])
+def test_figures_of_other_files_or_numbers_of_texts_have_no_good_end(home, other):
+    keep(home, "first", kept(0.6))
+    keep(home, "second", other)
+    found = comparison.compare(home, ["first", "second"])
+    assert not figure_of(found, "panel score").compares
+    with raises(ConfigurationError, "unknown-figure"):
+        comparison.compare(home, ["first", "second"], sort="panel score")
+
+
+def test_a_private_score_stands_with_its_interval(home):
+    score = {"value": 0.7, "low": 0.6, "high": 0.8, "noise": 0.01, "sample": 0.04}
+    CoordinatorHome(home).run("first").tell("record", {"name": "score", "round": 0, "value": score})
+    found = comparison.compare(home, ["first", "second"])
+    assert [cell.words for cell in figure_of(found, "private score").cells] == ["70.0 % (60.0 to 80.0)", "–"]
+
+
+def test_figures_are_written_for_a_spreadsheet_that_computes_nothing(home, tmp_path):
+    keep(home, "first", Evaluated("=1+1, 00", {"@x": "=2"}))
+    file = tmp_path / "runs.csv"
+    operator("run", "compare", "first", "second", "--csv", file, "--home", home)
+    rows = list(csv.reader(file.read_text().splitlines()))
+    assert rows[0] == ["group", "figure", "good", "first", "second"]
+    assert ["How good", "test file", "", "'=1+1, 00", "not measured"] in rows
+    assert ["How good", "'@x", "", "'=2", "–"] in rows
+    assert ["Promise", "promised epsilon", "low is good"] in [row[:3] for row in rows]
 
 
 @pytest.mark.slow
@@ -163,4 +268,7 @@ def test_a_finished_run_is_judged_beside_a_test_file_and_compared_by_it(home, tm
     assert "%" in kept["figures"]["panel score"]
     found = json.loads(operator("run", "compare", "first", "second", "--home", home, "--json"))
     assert [each["evaluated"] for each in found] == [kept, None]
-    assert f"panel score {kept['figures']['panel score']}" in operator("run", "compare", "first", "--home", home)
+    assert kept["texts"] == 30
+    (cell,) = figure_of(comparison.compare(home, ["first"]), "panel score").cells
+    assert kept["figures"]["panel score"] in cell.words
+    assert cell.interval.low <= cell.value <= cell.interval.high

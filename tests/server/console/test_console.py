@@ -663,6 +663,7 @@ def test_what_models_and_peers_say_is_text(console, home, tasks):
     folder.write_status(failed)
     replace_json(folder.path / "evaluation.json", {"test": HOSTILE, "figures": {HOSTILE: HOSTILE}}, durable=False)
     assert "Test file" in console.get("/compare?run=hostile").text
+    assert b"<img" in console.get("/compare/figures.csv?run=hostile").content  # a file, which no browser shows
     for path in ("/runs/one/hostile", "/runs", "/", "/generators", "/compare?run=hostile"):
         text = console.get(path).text
         assert "<img" not in text, path

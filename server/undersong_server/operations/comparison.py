@@ -1,0 +1,338 @@
+"""Runs side by side: promises, costs and figures of their texts, none of which the size of a corpus alone makes."""
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from markupsafe import Markup
+
+from undersong_common.arrays import Int64
+from undersong_common.errors import ConfigurationError
+from undersong_common.intervals import Interval, over_seeds
+from undersong_common.printable import number
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.evaluation.metrics import distinct_n
+from undersong_server.evaluation.private_score import PrivateScore
+from undersong_server.operations.overview import live, run_plan
+from undersong_server.operations.releases import DRAWN_TEXTS, Evaluated, drawn_rows, evaluated, published_texts
+from undersong_server.report.data import WORDS, Good
+from undersong_server.report.html import series_chart
+
+BLOCKS = 10  # of the drawn texts: figures of equal numbers of texts, whose spread gives the interval
+NOTHING = "–"
+WORD_PAIRS = "different word pairs"
+CHARTED = (
+    "private score",
+    "panel score",
+    WORD_PAIRS,
+)  # drawn where no other figure was chosen, the first that is there
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins what it computes
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run in a comparison.
+
+    Attributes:
+        epsilon: promised epsilon; None if the run is not private. ``spent`` is epsilon after the opened sums.
+        weights: last weight of each generator.
+        calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
+        score: the private score, where the method measures one.
+        texts: number of published texts; None before publication.
+        text_figures: figures of the drawn texts by name.
+        evaluated: figures from a test file (`undersong run evaluate`); None before that.
+    """
+
+    run: str
+    state: str
+    method: str
+    epsilon: float | None
+    delta: float
+    unit: str
+    spent: float | None
+    parties: int
+    weights: Mapping[str, float]
+    calls: int
+    kept: int
+    price_usd: float
+    score: PrivateScore | None
+    texts: int | None
+    text_figures: Mapping[str, Interval]
+    evaluated: Evaluated | None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run's figure: in words, and as a number with its interval where it has them."""
+
+    words: str = NOTHING
+    value: float = math.nan
+    interval: Interval | None = None
+
+    @property
+    def half(self) -> float:
+        """Half of the interval's width; 0 without an interval."""
+        found = self.interval
+        return 0.0 if found is None or math.isnan(found.low) else (found.high - found.low) / 2
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of all compared runs.
+
+    Attributes:
+        good: the good end of its scale; None for a figure that is neither good nor bad, or does not compare.
+    """
+
+    group: str
+    name: str
+    cells: tuple[Cell, ...]
+    good: Good | None = None
+    percent: bool = False
+
+    @property
+    def good_words(self) -> str:
+        return "" if self.good is None else WORDS[self.good]
+
+    @property
+    def compares(self) -> bool:
+        """True if runs can be sorted and drawn by this figure."""
+        return self.good in ("high", "low") and any(math.isfinite(cell.value) for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Compared runs and their figures, in order.
+
+    Attributes:
+        drawn: number of texts that were drawn of each corpus; 0 before a publication.
+    """
+
+    runs: tuple[ComparedRun, ...]
+    drawn: int = 0
+    sorted_by: str = ""
+    figures: tuple[Figure, ...] = field(default=())
+
+    @property
+    def groups(self) -> Mapping[str, list[Figure]]:
+        groups: dict[str, list[Figure]] = {}
+        for figure in self.figures:
+            groups.setdefault(figure.group, []).append(figure)
+        return groups
+
+    @property
+    def charted(self) -> Figure | None:
+        """The figure of the chart: the one that the runs are sorted by, or the first of :data:`CHARTED`."""
+        comparable = {figure.name: figure for figure in self.figures if figure.compares}
+        wanted = (self.sorted_by, *CHARTED, "promised epsilon")
+        return next((comparable[name] for name in wanted if name in comparable), None)
+
+    @property
+    def chart(self) -> Markup:
+        """The runs' values of one figure with their intervals; "" for fewer than two runs that have it."""
+        figure = self.charted
+        if figure is None or sum(math.isfinite(cell.value) for cell in figure.cells) < 2:
+            return Markup("")
+        points = [(cell.value, cell.half) if math.isfinite(cell.value) else None for cell in figure.cells]
+        name = f"{figure.name} ({figure.good_words})"
+        description = "; ".join(f"{run.run} {cell.words}" for run, cell in zip(self.runs, figure.cells, strict=True))
+        return series_chart(
+            f"{name}: {description}",
+            [run.run for run in self.runs],
+            {figure.name: points},
+            axis=f"run; {name}",
+            joined=False,
+            percent=figure.percent,
+            height=220,
+        )
+
+    def csv(self) -> bytes:
+        """Returns the figures as a table for a spreadsheet: one row per figure, one column per run."""
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow(("group", "figure", "good", *(_cell(run.run) for run in self.runs)))
+        for figure in self.figures:
+            words = (_cell(cell.words) for cell in figure.cells)
+            writer.writerow((figure.group, _cell(figure.name), figure.good_words, *words))
+        return file.getvalue().encode("utf-8")
+
+
+def _cell(text: str) -> str:
+    """The text for a spreadsheet, which must not compute with what models and peers say."""
+    return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> Comparison:
+    """Compares runs, in their order or by one figure, the best first.
+
+    Args:
+        sort: name of a figure that has a good end; "" keeps the order of ``runs``.
+
+    Raises ConfigurationError for an unknown run or figure.
+    """
+    corpora = {run: published_texts(home, run) for run in dict.fromkeys(runs)}
+    sizes = [len(texts) for texts in corpora.values() if texts]
+    drawn = min([DRAWN_TEXTS, *sizes]) if sizes else 0
+    compared = tuple(_compared(home, run, texts, drawn) for run, texts in corpora.items())
+    comparison = Comparison(compared, drawn, figures=tuple(_figures(compared, drawn)))
+    return _sorted(comparison, sort) if sort else comparison
+
+
+def _sorted(comparison: Comparison, sort: str) -> Comparison:
+    by_name = {figure.name: figure for figure in comparison.figures if figure.compares}
+    figure = by_name.get(sort)
+    if figure is None:
+        raise ConfigurationError(
+            f"these runs have no figure {sort!r} to sort by", f"one of: {', '.join(by_name)}", code="unknown-figure"
+        )
+    sign = -1.0 if figure.good == "high" else 1.0
+
+    def rank(place: int) -> tuple[bool, float]:
+        value = figure.cells[place].value
+        return math.isnan(value), sign * value
+
+    order = sorted(range(len(comparison.runs)), key=rank)
+    figures = (replace(each, cells=tuple(each.cells[place] for place in order)) for each in comparison.figures)
+    runs = tuple(comparison.runs[place] for place in order)
+    return replace(comparison, runs=runs, sorted_by=sort, figures=tuple(figures))
+
+
+def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> ComparedRun:
+    plan = run_plan(home, run)
+    recorded = live(home, run, plan)
+    folder = CoordinatorHome(home).run(run)
+    epsilon = plan.figures.privacy.epsilon
+    last = recorded.weights[-1] if recorded.weights else ()
+    return ComparedRun(
+        run=run,
+        state=folder.status().state,
+        method=plan.figures.method,
+        epsilon=epsilon if epsilon != float("inf") else None,
+        delta=plan.figures.privacy.delta,
+        unit=plan.figures.privacy.unit,
+        spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
+        parties=len(plan.planned.roster),
+        weights=dict(zip(recorded.generators, last, strict=False)),
+        calls=sum(int(used["calls"]) for used in recorded.usage.values()),
+        kept=sum(int(used["kept"]) for used in recorded.usage.values()),
+        price_usd=sum(float(used["price_usd"]) for used in recorded.usage.values()),
+        score=recorded.score,
+        texts=None if texts is None else len(texts),
+        text_figures=_text_figures(texts, drawn) if texts else {},
+        evaluated=evaluated(folder),
+    )
+
+
+def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
+    """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
+    chosen = [texts[row] for row in drawn_rows(len(texts), drawn)]
+    blocks = [chosen[rows[0] : rows[-1] + 1] for rows in _blocks(len(chosen))]
+    return {
+        WORD_PAIRS: over_seeds([distinct_n(block, 2) for block in blocks]),
+        "words per text": over_seeds([float(np.mean([len(text.split()) for text in block])) for block in blocks]),
+        "texts that repeat another": over_seeds([1 - len(set(block)) / len(block) for block in blocks]),
+    }
+
+
+def _blocks(count: int) -> list[Int64]:
+    """Row numbers in blocks of the same size; one block where the texts are too few for ten of two."""
+    size = count // BLOCKS
+    if size < 2:
+        return [np.arange(count)]
+    return list(np.arange(size * BLOCKS).reshape(BLOCKS, size))
+
+
+def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
+    def words(group: str, name: str, of: Callable[[ComparedRun], str]) -> Figure:
+        return Figure(group, name, tuple(Cell(of(run)) for run in runs))
+
+    def numbers(
+        group: str, name: str, of: Callable[[ComparedRun], float | None], good: Good | None, missing: str = NOTHING
+    ) -> Figure:
+        values = [of(run) for run in runs]
+        cells = tuple(Cell(missing) if value is None else Cell(number(value), float(value)) for value in values)
+        return Figure(group, name, cells, good)
+
+    yield words("Promise", "state", lambda run: run.state)
+    yield words("Promise", "method", lambda run: run.method)
+    yield numbers("Promise", "hospitals", lambda run: run.parties, None)
+    yield numbers("Promise", "promised epsilon", lambda run: run.epsilon, "low", "not private")
+    yield numbers("Promise", "delta", lambda run: run.delta, None)
+    yield words("Promise", "privacy unit", lambda run: run.unit)
+    yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
+    yield numbers("Cost", "calls", lambda run: run.calls, None)
+    yield numbers("Cost", "texts kept", lambda run: run.kept, None)
+    money = tuple(Cell(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
+    yield Figure("Cost", "money, US$", money, "low")
+    scores = tuple(
+        Cell() if run.score is None else _share(Interval(run.score.value, run.score.low, run.score.high))
+        for run in runs
+    )
+    yield Figure("How good", "private score", scores, "high", percent=True)
+    yield from _beside_test_files(runs)
+    yield numbers("Texts", "texts", lambda run: run.texts, None)
+    for name in dict.fromkeys(name for run in runs for name in run.text_figures):
+        percent = name != "words per text"
+        good: Good | None = {WORD_PAIRS: "high", "texts that repeat another": "low"}.get(name)  # type: ignore[assignment]
+        show = _share if percent else _plain
+        cells = tuple(show(run.text_figures[name]) if name in run.text_figures else Cell() for run in runs)
+        yield Figure(f"Texts, of {drawn:,} drawn of each run", name, cells, good, percent)
+    for name in _names(run.weights for run in runs):
+        cells = tuple(
+            _share(Interval(run.weights[name], math.nan, math.nan)) if name in run.weights else Cell() for run in runs
+        )
+        yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
+
+
+def _beside_test_files(runs: Sequence[ComparedRun]) -> Iterator[Figure]:
+    """Figures of `undersong run evaluate`; they have a good end only where file and number of texts are the same."""
+    known = [run.evaluated for run in runs if run.evaluated is not None]
+    yield Figure(
+        "How good", "test file", tuple(Cell(run.evaluated.test if run.evaluated else "not measured") for run in runs)
+    )
+    if not known:
+        return
+    sizes = tuple(Cell(run.evaluated.texts_words if run.evaluated else NOTHING) for run in runs)
+    yield Figure("How good", "texts drawn for it", sizes)
+    alike = len({(each.test, each.texts) for each in known}) == 1 and all(each.texts for each in known)
+    for name in _names(each.figures for each in known):
+        cells = tuple(_evaluated_cell(run.evaluated, name) for run in runs)
+        goods = {each.measures[name].good for each in known if name in each.measures}
+        percents = {each.measures[name].percent for each in known if name in each.measures}
+        good = goods.pop() if alike and len(goods) == 1 else None
+        yield Figure("How good", name, cells, good, percents == {True})
+
+
+def _evaluated_cell(found: Evaluated | None, name: str) -> Cell:
+    if found is None or name not in found.figures:
+        return Cell()
+    measure = found.measures.get(name)
+    if measure is None:
+        return Cell(found.figures[name])
+    if measure.interval is None:
+        return Cell(found.figures[name], measure.value)
+    return (_share if measure.percent else _plain)(Interval(measure.value, *measure.interval))
+
+
+def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def _share(found: Interval) -> Cell:
+    return _with_interval(found, lambda value: f"{100 * value:.1f}", " %")
+
+
+def _plain(found: Interval) -> Cell:
+    return _with_interval(found, number, "")
+
+
+def _with_interval(found: Interval, show: Callable[[float], str], unit: str) -> Cell:
+    if math.isnan(found.value):
+        return Cell()
+    known = not math.isnan(found.low)
+    words = f"{show(found.value)}{unit}" + (f" ({show(found.low)} to {show(found.high)})" if known else "")
+    return Cell(words, found.value, found if known else None)
