@@ -12,11 +12,12 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from undersong_client.consent import policy
 from undersong_client.consent.approvals import Requests
-from undersong_client.consent.people import Person, PersonalDecision, check_another
+from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision, check_another
 from undersong_client.consent.policy import HospitalPolicy, changed, loosened
+from undersong_client.consent.two_people import check_one_of_two, give_duty
 from undersong_client.home import PartyHome
 from undersong_common.embedding import Embedder
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.store import FILE_NAME, AuditLog
 
 POLICY = HospitalPolicy(
@@ -159,6 +160,30 @@ def test_a_page_s_and_a_machine_s_account_are_not_two_people():
     bert = Person("Bert", "IT", account="bert at the terminal", log_in="terminal")
     with raises(ConfigurationError, "same-person"):
         check_another([ada], bert, ("privacy officer", "IT"))
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [{"account": "cleo"}, {"issuer": "https://id.example", "subject": "7"}, {"let_in_by": "root"}],
+    ids=["account", "provider", "let in"],
+)
+def test_two_accounts_of_one_person_are_not_two_people(behind):
+    ada = Person("Ada", "privacy officer", account="ada", log_in="password")
+    bert = Person("Bert", "IT", account="bert", log_in="password")
+    check_another([ada], bert, ROLES_OF_TWO)
+    with raises(ConfigurationError, "same-person"):
+        check_another([replace(ada, **behind)], replace(bert, **behind), ROLES_OF_TWO)
+
+
+def test_whoever_gave_a_role_is_none_of_the_two(home):
+    party = PartyHome(home)
+    give_duty(party, "ada", "privacy officer", by=("root",))
+    ada = Person("Ada", "privacy officer", account="ada", log_in="password", role_from="root", let_in_by="root")
+    root = Person("Root", "IT", account="root", log_in="password", role_from="cleo")
+    check_one_of_two(party, ada, [])
+    for person, others in ((root, []), (ada, [root])):
+        with raises(PrivacyRefusal, "gave-rights"):
+            check_one_of_two(party, person, others)
 
 
 def test_what_a_person_of_an_earlier_version_signed_keeps_its_bytes():
