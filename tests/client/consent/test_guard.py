@@ -50,12 +50,20 @@ def parties(tmp_path):
     }
 
 
+def signatures_of(parties, manifest: Manifest) -> dict[str, bytes]:
+    return {name: propose(party, manifest).signature.signature for name, party in parties.items()}
+
+
+def reply_to_agreement(party, manifest: Manifest, signatures: dict[str, bytes]) -> wire.Reply:
+    request = wire.AgreeManifest(manifest=manifest.to_bytes(), signatures=signatures)
+    data = wire.Request(version=codec.VERSION, agree=request).SerializeToString()
+    return codec.decode_reply(party.handle(data), party.name)
+
+
 def agree(parties, manifest: Manifest) -> None:
-    signatures = {name: propose(party, manifest).signature.signature for name, party in parties.items()}
+    signatures = signatures_of(parties, manifest)
     for party in parties.values():
-        request = wire.AgreeManifest(manifest=manifest.to_bytes(), signatures=signatures)
-        data = wire.Request(version=codec.VERSION, agree=request).SerializeToString()
-        assert codec.decode_reply(party.handle(data), party.name).WhichOneof("body") == "agreed"
+        assert reply_to_agreement(party, manifest, signatures).WhichOneof("body") == "agreed"
 
 
 def refused(reply: wire.Reply) -> str:
@@ -301,6 +309,26 @@ def test_a_roster_without_this_partys_own_key_is_refused(parties):
     members = [dataclasses.replace(m, identity=b"\2" * 32) if m.name == "p0" else m for m in manifest.roster]
     forged = dataclasses.replace(manifest, roster=tuple(members))
     assert "own name and key" in refused(propose(parties["p0"], forged))
+
+
+def test_a_roster_with_one_identity_key_twice_is_refused(parties):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    *members, fourth, fifth = manifest.roster
+    doubled = (*members, fourth, dataclasses.replace(fifth, identity=fourth.identity))
+    forged = dataclasses.replace(manifest, roster=doubled)
+    assert "share one identity key" in refused(propose(parties["p0"], forged))
+
+
+@pytest.mark.parametrize("signature", [None, b"", bytes(64)])
+def test_a_manifest_that_a_party_has_not_signed_is_not_agreed_on(parties, signature):
+    manifest = make_manifest(plan_of(), parties, LABELS)
+    signatures = signatures_of(parties, manifest)
+    del signatures["p4"]
+    if signature is not None:
+        signatures["p4"] = signature
+    reply = reply_to_agreement(parties["p0"], manifest, signatures)
+    assert "has not signed this manifest" in reply.refusal.problem
+    assert "not agreed on" in refused(open_sum(parties["p0"], manifest, "labels/0"))
 
 
 def open_sum(party, manifest, name, attempt=0, payload=b""):
