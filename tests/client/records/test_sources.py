@@ -364,6 +364,15 @@ def test_a_patient_in_several_spellings_is_one_user_and_excluded_as_one(tmp_path
     assert (left.table.users, left.objections.present) == (("P2",), 1)
 
 
+@pytest.mark.parametrize("line", ["P1,Ada", "P1;Ada", "P1\tAda", '"P1"', "mrn=P1"])
+def test_an_exclusion_list_with_a_second_column_or_quotes_is_refused(tmp_path, line):
+    write_lines(tmp_path / "notes.jsonl", [{"text": "a note", "patient": "P1"}])
+    (tmp_path / "wishes.txt").write_text(f"P2\n{line}\n")
+    source = Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(tmp_path / "wishes.txt"))
+    with raises(ConfigurationError, "no-exclusions"):
+        sources.read(source)
+
+
 def test_patients_on_the_exclusion_list_are_not_sealed(party, tmp_path):
     notes, wishes = write_notes(tmp_path / "notes.jsonl"), tmp_path / "wishes.txt"
     wishes.write_text("patient 1\n\n patient 3 \nnobody\n")
