@@ -23,7 +23,7 @@ from undersong_client.answering.computation import KEPT_STATES, RecordComputatio
 from undersong_client.answering.grid_vectors import poisson_subsample, rows_one_by_one
 from undersong_client.answering.party import Party
 from undersong_client.records.private import DataSet, PrivateRecords
-from undersong_common.errors import RoundAborted
+from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
@@ -120,13 +120,13 @@ def test_malformed_inputs_are_refused_before_a_record_is_looked_at(
             federation.private_sum("places/2", [published(1e308)])
 
 
-def classifier_course(party: Party, values: np.ndarray) -> Course:
+def classifier_course(party: Party, values: np.ndarray, attempt: int = 0) -> Course:
     plan = plan_sums(
         [SumRequest("places", ClassifierVotes(classifiers=2, labels=2))], Privacy(math.inf, 1e-5), Quorum(1, 1, 0, 0)
     )
     manifest = make_manifest(plan, {party.name: party}, LABELS)
     block = encode_numbers(values)
-    return Course(manifest, "places", 0, Asked([Input("classifiers", (Segment(block_id(block)),))], [block]))
+    return Course(manifest, "places", attempt, Asked([Input("classifiers", (Segment(block_id(block)),))], [block]))
 
 
 @pytest.fixture
@@ -178,6 +178,29 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     agreed._checked = None  # as after a restart
     assert "public numbers 'classifiers'" in answered(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
+
+
+def test_a_vector_is_charged_before_a_record_is_looked_at(agreed: Party, monkeypatch: pytest.MonkeyPatch) -> None:
+    course = classifier_course(agreed, np.zeros((2, 49, 2)))
+    charged_sums: list[str] = []
+
+    def vector(*_: Any, **__: Any) -> None:
+        charged_sums.extend(charge.query for charge in agreed._ledger.charges())
+        raise PrivacyRefusal("the records cannot be read now")
+
+    monkeypatch.setattr(agreed.computation, "vector", vector)
+    course.take(answered(agreed, course.opening()))
+    while course.stage != "mask":
+        course.take(answered(agreed, course.step()))
+    assert answered(agreed, course.step()).refusal.problem == "the records cannot be read now"
+    assert charged_sums == ["places"]
+
+
+def test_a_new_attempt_ends_the_one_before_it(agreed: Party) -> None:
+    first, second = (classifier_course(agreed, np.zeros((2, 49, 2)), attempt) for attempt in (0, 1))
+    first.take(answered(agreed, first.opening()))
+    assert answered(agreed, second.opening()).WhichOneof("body") == "sum_reply"
+    assert "a new attempt was begun" in answered(agreed, first.step()).refusal.problem
 
 
 @pytest.mark.heavy
