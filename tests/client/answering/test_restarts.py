@@ -38,6 +38,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_protocol.wire.messages import secagg_pb2
 
 pytestmark = pytest.mark.heavy  # hundreds of parties that are killed and begin again
 
@@ -100,6 +101,26 @@ def test_killed_after_any_step_the_sum_is_opened_with_one_charge(tmp_path: Path,
         assert vector_in(again.answer(federated.asked[stage]).reply) in (None, *left)
     assert "not those with which it was first asked" in refusal(again.answer(federated.opening(1)).reply)
     assert len(ledger_of(hospital).entries()) == 4
+
+
+def test_an_attempt_that_a_refusal_ended_stays_ended_after_a_restart(tmp_path: Path) -> None:
+    hospital = Hospital(tmp_path)
+    federated = Federated(tmp_path, hospital.identity, PARTIES["shares"])
+    party = hospital.start()
+    federated.agree(lambda request: party.answer(request).reply)
+
+    def ask(stage: str, request: bytes) -> bytes:
+        if stage != "mask":
+            return party.answer(request).reply
+        other_terms = secagg_pb2.Request.FromString(wire.Request.FromString(federated.asked["share"]).sum_step.payload)
+        other_terms.advertise.threshold = 1
+        refused = federated.step(other_terms.SerializeToString())
+        assert "a second, different request" in refusal(party.answer(refused).reply)
+        reply = hospital.start().answer(request).reply
+        assert "a second, different request" in refusal(reply)
+        return reply
+
+    assert ME not in federated.run(ask).survivors
 
 
 def refusal(reply: bytes) -> str:
