@@ -134,6 +134,20 @@ def test_what_is_left_after_removal_is_the_opened_components_gone(dropped: int, 
     assert np.array_equal(left, expected)
 
 
+def test_component_0_follows_from_its_own_seed_alone() -> None:
+    plan = NoisePlan(500, 12, 5, 1)
+    grid = GridVector(np.zeros(40, dtype=np.int64))
+
+    def component_0(seeds: NoiseSeeds) -> list[int]:
+        noise = add_noise(grid, plan, seeds).values.copy()
+        remove_opened(noise, plan, 0, seeds.root)
+        return noise.tolist()
+
+    first, second = _seeds(1), _seeds(2)
+    assert component_0(NoiseSeeds(first.own, second.root)) == component_0(first)
+    assert component_0(NoiseSeeds(second.own, first.root)) != component_0(first)
+
+
 def test_an_opening_is_bound_to_its_place_and_its_party() -> None:
     plan = NoisePlan(500, 12, 5, 1)
     seeds, other = _seeds(1), _seeds(2)
