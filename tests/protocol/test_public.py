@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.doubles.coded import raises
 from tests.doubles.pace import examples
 from tests.protocol.test_sizes import peak_bytes
-from undersong_common.embedding import publishable, quantise
+from undersong_common.embedding import PUBLIC_GRID, publishable, quantise
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
 from undersong_protocol.wire import public
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -174,6 +174,14 @@ def test_public_embeddings_of_384_coordinates_take_a_sixth_of_float32():
 def test_embeddings_off_the_public_grid_are_not_published():
     with raises(InternalError, "off-grid"):
         encode_embeddings(quantise(_unit_rows(3, 48)), np.zeros(3, dtype=np.int64))
+
+
+@pytest.mark.parametrize("row", [(1.0, 1 / PUBLIC_GRID), (-1.0, -1 / PUBLIC_GRID), (1.0, 1.0)])
+def test_public_embeddings_longer_than_1_are_refused(row):
+    """A vote's distance is exact in float32 only up to that norm."""
+    data = encode_embeddings(np.array([(1.0, 0.0), row], dtype=np.float32), np.zeros(2, dtype=np.int64))
+    with pytest.raises(PeerFault, match="cannot be read"):
+        decode_block(data)
 
 
 def test_embeddings_that_inflate_from_next_to_nothing_are_refused():
