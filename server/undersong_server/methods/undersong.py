@@ -357,7 +357,8 @@ class State:
         if len(self.shares) > 1:
             samples = [self.run.pool.samples[row] for row in self.not_aside()]
             first = int(form.WORDS in self.asked)
-            self.examples = form.voted_examples(self.run, name, [each for each in samples if each.round >= first])
+            formed = [each for each in samples if each.round >= first]
+            self.examples = form.voted_examples(self.run, name, formed or samples)
             return
         correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
         inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]

@@ -169,6 +169,11 @@ def test_labels_with_enough_records_have_their_list_and_others_share_one():
     assert form.labels_apart(np.array([400.0, 10.0]), 4.0, 80).tolist() == [True, False]
 
 
+def test_the_lists_of_many_labels_stay_within_what_a_party_accepts(monkeypatch):
+    monkeypatch.setattr(form, "LARGEST_ORDER", 3)
+    assert listed([False, False, False]).order.shape == (3, 1)
+
+
 def test_lists_are_what_the_statistic_accepts():
     from undersong_protocol.statistics import PublicFacts, PublicInputs
 

@@ -14,7 +14,7 @@ import numpy as np
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics import MetadataHistograms
-from undersong_protocol.statistics.label_words import NOTHING, LabelWords
+from undersong_protocol.statistics.label_words import LARGEST_ORDER, NOTHING, LabelWords
 from undersong_protocol.statistics.terms import words
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
@@ -266,7 +266,7 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
     place: dict[tuple[int, int], int] = {}
     rows = []
     for label in range(labels):
-        mine = first[label] if apart[label] else [n for n in told[label] if n in shared]
+        mine = first[label] if apart[label] else [n for n in told[label] if n in shared][: LARGEST_ORDER // labels]
         group = label if apart[label] else NOTHING
         rows.append([place.setdefault((group, n), len(place)) for n in mine])
     order = np.full((labels, max(1, max(map(len, rows)))), NOTHING)
@@ -325,7 +325,8 @@ def voted_examples(run: RunContext, name: str, samples: Sequence[Sample]) -> lis
     label_of = run.label_numbers(samples)
     of_label = [[samples[row] for row in np.flatnonzero(label_of == label).tolist()] for label in range(labels)]
     drawn = [[own[n] for n in np.sort(rng.permutation(len(own))[: FORM.voted_on])] for own in of_label]
-    inputs, shown = run.publish_samples("candidates", name, [sample for own in drawn for sample in own])
+    candidates = [sample for own in drawn for sample in own][: run.planned(name).dimension]
+    inputs, shown = run.publish_samples("candidates", name, candidates)
     label_of = run.label_numbers(shown)
     correction = hubness_correction(run.embeddings(shown), label_of)
     opened = run.private_sum(name, [inputs, run.publish_numbers("hubness correction", correction)])
