@@ -18,6 +18,7 @@ import ssl
 import sys
 import threading
 import urllib.error
+import zipfile
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -472,6 +473,13 @@ def read_no_package(m, _paths, patched):
         refuses(m._read, SimpleNamespace(name="a plugin", package="a package"))
 
 
+def read_no_evidence(m, paths, _):
+    with zipfile.ZipFile(paths.gone, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("outbox.jsonl", bytes(1000))
+    paths.gone.write_bytes(paths.gone.read_bytes().replace(b"BZh91AY", b"BZh91XX"))
+    refuses(m._checked, None, paths.gone)
+
+
 def offer_texts_beside_a_broken_task(m, paths, patched):
     (paths.folder / "public.csv").write_text("text\nA text.\n")
     with monkey_of(patched) as task:
@@ -552,6 +560,7 @@ ACTS = {
     "client/undersong_client/records/row_filter.py RowFilter.__call__": lambda m, *_: refuses(
         list, m.RowFilter("/no/such/program")((), ())
     ),
+    "client/undersong_client/operations/evidence.py _checked": read_no_evidence,
     "client/undersong_client/records/database.py _url": lambda m, paths, _: refuses(
         m._url, paths.file, str(paths.gone), error=UndersongError
     ),

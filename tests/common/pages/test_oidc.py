@@ -311,7 +311,8 @@ def test_begun_log_ins_of_strangers_do_not_end_another_one(fake):
     assert came_back(honest, fake.led_back(begun)).status_code == 303
 
 
-def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch):
+@pytest.mark.parametrize("passed_s", [601.0, -86400.0])
+def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, monkeypatch, passed_s):
     browser = Browser(fake.site)
     state = led_there(browser.get("/oidc/start"))[1]["state"]
     later = f"9{state}"
@@ -319,7 +320,7 @@ def test_a_begun_log_in_ends_after_a_time_and_its_state_cannot_be_made_up(fake, 
     browser.client.cookies = {cookie: later}
     assert came_back(browser, f"/oidc/return?code=x&state={later}").status_code == 403
     now = time.time()
-    monkeypatch.setattr(time, "time", lambda: now + 601)
+    monkeypatch.setattr(time, "time", lambda: now + passed_s)
     browser.client.cookies = {cookie: state}
     assert came_back(browser, f"/oidc/return?code=x&state={state}").status_code == 403
     assert not fake.asked
