@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -408,12 +409,14 @@ class Requests(Consent):
             people, missing = request.people, set(roles)
             if person is not None:
                 if decision == "approved":  # an approval on another sheet has lapsed
-                    people = tuple(each for each in request.approvals if each.sheet == sheet)
+                    # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
+                    approvals = request.approvals if request.restored_s <= at else ()
+                    people = tuple(each for each in approvals if each.sheet == sheet)
                     check_another(people, person, roles)
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=sheet))
                 missing -= {each.role for each in people}
             if decision == "approved" and missing:
-                decided = replace(request, people=people)
+                decided = replace(request, people=people, restored_s=min(request.restored_s, at))
             else:
                 decided = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
@@ -499,10 +502,13 @@ class Requests(Consent):
                         replace_file(self._folder / beside, files[beside])
                 replace_file(path, files[name])
                 request = _request(path)
+                # An approval that was signed by a clock ahead is from before this moment all the same.
+                approved_s = max((each.at_s for each in request.people), default=0.0)
+                restored_s = max(at, math.nextafter(approved_s, math.inf))
                 replaced = request.replaced or any(
                     each.manifest != request.manifest for each in self.under(request.run)
                 )
-                self._changed(request, always=True, restored_s=at, replaced=replaced)
+                self._changed(request, always=True, restored_s=restored_s, replaced=replaced)
             return len(missing)
 
     def check_words(self, request: Request, stated: str) -> None:

@@ -83,6 +83,28 @@ def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, cons
         consent.check(wanted)
 
 
+@pytest.mark.parametrize(("approved_s", "restored_s"), [(6.0, 7.0), (6.0, 1e9), (1e9, 7.0)])
+def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, approved_s, restored_s):
+    """Also where either time was read while the clock was ahead; who approves later counts at once."""
+    requests = Requests(home)
+    consent.reason_to_wait(manifest())
+
+    def approve(name, role, at):
+        person, request = Person(name, role), requests.find("first")
+        return requests.decide(
+            request, "approved", at=at, figures={"budget": 1}, person=person, roles=ROLES_OF_TWO
+        ).decision
+
+    assert approve("Ada", "privacy officer", approved_s) == "pending"
+    files = requests.saved_files()
+    for name in files:
+        (home.requests / name).unlink()
+    assert requests.bring_back(files, at=restored_s) == 1
+    assert approve("Bert", "IT", 8.0) == "pending"
+    assert approve("Ada", "privacy officer", 9.0) == "approved"
+    consent.check(manifest())
+
+
 def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
     wanted, requests = manifest(), Requests(home)
     for each in (wanted, manifest(wanted.hash.hex())):
@@ -211,6 +233,16 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     consent.reason_to_wait(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
     assert requests.find("first").changes == ()
     assert [each.replaced for each in requests.under("first")] == [True, True, True, False]
+
+
+def test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen(home, consent):
+    requests = Requests(home, clock=lambda: 9.0)
+    consent.reason_to_wait(manifest(epsilon=1.0))
+    requests.previewed(requests.find("first"), {}, at=1e9)
+    consent.reason_to_wait(manifest(epsilon=1.5))
+    requests.previewed(requests.find("first"), {}, at=8.0)
+    requests.reason_to_wait(manifest(epsilon=1.6))
+    assert requests.find("first").changes[0] == "epsilon 1.5 -> 1.6"
 
 
 @pytest.mark.heavy
