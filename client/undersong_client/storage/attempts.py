@@ -14,6 +14,7 @@ from functools import cached_property
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from undersong_client.home import CLOCK_TOLERANCE_S
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Compartment, Store
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
@@ -234,8 +235,12 @@ class Attempts:
                 key = f"attempt/{hash_}/{query}/{number}"
                 compartment.end({}, _replies(key))
                 self._under_way.pop(key, None)
-            elif reason := over(manifest) or (_ABANDONED if self._clock() - at >= ABANDONED_S else ""):
+            elif reason := over(manifest) or ("" if self._may_go_on(at) else _ABANDONED):
                 self.end(attempt, reason)
+
+    def _may_go_on(self, begun_s: float) -> bool:
+        """False for an attempt that was begun too long ago, or, while the clock was wrong, ahead of now."""
+        return -CLOCK_TOLERANCE_S <= self._clock() - begun_s < ABANDONED_S
 
     def forget(self) -> None:
         """Drops all attempts from memory, after a write to the journal has failed."""

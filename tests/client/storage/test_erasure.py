@@ -129,6 +129,11 @@ def abandoned(erased: Erased) -> None:
     erased.party.answer(wire.Request(version=codec.VERSION, introduce=wire.Introduce()).SerializeToString())
 
 
+def begun_while_the_clock_was_ahead(erased: Erased) -> None:
+    erased.hospital.now -= 86400.0
+    erased.restart().look_after()
+
+
 def abandoned_for_another_version(erased: Erased) -> None:
     """Its records take an hour to embed, and somebody interrupts that."""
     store.close(erased.hospital.path / "journal.sqlite")
@@ -152,6 +157,7 @@ ENDINGS: dict[str, Callable[[Erased], None]] = {
         revoked_while_nothing_runs,
         left,
         abandoned,
+        begun_while_the_clock_was_ahead,
         abandoned_for_another_version,
     )
 }
@@ -175,7 +181,9 @@ def test_a_finished_attempt_has_left_no_secret_in_any_file(erased: Erased) -> No
 
 # A vector that left in direct mode cannot be called void.
 CASES = [case for case in product(PARTIES, ENDINGS) if case != ("direct", "voided")]
-KEPT = [case for case in CASES if case[0] == "shares" or case[1] in ("closed", "left")]
+KEPT = [
+    case for case in CASES if case[0] == "shares" or case[1] in ("closed", "left", "begun_while_the_clock_was_ahead")
+]
 
 
 @pytest.mark.parametrize(("erased", "ending"), slow_but(CASES, KEPT), indirect=["erased"])
