@@ -194,7 +194,7 @@ class _OidcLogin:
         begun_here = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
         begun, _, proof = state.rpartition("_")
         ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
-        if not begun_here or not ours or int(begun.partition("_")[0]) < time.time():
+        if not begun_here or not ours or not 0 <= int(begun.partition("_")[0]) - time.time() <= WAITS_S:
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
         if fields.get("error"):
             said = printable(fields["error"], 60)
