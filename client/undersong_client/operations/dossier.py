@@ -1,5 +1,6 @@
 """Writes the dossier of a run for a privacy officer: the approval, what left, its cost, and what is kept how long."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Request, Requests
-from undersong_client.home import PartyHome
+from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.storage.outbox import Entry
 from undersong_common.printable import counted, printable, shell_word
@@ -146,7 +147,9 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
 
 def _joined_ids(home: PartyHome, request: Request) -> tuple[str, ...]:
     """A sentence for a run before ids of one patient were joined: its guarantee was of each id."""
-    later = [entry for entry in home.settings.joined_ids if entry["at_s"] > request.received_s]
+    # A time ahead of now was read while the clock was wrong: such a run may have been before any of them.
+    received_s = request.received_s if request.received_s <= time.time() + CLOCK_TOLERANCE_S else 0.0
+    later = [entry for entry in home.settings.joined_ids if entry["at_s"] > received_s]
     if not later:
         return ()
     ids, patients = (sum(entry[name] for entry in later) for name in ("ids", "patients"))

@@ -5,6 +5,7 @@ import csv
 import json
 import sqlite3
 import tempfile
+import time
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
@@ -278,9 +279,10 @@ def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
     said = command("data", "refresh", "--home", party)
     assert "4 ids of the version before have become 2 patients" in said
     assert home.ledger.read_bytes().startswith(ledger)
-    before, after = (SimpleNamespace(received_s=at) for at in (0.0, 1e12))
+    before, after, ahead = (SimpleNamespace(received_s=at) for at in (0.0, time.time(), 1e12))
     (sentence,) = dossier._joined_ids(home, before)
     assert "4 ids of its data set became 2 patients: such a patient has paid for each of its ids" in sentence
+    assert dossier._joined_ids(home, ahead) == (sentence,)  # a wrong clock's time says nothing about the order
     assert dossier._joined_ids(home, after) == ()
     assert "ids of the version before" not in command("data", "refresh", "--home", party)
 
