@@ -1,6 +1,7 @@
 """The rule of two people at a terminal, and the one function that tells what a changed policy loosens."""
 
 import json
+import time
 from dataclasses import fields, replace
 
 import pytest
@@ -10,12 +11,12 @@ from hypothesis import strategies as st
 from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
-from undersong_client.consent import policy
+from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Requests
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision, check_another
 from undersong_client.consent.policy import HospitalPolicy, changed, loosened
 from undersong_client.consent.two_people import check_one_of_two, give_duty
-from undersong_client.home import PartyHome
+from undersong_client.home import PartyHome, PartySettings
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.store import FILE_NAME, AuditLog
@@ -138,6 +139,20 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     assert json.loads(typed(30001, "policy", "show", "--json"))["two_people"]
     typed(30002, *loosen)
     assert not json.loads(typed(30001, "policy", "show", "--json"))["two_people"]
+
+
+def test_a_wish_that_lies_ahead_of_now_is_none(tmp_path, monkeypatch):
+    home = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
+    before = replace(POLICY, two_people=True)
+    after, person = replace(before, run_epsilon=1.5), Person("Ada", "IT", log_in="terminal")
+    monkeypatch.setattr(two_people, "check_one_of_two", lambda *_: None)
+    with pytest.raises(two_people.WaitsForSecondPerson):
+        two_people.check_loosening(home, before, after, person)
+    now = time.time()
+    assert two_people.pending_wish(home).person == person
+    for passed_s in (-3600.0, 86401.0):
+        monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now + passed_s)
+        assert two_people.pending_wish(home) is None
 
 
 @pytest.mark.heavy

@@ -1,7 +1,8 @@
-"""Every time that a database stores, what becomes of it where it lies ahead of now, and the test of that."""
+"""Every time that a database or a file stores, what becomes of it where it lies ahead of now, and the test of that."""
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -44,6 +45,127 @@ STORED_TIMES = {
 }
 NO_TIMES = {"epsilon_left"}
 
+APPROVALS = "client/undersong_client/consent/approvals.py"
+RESTORED = "tests/client/consent/test_approvals.py::test_half_an_approval_from_before_a_restoration_counts_never"
+SEEN_LAST = "tests/client/consent/test_approvals.py::test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen"
+TRUST = (
+    "tests/federation/test_clocks_and_versions.py::test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause"
+)
+RETENTION = "tests/client/link/test_daemon.py::test_the_last_day_of_a_data_set_ends_the_daemon"
+SERVER = (
+    "tests/server/coordinator/test_certificates_ahead.py::test_a_server_certificate_that_is_not_yet_valid_is_issued"
+)
+ABANDONED = "tests/client/storage/test_erasure.py::test_an_attempt_that_ends_otherwise_leaves_none_either"
+FOLDER = "server/undersong_server/runs/folder.py"
+# (file, field of a class, key of a JSON object or of a chain's entry, or end of a certificate): as above. JSON and TOML
+# files, the journal's JSON values and X.509 certificates hold them.
+TIMES_IN_FILES = {
+    (APPROVALS, "Request.received_s"): (
+        "the run counts as older than every joining of ids",
+        "tests/client/records/test_one_patient.py::test_ids_that_become_one_patient_are_counted_and_stay_paid",
+    ),
+    (APPROVALS, "Request.decided_s"): ("the plan counts as not seen", SEEN_LAST),
+    (APPROVALS, "Request.previewed_s"): ("the plan counts as not seen", SEEN_LAST),
+    (APPROVALS, "Request.restored_s"): ("nobody has approved since", RESTORED),
+    (APPROVALS, "Request.ended_s"): ("a run ends at any time", SHOWN),
+    (APPROVALS, "Request.suspended_s"): ("a run is suspended at any time", SHOWN),
+    ("client/undersong_client/consent/people.py", "PersonalDecision.at_s"): (
+        "the approval was before the restoration",
+        RESTORED,
+    ),
+    ("client/undersong_client/consent/trust.py", "not_valid_before_utc"): ("the clock is named as the cause", TRUST),
+    ("client/undersong_client/consent/trust.py", "not_valid_after_utc"): ("its beginning lies ahead too", TRUST),
+    ("client/undersong_client/consent/two_people.py", "Wish.at_s"): (
+        "nobody has wished it",
+        "tests/client/consent/test_two_people.py::test_a_wish_that_lies_ahead_of_now_is_none",
+    ),
+    ("client/undersong_client/consent/two_people.py", "at_s"): ("the wish's, above", SHOWN),
+    ("client/undersong_client/home.py", "PartySettings.keep_until"): ("a day that a person names", RETENTION),
+    ("client/undersong_client/home.py", "written_s"): ("shown", SHOWN),
+    ("client/undersong_client/link/daemon.py", "answered_s"): ("shown", SHOWN),
+    ("client/undersong_client/link/daemon.py", "at_s"): ("shown", SHOWN),
+    ("client/undersong_client/link/daemon.py", "since_s"): ("shown", SHOWN),
+    ("client/undersong_client/link/daemon.py", "written_s"): ("shown: a lock tells whether the daemon runs", SHOWN),
+    ("client/undersong_client/operations/data.py", "at_s"): ("the joining counts as later than the run", SHOWN),
+    ("client/undersong_client/operations/evidence.py", "saved_s"): ("shown", SHOWN),
+    ("client/undersong_client/records/snapshot.py", "Facts.read_s"): ("shown", SHOWN),
+    ("client/undersong_client/storage/attempts.py", "_Begun.at"): ("the attempt was abandoned", ABANDONED),
+    ("client/undersong_client/storage/datasets.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
+    ("common/undersong_common/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
+    ("common/undersong_common/pages/stream.py", "at"): ("no file holds it", SHOWN),
+    (PAGES, "append(at)"): ("shown: the chain orders entries", SHOWN),
+    ("common/undersong_common/privacy/ledger.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
+    ("protocol/undersong_protocol/agreement/enrolment.py", "Package.expires_s"): (
+        "the coordinator remembers when it invited",
+        AHEAD,
+    ),
+    ("server/undersong_server/authority.py", "not_valid_before"): ("it is issued anew", SERVER),
+    ("server/undersong_server/authority.py", "not_valid_before_utc"): ("it is issued anew", SERVER),
+    ("server/undersong_server/authority.py", "not_valid_after"): ("its beginning lies ahead too", SERVER),
+    ("server/undersong_server/authority.py", "not_valid_after_utc"): ("its beginning lies ahead too", SERVER),
+    ("server/undersong_server/coordinator/home.py", "Serving.since"): ("shown: a lock tells who serves", SHOWN),
+    ("server/undersong_server/operations/coordinator.py", "made_at"): ("shown", SHOWN),
+    (FOLDER, "Awaited.goes_on_at"): ("shown", SHOWN),
+    (FOLDER, "Awaited.since"): ("shown", SHOWN),
+    (FOLDER, "RunStatus.at"): ("it orders a list", SHOWN),
+    (FOLDER, "RunStatus.since"): ("shown", SHOWN),
+    (FOLDER, "at"): ("shown", SHOWN),
+    ("client/undersong_client/answering/party.py", "epoch/"): (
+        "it is forgotten",
+        "tests/client/answering/test_epochs.py::test_an_epoch_heard_while_the_clock_was_ahead_is_forgotten",
+    ),
+}
+# Lasts, settings of lasts, and times that only the memory, a notice, a log line or an answer holds.
+NOT_IN_FILES = {
+    *("Ended.reconnect_after_s", "Answer.first_rung_s", "Deferral.first_rung_s", "first_rung_s", "Backoff.first_s"),
+    *("Backoff.largest_s", "Backoff.refused_s", "PlannedSum.first_rung_s", "SumRequest.first_rung_s", "Waiting.left_s"),
+    *("RunOptions.patience_s", "FlowerRunSettings.patience_s", "Speed.busy_s", "Speed.latency_s", "time_s", "s"),
+    *("BatchSettings.deadline_s", "BatchSettings.max_wait_s", "BatchSettings.patience_s", "BatchSettings.poll_s"),
+    *("BatchSettings.timeout_s", "EndpointSettings.batch_poll_s", "EndpointSettings.deadline_s", "Planned.patience_s"),
+    *("EndpointSettings.max_wait_s", "EndpointSettings.timeout_s", "Verdict.pause_s", "_Patience.begun_s"),
+    *("_Patience.busy_since_s", "_Asked.since", "keep_until", "certificate_until", "Installed.until", "date", "time"),
+    *("Membership.valid_until", "_Deletion.at_s", "Entry.at", "OwnFigures.read_s", "Notice.at_s", "Account.created_at"),
+    *("Session.created_at", "Session.seen_at", "Token.created_at", "Token.expires_at", "Token.used_at", "let_in_at"),
+    *(
+        "AuditEntry.at",
+        "Download.until",
+        "created_at",
+        "Presence.since",
+        "Party.certificate_expires_at",
+        "OpenedSum.at",
+    ),
+    *("Party.enrolled_at", "Party.invited_at", "Party.revoked_at", "Backup.made_at", "Invitation.expires_at"),
+    *("CoordinatorFacts.certificate_expires_at", "Issued.expires_at", "Moment.at"),
+}
+NAME = re.compile(r"(^|_)(at|s|since|until|expires|epoch|time|date|day)$")
+
+
+def names_of_times(tree):
+    """Names like times: fields of classes, keys of JSON objects and of chains' entries, ends of certificates."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = (part.target.id for part in node.body if isinstance(part, ast.AnnAssign))
+            yield from (f"{node.name}.{name}" for name in fields if NAME.search(name))
+        elif isinstance(node, ast.Dict):
+            keys = (key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str))
+            yield from filter(NAME.search, keys)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and "append" in node.func.attr:
+            yield from (f"append({key.arg})" for key in node.keywords if key.arg and NAME.search(key.arg))
+        elif isinstance(node, ast.Attribute) and node.attr.startswith("not_valid"):
+            yield node.attr
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
+            yield from {"epoch/"} & {node.values[0].value}
+
+
+def times_in_files():
+    """(file, name) of each name that may be a time's, without those that no file holds."""
+    return {
+        (path.relative_to(ROOT).as_posix(), name)
+        for room in ("client", "common", "protocol", "server")
+        for path in (ROOT / room).rglob("*.py")
+        for name in set(names_of_times(ast.parse(path.read_text(encoding="utf-8")))) - NOT_IN_FILES
+    }
+
 
 def declared_times():
     """(file, table, column) of each column of the kind REAL, in which times are stored."""
@@ -59,9 +181,12 @@ def declared_times():
 
 def test_every_stored_time_has_a_rule_for_what_lies_ahead_of_now():
     assert declared_times() == set(STORED_TIMES)
+    assert times_in_files() == set(TIMES_IN_FILES)
 
 
-@pytest.mark.parametrize("test", sorted({test for _, test in STORED_TIMES.values() if test}))
+@pytest.mark.parametrize(
+    "test", sorted({test for _, test in (STORED_TIMES | TIMES_IN_FILES).values() if test != SHOWN})
+)
 def test_a_rule_for_what_lies_ahead_of_now_has_its_test(test):
     path, _, name = test.partition("::")
     assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")
