@@ -72,7 +72,7 @@ def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInp
     """Computes each record's row separately; a record at which the statistic raises any error gets a zero row."""
     nothing = sp.csr_array((1, statistic.dimension))
 
-    def row(place: int) -> sp.csr_array[Any]:
+    def row(place: int) -> "sp.csr_array[Any]":
         one: Any = _One(records, place)
         try:
             found = sp.csr_array(statistic.rows(one, public, {}).take(np.zeros(1, dtype=np.int64)))

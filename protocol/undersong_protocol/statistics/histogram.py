@@ -8,7 +8,6 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
@@ -27,6 +26,7 @@ from undersong_protocol.statistics.interface import (
     Between,
     LabelCount,
     LabelledEmbeddings,
+    Matrix,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -368,7 +368,7 @@ class AttributeMarginals(Statistic, question="counts"):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         embeddings, labels = records.embeddings, records.labels
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             taken = {name: [column[row] for row in asked] for name, column in records.columns.items()}
             values = np.stack(self._values(embeddings[asked], labels[asked], taken, public), axis=1)
             first = np.cumsum((0, *self.sizes[:-1]))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
@@ -18,6 +17,7 @@ from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.inputs import WHOLE_NUMBERS, check_names, check_task_labels, labels_within
 from undersong_protocol.statistics.interface import (
     Between,
+    Matrix,
     PublicFacts,
     PublicInputs,
     RecordView,
@@ -121,7 +121,7 @@ class LabelWords(Statistic, question="counts"):
         ranks, order = _ranks(public), public.numbers_of("order").astype(np.int64)
         texts, labels = records.texts, labels_within(records.labels, self.labels)
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             columns = np.full((len(asked), self.most), NOTHING)
             for row, record in enumerate(asked):
                 if (label := labels[record]) >= 0:

@@ -37,6 +37,7 @@ from undersong_protocol.statistics.inputs import (
 from undersong_protocol.statistics.interface import (
     Between,
     LabelCount,
+    Matrix,
     Number,
     PublicFacts,
     PublicInputs,
@@ -202,7 +203,7 @@ class TermHistogram(Statistic, question="counts"):
         terms = matcher(tuple(public.texts_of("vocabulary")))
         texts = records.texts
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             found = [self._of(terms, texts[row]) for row in asked]
             starts = np.cumsum([0, *(len(one) for one in found)])
             columns = np.array([term for one in found for term in one], dtype=np.int64)
@@ -385,7 +386,7 @@ class FourierFeatures(Statistic, question="directions"):
         )
         features = self._averages(vectors) if self.averaged else self._sequences(vectors)
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             rows = taking[asked]
             found = [terms.of(texts[row], most) for row in rows]
             return in_blocks(features(found), labels[rows], self.dimension)

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_protocol.statistics.examples import Chooser, Inputs
@@ -23,6 +22,7 @@ from undersong_protocol.statistics.interface import (
     Between,
     LabelCount,
     LabelledEmbeddings,
+    Matrix,
     Number,
     PublicFacts,
     PublicInputs,
@@ -118,7 +118,7 @@ class TopQVotes(Statistic, question="nearest"):
         kinds = 2 if self.furthest else 1
         weights = np.tile(2.0 ** -np.arange(self.q), kinds)
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             chosen = [compared.near[asked]]
             if self.furthest:
                 far = compared.far[asked]
@@ -280,7 +280,7 @@ class EqualVotes(Statistic, question="nearest"):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         near = nearest(records.embeddings, records.labels if self.labels else None, public, self.q)
 
-        def compute(asked: Int64) -> sp.csr_array[Any]:
+        def compute(asked: Int64) -> Matrix:
             return at_columns(near[asked], np.ones(self.q), self.dimension)
 
         return Rows(compute, records.units, width=self.q)
