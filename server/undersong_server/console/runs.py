@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +17,17 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import comparison, coordinator, drafts, enrolment, overview, releases, runs, tasks
+from undersong_server.operations import (
+    comparison,
+    coordinator,
+    drafts,
+    enrolment,
+    form_faults,
+    overview,
+    releases,
+    runs,
+    tasks,
+)
 from undersong_server.report.html import epsilon_chart, shares_chart
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
@@ -72,7 +81,6 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
     "put-away": (runs.put_away, "Put away: Home does not list it any more. It can still be resumed."),
 }
 TEXTS_SHOWN = 12
-WHERE = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -182,35 +190,36 @@ class RunScreens:
         Args:
             checked: shows the faults of empty fields, too.
         """
-        planned, faults, general = None, dict(draft.missing), []
+        planned, faults = None, dict(draft.missing)
+        general: list[str] = []
         try:
             planned = runs.preview(self._home, draft.data, Path(draft.folder), draft.parties, check=self._limits(draft))
         except ConfigurationError as error:
-            faults |= error.places
-            general = [] if error.places else [f"{error.problem}; {error.remedy}"]
-        fields = {each.path: each for section in draft.sections for each in section.fields}
-        places = [*fields, *(section.path for section in draft.sections)]
+            faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
+        sections = draft.sections
+        fields = {each.path: each for section in sections for each in section.fields}
         beside: dict[str, list[str]] = {}
         todo: dict[str, str] = {}
         for place, words in faults.items():
-            problem = WHERE.sub(r"\1", words).replace(", without quotes", "")  # which only a file has
-            found = max((each for each in places if f"{place}.".startswith(f"{each}.")), key=len, default="")
-            if found in fields and not fields[found].text:
-                todo[found] = fields[found].words
-            if not found:
-                general.append(words)
-            elif checked or found not in todo:
-                beside.setdefault(found, []).append(problem)
+            places = form_faults.fault_places(sections, place, words)
+            if not places:
+                general.append(form_faults.form_words(sections, words))
+            elif len(places) == 1 and places[0] in fields and not fields[places[0]].text:
+                todo[places[0]] = fields[places[0]].words
+            for found in places:
+                if checked or found not in todo:
+                    beside.setdefault(found, []).append(form_faults.form_words(sections, words))
         return {
             "draft": draft,
             "planned": planned,
             "beside": beside,
             "todo": todo,
             "general": general,
-            "words": {each.path: each.title.capitalize() for each in draft.sections}
+            "words": {form_faults.PARTIES: "Hospitals"}
+            | {each.path: each.title.capitalize() for each in sections}
             | {
                 each.path: each.words + (f" ({section.fields[0].text})" if section.kind else "")
-                for section in draft.sections
+                for section in sections
                 for each in section.fields
             },
             "caps": _caps(draft.data),

@@ -201,7 +201,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
     if options.cells >= options.population:
         raise ConfigurationError(
-            f"method.cells = {options.cells} for {options.population} texts that are voted on",
+            f"method.cells is {options.cells}, and method.samples gives {options.population} texts to each vote",
             "give fewer cells than texts, or 0 for votes in one level",
         )
     if options.cells:

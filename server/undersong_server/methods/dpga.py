@@ -187,7 +187,7 @@ class Options(StatedOptions):
             raise ConfigurationError(
                 f"method.samples is {self.samples}: too few calls for {asked} answers with keywords and"
                 f" {self.rounds} rounds of two texts",
-                f"give at least {asked + math.ceil(2 * texts)}, or fewer rounds",
+                f"give at least {asked + math.ceil(2 * texts)}, or fewer method.rounds",
             )
         elite = -(-population * self.elite // self.population)
         return Sizes(population, min(elite, population - 1), asked)

@@ -450,7 +450,14 @@ def _sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
                 model = kinds.load(str(table.get("kind"))) if name == "generators" else AttributeSection
                 yield _section(name, model, table, f"{name}.{number}")
             continue
-        yield _section(name, cast("type[BaseModel]", info.annotation), data.get(name, {}), name, _preset(data, name))
+        section, names = cast("type[BaseModel]", info.annotation), _generator_names(data)
+        yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=names)
+
+
+def _generator_names(data: Mapping[str, Any]) -> list[str]:
+    """Names of the generators of a draft, in which not all may have one."""
+    names = (str(table.get("name", "")) for table in data.get("generators", ()))
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -463,7 +470,13 @@ def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
 
 
 def _section(
-    name: str, model: type[BaseModel], data: Mapping[str, Any], at: str, defaults: Mapping[str, Any] = {}
+    name: str,
+    model: type[BaseModel],
+    data: Mapping[str, Any],
+    at: str,
+    defaults: Mapping[str, Any] = {},
+    *,
+    generators: Sequence[str] = (),
 ) -> FormSection:
     said, known, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
     if name == "method" and data.get("name") in methods.names():
@@ -484,6 +497,8 @@ def _section(
         value = data.get(key)
         asked = path in REQUIRED or info.is_required()
         first = asked or key in data or (key in order and control != "labels")
+        if key.endswith("_generator") and generators:
+            control, choices = "choice", tuple(generators)
         if control == "choice" and not default:
             choices = ("", *choices)
         fields.append(

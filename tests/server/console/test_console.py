@@ -270,6 +270,10 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
         True,
         False,
     )
+    both = {**typed, "key privacy.epsilon": "4", "key privacy.noise_multiplier": "2", "key task.words": ["", ""]}
+    shown = console.get(console.led(console.post(address, both))).text
+    assert {"privacy-epsilon", "privacy-noise_multiplier"} == wrong(shown).keys()
+    assert shown.count('aria-invalid="true"') == 2
     before = len(list_runs(home))
     assert console.led(console.post(address, {**typed, "do": "plan"})) == f"{address}?checked=yes"
     assert len(list_runs(home)) == before

@@ -1,0 +1,68 @@
+"""Faults of a task, each at every field of the form that its rule concerns, as a person at the form reads them."""
+
+import re
+from collections.abc import Iterator, Sequence
+
+from undersong_server.operations.drafts import FormSection, TaskField
+
+PARTIES = "parties"  # the form's choice of hospitals, which sets federation.parties
+_BEFORE_KEY = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says
+_TABLE = re.compile(r"\bgenerators(?:\[(\d+)\]|\.(\d+))")
+
+
+def fault_places(sections: Sequence[FormSection], place: str, words: str) -> list[str]:
+    """Returns the paths of the fields, or else of the section, at which a fault stands; [] if the form has no place.
+
+    A rule of one key stands at its field. A rule of a section or of the whole task stands at each field whose key its
+    words name.
+
+    Args:
+        place: path of the key or section at fault, such as "privacy"; "" where the error names none.
+    """
+    fields = {field.path for section in sections for field in section.fields}
+    known = [*fields, *(section.path for section in sections)]
+    nearest = max((path for path in known if f"{place}.".startswith(f"{path}.")), key=len, default="")
+    if nearest in fields:
+        return [nearest]
+    named = list(dict.fromkeys(_named(sections, nearest, words)))
+    return named or ([nearest] if nearest else [])
+
+
+def _named(sections: Sequence[FormSection], nearest: str, words: str) -> Iterator[str]:
+    header = re.match(r"\[(\w+)\]", words)
+    for section in sections:
+        of_rule = section.path == nearest or (header is not None and header[1] == section.title)
+        for field in section.fields:
+            key = field.path.rpartition(".")[2]
+            if _holds(words, f"{section.title}.{key}") or (of_rule and _holds(words, key)):
+                yield field.path
+        if section.kind and section.fields and _holds(words, f"generator {section.fields[0].text}"):
+            yield section.path
+    if _holds(words, "federation.parties") or (header is not None and header[1] == "federation"):
+        yield PARTIES
+    yield from (field.path for field in _of_same_value(sections, words))
+
+
+def _of_same_value(sections: Sequence[FormSection], words: str) -> Iterator[TaskField]:
+    """The fields of several tables, such as [[generators]], that have the same value of a key which the words name."""
+    table = re.search(r"\[\[(\w+)\]\]", words)
+    tables = [section for section in sections if table is not None and section.title == table[1]]
+    fields = [field for section in tables for field in section.fields if _holds(words, field.path.rpartition(".")[2])]
+    for field in fields:
+        if sum(field.text == other.text for other in fields) > 1:
+            yield field
+
+
+def _holds(words: str, key: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", words) is not None
+
+
+def form_words(sections: Sequence[FormSection], words: str) -> str:
+    """Returns a fault's words for its fields: without the key that the field says, each generator by its name."""
+    names = {section.path.partition(".")[2]: section.fields[0].text for section in sections if section.kind}
+
+    def name(found: re.Match[str]) -> str:
+        return names.get(found[1] or found[2]) or found[0]
+
+    shown = _BEFORE_KEY.sub(r"\1", words).replace(", without quotes", "")  # quotes are a file's
+    return _TABLE.sub(name, shown)
