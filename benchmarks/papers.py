@@ -129,7 +129,7 @@ class Papers:
         if test.labels is None:
             found = next_token.accuracy(corpus.texts, test.texts, folder=self._causal, seed=seed)
             return {"rows": len(corpus), "next_token": found}
-        embeddings, labels = bench._embed(corpus.texts), corpus.labels or ()
+        embeddings, labels = bench._embed_public(corpus.texts), corpus.labels or ()
         judged = panel.judge(
             panel.Labelled(corpus.texts, labels, embeddings), panel.Labelled(test.texts, test.labels, real), seed=seed
         )
@@ -142,7 +142,7 @@ class Papers:
             records = bench.made(_cell({**row, **place}, seed)).corpus
             assert records is not None  # private-only trains on the records themselves
             client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
-            own = bench._embed([records.texts[at] for at in client])
+            own = bench._embed_public([records.texts[at] for at in client])
             adapted = task_model.adapt(embeddings, labels, own, seed=seed, head="three-layer")
             figures["adapted"] = score(test.labels, task_model.predict(adapted, real)).accuracy
         return figures
@@ -154,20 +154,22 @@ class Papers:
         assert made.corpus is not None  # of a method that writes
         drawn = _drawn(made.records["sequences"][0][1])
         own = sequences_of(test, drawn, every=True)
-        sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed(own.texts), own)}
+        sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed_public(own.texts), own)}
         found: dict[str, list[float]] = {name: [] for name in sides}
         for seed in range(times):
             for name, (table, embeddings, truth) in sides.items():
                 labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
-                layers = task_model.train(bench._embed(table.texts), labels, head="three-layer", seed=seed)
+                layers = task_model.train(bench._embed_public(table.texts), labels, head="three-layer", seed=seed)
                 found[name].append(score(truth.labels or (), task_model.predict(layers, embeddings)).accuracy)
         return found
 
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
         drawn = _drawn(rows)
-        model = task_model.train(bench._embed(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
+        model = task_model.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
         own = sequences_of(test, drawn, every=True)  # test records are turned into sequences too (B.2.2)
-        return {"sequences": score(own.labels or (), task_model.predict(model, bench._embed(own.texts))).accuracy}
+        return {
+            "sequences": score(own.labels or (), task_model.predict(model, bench._embed_public(own.texts))).accuracy
+        }
 
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:

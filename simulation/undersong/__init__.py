@@ -57,11 +57,11 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = importlib.import_module(_MODULES[name])
-    found = getattr(module, name)
+    attribute = getattr(module, name)
     if name in _FUNCTIONS:
-        found = module.public(found)
-    globals()[name] = found
-    return found
+        attribute = module.public(attribute)
+    globals()[name] = attribute
+    return attribute
 
 
 def __dir__() -> list[str]:

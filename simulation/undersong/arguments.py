@@ -41,10 +41,10 @@ def checked(function: _Function) -> _Function:
     """
 
     @functools.wraps(function)
-    def called(*given: Any, **named: Any) -> Any:
-        signature, hints = inspect.signature(function), _hints(function)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        signature, hints = inspect.signature(function), _resolve_hints(function)
         try:
-            bound = signature.bind(*given, **named)
+            bound = signature.bind(*arguments, **keywords)
         except TypeError as error:
             raise ConfigurationError(f"us.{function.__name__}: {error}", "see its help()", code=CODE) from None
         kinds = {name: signature.parameters[name].kind for name in hints}
@@ -54,72 +54,82 @@ def checked(function: _Function) -> _Function:
             if kind is inspect.Parameter.VAR_POSITIONAL
         }
         free = inspect.Parameter.VAR_KEYWORD  # these are checked where it is known what takes them
-        known = {name: _plain(bound.arguments[name]) for name in bound.arguments if kinds.get(name, free) is not free}
-        ConfigurationError.raise_together(_faults(known, hints), code=CODE)
-        bound.arguments |= known
+        plain_arguments = {
+            name: _to_plain(bound.arguments[name]) for name in bound.arguments if kinds.get(name, free) is not free
+        }
+        ConfigurationError.raise_together(_find_faults(plain_arguments, hints), code=CODE)
+        bound.arguments |= plain_arguments
         with extras.named():
             return function(*bound.args, **bound.kwargs)
 
     return cast("_Function", called)
 
 
-def check_options(given: Mapping[str, Any], options: type) -> dict[str, Any]:
-    """Checks ``given`` as fields of the dataclass ``options``; returns them in Python's own types.
+def check_options(arguments: Mapping[str, Any], options: type) -> dict[str, Any]:
+    """Checks ``arguments`` as fields of the dataclass ``options``; returns them in Python's own types.
 
     Raises ConfigurationError that names every field that is unknown or of a wrong type.
     """
-    hints = _hints(options)
-    for name in given.keys() - hints:
+    hints = _resolve_hints(options)
+    for name in arguments.keys() - hints:
         raise ConfigurationError(f"there is no argument {name!r}", nearest(name, hints), code="unknown-argument")
-    known = {name: _plain(value) for name, value in given.items()}
-    ConfigurationError.raise_together(_faults(known, hints), code=CODE)
-    return known
+    plain_arguments = {name: _to_plain(value) for name, value in arguments.items()}
+    ConfigurationError.raise_together(_find_faults(plain_arguments, hints), code=CODE)
+    return plain_arguments
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """Numbers and arrays of numpy as Python's own; ranges, iterators and sets as lists, sets sorted."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Set):
-        value = sorted(sorted(value, key=str), key=lambda each: each if isinstance(each, int | float) else 0)
+        by_text = sorted(value, key=str)
+        value = sorted(by_text, key=lambda element: element if isinstance(element, int | float) else 0)
     if isinstance(value, list | tuple | range | Iterator):
-        parts = [_plain(each) for each in value]
+        parts = [_to_plain(element) for element in value]
         return tuple(parts) if isinstance(value, tuple) else parts
     return value
 
 
-def _hints(declared: Any) -> dict[str, Any]:
+def _resolve_hints(annotated: Any) -> dict[str, Any]:
     frame = getattr(sys.modules.get("pandas"), "DataFrame", Path)  # pandas is loaded where there is a DataFrame
-    hints = get_type_hints(declared, localns={"Frame": frame}, include_extras=True)
+    hints = get_type_hints(annotated, localns={"Frame": frame}, include_extras=True)
     return {name: hint for name, hint in hints.items() if name != "return"}
 
 
-def _faults(given: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_faults(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(problem, remedy) of each unfit argument. A value is shown if it is a number; another may be private."""
-    for name, value in given.items():
-        shown = f" ({value!r})" if isinstance(value, int | float) else ""
-        words = _misfit(hints[name], value)
-        options = (each for each in getattr(hints[name], "__metadata__", ()) if isinstance(each, Option))
+    for name, value in arguments.items():
+        number_shown = f" ({value!r})" if isinstance(value, int | float) else ""
+        words = _describe_misfit(hints[name], value)
+        options = (
+            annotation for annotation in getattr(hints[name], "__metadata__", ()) if isinstance(annotation, Option)
+        )
         least = next(options, Option()).get("min")
         if words is not None:
-            yield f"{name}= {words[0]}{shown}", f"{name}=: {words[1]}"
+            yield f"{name}= {words[0]}{number_shown}", f"{name}=: {words[1]}"
         elif least is not None and isinstance(value, int | float) and value < least:
-            yield f"{name}= is below {least}{shown}", f"{name}=: choose {least} or more"
+            yield f"{name}= is below {least}{number_shown}", f"{name}=: choose {least} or more"
 
 
-def _misfit(hint: Any, value: Any) -> tuple[str, str] | None:
+def _describe_misfit(hint: Any, value: Any) -> tuple[str, str] | None:
     """Problem and remedy of a value that is not of a type, or None. A text and a frame stand for a file's path too."""
     adapter = TypeAdapter(tuple[hint], config=_STRICT)  # a dataclass takes no config itself
-    found: tuple[str, str] | None = None
-    for one in (value, Path(value) if isinstance(value, str) else Path() if is_frame(value) else value):
+    misfit: tuple[str, str] | None = None
+    candidates = [value]
+    if isinstance(value, str):
+        candidates.append(Path(value))
+    elif is_frame(value):
+        candidates.append(Path())
+    for candidate in candidates:
         try:
-            adapter.validate_python((one,))
+            adapter.validate_python((candidate,))
         except ValidationError as error:
             problem, remedy = in_words(error.errors(include_url=False)[0])
-            found = found or (problem or f"is a {type(value).__name__}", remedy or "see its help()")
+            misfit = misfit or (problem or f"is a {type(value).__name__}", remedy or "see its help()")
         else:
             return None
-    return found
+    return misfit
 
 
 def is_frame(value: object) -> bool:
@@ -127,30 +137,30 @@ def is_frame(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "pandas"
 
 
-def selected(frame: Frame, columns: Sequence[str], what: str) -> Frame:
+def selected(frame: Frame, columns: Sequence[str], frame_name: str) -> Frame:
     """Returns those columns of a frame. Raises ConfigurationError for one that is missing or stands twice."""
     names = [str(name) for name in frame.columns]
-    check_names(names, columns, what)
+    check_names(names, columns, frame_name)
     for column in columns:
         if column not in frame.columns:
-            raise absent_column(what, {column: ""}, names)
+            raise absent_column(frame_name, {column: ""}, names)
     return frame[list(dict.fromkeys(columns))]
 
 
-def with_patient_ids(frame: Frame, user: str | None, what: str) -> Frame:
+def with_patient_ids(frame: Frame, user: str | None, frame_name: str) -> Frame:
     """Returns the frame with the ids of its patients as text, so that every reader of it joins the same rows.
 
-    Raises ConfigurationError for a row without an id; it names the frame (by ``what``), the row and the remedy.
+    Raises ConfigurationError for a row without an id; it names the frame (by ``frame_name``), the row and the remedy.
     """
     if user is None:
         return frame
     ids = []
     for number, value in enumerate(frame[user].tolist(), start=1):
-        row = Row(f"{what}: row {number}", {user: value})
+        row = Row(f"{frame_name}: row {number}", {user: value})
         ids.append(read_user(row, user).text)
-    named = frame.copy()
-    named[user] = ids
-    return named
+    frame_with_ids = frame.copy()
+    frame_with_ids[user] = ids
+    return frame_with_ids
 
 
 def to_jsonl(frame: Frame) -> str:
@@ -159,20 +169,21 @@ def to_jsonl(frame: Frame) -> str:
     Raises ConfigurationError for a value that JSON cannot hold.
     """
     try:
-        written: str = frame.to_json(orient="records", lines=True, force_ascii=False)
+        lines: str = frame.to_json(orient="records", lines=True, force_ascii=False)
     except Exception:  # noqa: BLE001 - whatever pandas raises may hold a value
         raise ConfigurationError(
             "a frame holds a value that cannot be written as JSON",
             "turn its columns into text, for example by .astype(str)",
             code="argument",
         ) from None
-    return written if not written or written.endswith("\n") else written + "\n"
+    return lines if not lines or lines.endswith("\n") else lines + "\n"
 
 
-def to_table(source: "FrameOrPath | None", text: str, label: str | None, what: str) -> Table | Path | None:
+def to_table(source: "FrameOrPath | None", text: str, label: str | None, frame_name: str) -> Table | Path | None:
     """Returns a frame's texts and labels as a table; a path as it is; None for None.
 
-    Raises ConfigurationError for data that cannot be used; it names the frame (by ``what``), the row and the remedy.
+    Raises ConfigurationError for data that cannot be used; it names the frame by ``frame_name``, the row and
+    the remedy.
     """
     if source is None:
         return None
@@ -180,14 +191,16 @@ def to_table(source: "FrameOrPath | None", text: str, label: str | None, what: s
         return Path(source)
     if not is_frame(source):
         raise ConfigurationError(
-            f"{what}= is a {type(source).__name__}", f"give a DataFrame or a file as {what}=", code="argument"
+            f"{frame_name}= is a {type(source).__name__}",
+            f"give a DataFrame or a file as {frame_name}=",
+            code="argument",
         )
-    return rows_of(selected(source, [text, *([label] if label else [])], what), what, text, label)
+    return rows_of(selected(source, [text, *([label] if label else [])], frame_name), frame_name, text, label)
 
 
 def rows_of(
     frame: Frame,
-    what: str,
+    frame_name: str,
     text: str,
     label: str | None,
     user: str | None = None,
@@ -197,11 +210,12 @@ def rows_of(
 ) -> Table:
     """Returns the frame's rows as a table, read by the same rule as a file of these rows.
 
-    Raises ConfigurationError for data that cannot be used; it names the frame (by ``what``), the row and the remedy.
+    Raises ConfigurationError for data that cannot be used; it names the frame by ``frame_name``, the row and
+    the remedy.
     """
     lines = filter(None, to_jsonl(frame).split("\n"))
-    rows = (Row(f"{what}: row {number}", json.loads(line)) for number, line in enumerate(lines, start=1))
-    return table_of(rows, what, Columns(text, label, user, columns), labels)
+    rows = (Row(f"{frame_name}: row {number}", json.loads(line)) for number, line in enumerate(lines, start=1))
+    return table_of(rows, frame_name, Columns(text, label, user, columns), labels)
 
 
 def pandas_package() -> Any:

@@ -41,7 +41,7 @@ from undersong_protocol.secagg.transitions import SECRETS
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
-LONGEST_RECOMPUTED = 1 << 16  # coordinates; of longer sums the twin alone is asked
+LONGEST_RECOMPUTED = 1 << 16  # coordinates; longer sums are compared with the twin alone
 DOMAINS = {"a hash of ": b"", "a chain hash of ": CHAIN_DOMAIN, "a seed hash of ": SEED_DOMAIN}
 LASTING = ", component 0"  # ends the name of that part of a share
 TWIN = "something else than its own secret seed"
@@ -64,13 +64,13 @@ class Likeness:
     product: float
     square: float
 
-    def __add__(self, other: "Likeness") -> "Likeness":
+    def __add__(self, addend: "Likeness") -> "Likeness":
         return Likeness(
-            self.equal + other.equal,
-            self.coordinates + other.coordinates,
-            max(self.chance, other.chance),
-            self.product + other.product,
-            self.square + other.square,
+            self.equal + addend.equal,
+            self.coordinates + addend.coordinates,
+            max(self.chance, addend.chance),
+            self.product + addend.product,
+            self.square + addend.square,
         )
 
     def of_integers(self) -> "Likeness":
@@ -108,14 +108,14 @@ class Draw:
     def part(self, places: slice) -> "Draw":
         return Draw(self.values[places], self.scores[places], self.chance)
 
-    def likeness(self, other: "Draw") -> Likeness:
+    def likeness(self, candidate: "Draw") -> Likeness:
         """Likeness to a draw that others could compute, over the coordinates that both have."""
-        length = min(len(self.values), len(other.values))
-        guess = other.scores[:length].astype(np.float64)
+        length = min(len(self.values), len(candidate.values))
+        guess = candidate.scores[:length].astype(np.float64)
         return Likeness(
-            int((self.values[:length] == other.values[:length]).sum()),
+            int((self.values[:length] == candidate.values[:length]).sum()),
             length,
-            max(self.chance, other.chance),
+            max(self.chance, candidate.chance),
             float(self.scores[:length] @ guess),
             float(guess @ guess),
         )
@@ -126,27 +126,27 @@ class Share:
     """One party's noise in one sum.
 
     Attributes:
-        whole: all components together.
+        total: all components together.
         lasting: component 0, which is never taken back; None where it is the whole share.
         zeros: True where the exact vector is 0, bool [d].
     """
 
-    whole: Draw
+    total: Draw
     lasting: Draw | None
     zeros: Bools
 
     @property
     def draws(self) -> Mapping[str, Draw]:
-        return {"": self.whole} | ({} if self.lasting is None else {LASTING: self.lasting})
+        return {"": self.total} | ({} if self.lasting is None else {LASTING: self.lasting})
 
     def under(self, plan: NoisePlan) -> "Share":
         """The same integers, scored under the laws of another plan."""
         lasting = None if self.lasting is None else Draw.of_law(self.lasting.values, plan, 0)
-        return Share(Draw.of_law(self.whole.values, plan, None), lasting, self.zeros)
+        return Share(Draw.of_law(self.total.values, plan, None), lasting, self.zeros)
 
-    def has_law_of(self, other: "Share") -> bool:
+    def has_law_of(self, share: "Share") -> bool:
         """Returns True if both are of one law and length."""
-        return (self.whole.chance, len(self.zeros)) == (other.whole.chance, len(other.zeros))
+        return (self.total.chance, len(self.zeros)) == (share.total.chance, len(share.zeros))
 
 
 @dataclass(eq=False)
@@ -176,16 +176,16 @@ class NoiseWatch:
         parties = self.shares.setdefault(query, {})
         earlier = [sums[party] for name, sums in self.shares.items() if name != query and party in sums]
         # Each draw is compared with one earlier draw, so that its coordinates agree independently of one another.
-        before = next((other for other in reversed(earlier) if other.has_law_of(share)), None)
-        beside = next(reversed(parties.values()), None)
+        earlier_share = next((candidate for candidate in reversed(earlier) if candidate.has_law_of(share)), None)
+        neighbour_share = next(reversed(parties.values()), None)
         for name, draw in share.draws.items():
             half = len(draw.values) // 2
             first, second = draw.part(slice(half)), draw.part(slice(half, 2 * half))
             self.compare("its own first half" + name, second.likeness(first))
-            if before is not None:
-                self.compare("its noise in another sum" + name, draw.likeness(before.draws[name]).of_integers())
-            if beside is not None:
-                self.compare("another party's noise" + name, draw.likeness(beside.draws[name]).of_integers())
+            if earlier_share is not None:
+                self.compare("its noise in another sum" + name, draw.likeness(earlier_share.draws[name]).of_integers())
+            if neighbour_share is not None:
+                self.compare("another party's noise" + name, draw.likeness(neighbour_share.draws[name]).of_integers())
         parties[party] = share
 
     def compare(self, name: str, likeness: Likeness) -> None:
@@ -202,27 +202,27 @@ class _WatchedMachine(PartyMachine):
     def open(
         cls,
         parameters: SumParameters,
-        me: str,
+        party_name: str,
         identity: Ed25519PrivateKey,
         entropy: Entropy,
         encapsulate: keys.Encapsulate = keys.encapsulate,
     ) -> "_WatchedMachine":
-        drawn: list[bytes] = []
+        random_blocks: list[bytes] = []
 
         def recorded(count: int) -> bytes:
-            drawn.append(entropy(count))
-            return drawn[-1]
+            random_blocks.append(entropy(count))
+            return random_blocks[-1]
 
-        machine = super().open(parameters, me, identity, recorded, encapsulate)
+        machine = super().open(parameters, party_name, identity, recorded, encapsulate)
         assert isinstance(machine, _WatchedMachine)
-        drawn[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
-        again: Iterator[bytes] = iter(drawn)
-        machine._twin = PartyMachine.open(parameters, me, identity, lambda _count: next(again), encapsulate)
+        random_blocks[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
+        replayed: Iterator[bytes] = iter(random_blocks)
+        machine._twin = PartyMachine.open(parameters, party_name, identity, lambda _count: next(replayed), encapsulate)
         cls.watch.advertised |= machine._twin._state.advert != machine._state.advert
         return machine
 
-    def _noisy(self, grid: GridVector, state: PartyState) -> NoisyVector:
-        noisy, plan = super()._noisy(grid, state), self._parameters.noise_plan
+    def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
+        noisy, plan = super()._add_noise_share(grid, state), self._parameters.noise_plan
         if not plan.components:
             return noisy
         root = state.secret("noise_root")
@@ -234,15 +234,15 @@ class _WatchedMachine(PartyMachine):
             return Draw.of_law(values, plan, 0)
 
         component = lasting(noisy)
-        other = copy.copy(state)
-        other.secrets = self._twin._state.secrets
-        self.watch.compare(TWIN, component.likeness(lasting(super()._noisy(grid, other))))
+        twin_state = copy.copy(state)
+        twin_state.secrets = self._twin._state.secrets
+        self.watch.compare(TWIN, component.likeness(lasting(super()._add_noise_share(grid, twin_state))))
         if len(grid.values) <= LONGEST_RECOMPUTED:
             for name, seed in _known_seeds(self._parameters, state, plan, root):
                 values = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
                 self.watch.compare(name, component.likeness(Draw.of_law(values, plan, 0)))
-        whole = Draw.of_law(noisy.values - grid.values, plan, None)
-        share = Share(whole, component if plan.removal else None, grid.values == 0)
+        total = Draw.of_law(noisy.values - grid.values, plan, None)
+        share = Share(total, component if plan.removal else None, grid.values == 0)
         self.watch.add(self._parameters.query, self._parameters.name(self._index), share)
         return noisy
 
@@ -274,7 +274,9 @@ def _known_seeds(
             yield words + name, hashlib.sha256(domain + value).digest()
 
 
-def known_noise(likenesses: Mapping[str, Likeness], alarm: float, named: int = audit_parts.NAMED) -> list[str]:
+def known_noise(
+    likenesses: Mapping[str, Likeness], alarm: float, largest_count: int = audit_parts.MOST_NAMED
+) -> list[str]:
     """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
     level = alarm / max(1, len(likenesses))
-    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][:named]
+    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][:largest_count]

@@ -27,10 +27,10 @@ from undersong_server.evaluation.evaluate import entropy, of_label
 from undersong_server.pool import Sample
 
 WIDEST_TABLE = 1 << 12  # integer deviation above which a discrete Gaussian is compared with the continuous one
-SMALLEST_TAIL = 1e-16  # of a quantile: scores end at 8.2
+SMALLEST_TAIL = 1e-16  # Quantiles are clipped to it, so scores end at 8.2.
 REACH = 80  # scales of Laplace noise in a table; e^-40 is beyond either end
 COMPARED_AT_SHIFTS = 4_000_000_000  # pairs of sums times shifts that are compared at most, one or two minutes
-NAMED = 3  # places that one check names at most
+MOST_NAMED = 3  # places that one check names at most
 FEWEST_COMPARED = 64  # coordinates; smaller sums are not compared with each other
 
 _TAILS = np.array([1e-4, 1e-3, 1e-2])
@@ -44,7 +44,7 @@ def gaussian_scores(noise: Int64, variance: float) -> Float32:
     deviation = math.sqrt(variance)
     if deviation > WIDEST_TABLE:
         return (noise / deviation).astype(np.float32)
-    return _scores(noise, _gaussian_table(variance))
+    return _score_integers(noise, _gaussian_table(variance))
 
 
 def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
@@ -53,7 +53,7 @@ def laplace_scores(noise: Int64, scale: float, shares: float) -> Float32:
     Args:
         shares: fraction of the planned noise shares that ``noise`` is the sum of; 1.0 is all.
     """
-    return _scores(noise, _laplace_table(scale, shares))
+    return _score_integers(noise, _laplace_table(scale, shares))
 
 
 def largest_laplace_mass(scale: float, shares: float) -> float:
@@ -75,11 +75,11 @@ def _laplace_table(scale: float, shares: float) -> Float64:
     size = 1 << math.ceil(math.log2(REACH * max(scale, 1.0)))
     p = math.exp(-1.0 / scale)
     cosines = np.cos(2.0 * np.pi * np.arange(size // 2 + 1) / size)
-    found: Float64 = fft.irfft(((1.0 - p) ** 2 / (1.0 - 2.0 * p * cosines + p * p)) ** shares, size)
-    return np.clip(np.roll(found, size // 2), 0.0, None)[1:]
+    masses: Float64 = fft.irfft(((1.0 - p) ** 2 / (1.0 - 2.0 * p * cosines + p * p)) ** shares, size)
+    return np.clip(np.roll(masses, size // 2), 0.0, None)[1:]
 
 
-def _scores(noise: Int64, weights: Float64) -> Float32:
+def _score_integers(noise: Int64, weights: Float64) -> Float32:
     """Scores under a law on the integers around 0; within one integer's mass the quantile is uniform."""
     place = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
     below = (np.cumsum(weights) - weights)[place] + np.random.default_rng().random(len(noise)) * weights[place]
@@ -102,12 +102,12 @@ class Shape:
     sizes: Int64
     reach: float
 
-    def __add__(self, other: "Shape") -> "Shape":
+    def __add__(self, addend: "Shape") -> "Shape":
         return Shape(
-            self.counts + other.counts,
-            self.energies + other.energies,
-            self.sizes + other.sizes,
-            max(self.reach, other.reach),
+            self.counts + addend.counts,
+            self.energies + addend.energies,
+            self.sizes + addend.sizes,
+            max(self.reach, addend.reach),
         )
 
 
@@ -126,26 +126,27 @@ def shape_of(scores: Float32) -> Shape:
 
 def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise whose scores do not fall between the quantiles as often as planned."""
-    counts = np.array([each.counts for each in shapes.values()]).reshape(-1, len(_MASSES))
+    counts = np.array([shape.counts for shape in shapes.values()]).reshape(-1, len(_MASSES))
     totals = counts.sum(axis=1, keepdims=True)
     tail = np.minimum(binom.cdf(counts, totals, _MASSES), binom.sf(counts - 1, totals, _MASSES))
-    return _named(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(counts.size, 1)))
+    return _name_faulty(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(counts.size, 1)))
 
 
 def without_tails(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise that never goes as far from 0 as so many values of the planned law do."""
-    totals = np.array([each.counts.sum() for each in shapes.values()])
-    within = 1.0 - 2.0 * norm.sf(np.array([each.reach for each in shapes.values()]))
-    return _named(shapes, within**totals < alarm / max(len(shapes), 1))
+    totals = np.array([shape.counts.sum() for shape in shapes.values()])
+    within = 1.0 - 2.0 * norm.sf(np.array([shape.reach for shape in shapes.values()]))
+    return _name_faulty(shapes, within**totals < alarm / max(len(shapes), 1))
 
 
 def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise that is too large or too small in a block of coordinates."""
-    energies, sizes = (np.array([getattr(each, of) for each in shapes.values()]) for of in ("energies", "sizes"))
+    energies = np.array([shape.energies for shape in shapes.values()])
+    sizes = np.array([shape.sizes for shape in shapes.values()])
     freedom = np.maximum(sizes, 1)
     tail = np.minimum(chi2.cdf(energies, freedom), chi2.sf(energies, freedom))
     tail = np.where(sizes > 0, tail, 1.0).reshape(len(shapes), -1)
-    return _named(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(tail.size, 1)))
+    return _name_faulty(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(tail.size, 1)))
 
 
 def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
@@ -157,17 +158,17 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
     A lag's sum over N products is a quadratic form of norm 1: beyond sqrt(2 N t) + 2 t with a chance of e^-t (Laurent
     and Massart 2000, lemma 1).
     """
-    whole = {name: np.array(rows, dtype=np.float64) for name, rows in series.items() if len(rows[0]) > 1}
-    tests = sum((len(rows) + 1) * rows.shape[1] for rows in whole.values())
+    scores_by_sum = {name: np.array(rows, dtype=np.float64) for name, rows in series.items() if len(rows[0]) > 1}
+    tests = sum((len(rows) + 1) * rows.shape[1] for rows in scores_by_sum.values())
     t = math.log(2 * max(tests, 1) / alarm)
-    found = []
-    for rows in whole.values():
+    is_repeated = []
+    for rows in scores_by_sum.values():
         runs, n = rows.shape
         spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * n, real=True))) ** 2
         lags = fft.irfft(spectra, fft.next_fast_len(2 * n, real=True))[:, 1:n]
-        one, every = (math.sqrt(2 * many * n * t) + 2 * t for many in (1, runs))
-        found.append(np.abs(lags).max() > one or np.abs(lags.sum(axis=0)).max() > every)
-    return _named(whole, np.array(found, dtype=bool))
+        one_run_bound, all_runs_bound = (math.sqrt(2 * many * n * t) + 2 * t for many in (1, runs))
+        is_repeated.append(np.abs(lags).max() > one_run_bound or np.abs(lags.sum(axis=0)).max() > all_runs_bound)
+    return _name_faulty(scores_by_sum, np.array(is_repeated, dtype=bool))
 
 
 def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> list[str]:
@@ -176,37 +177,42 @@ def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> lis
     Given one of the two, their product is normal, of the norm of what overlaps. Each sum is compared with the
     following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are compared unshifted.
     """
-    ordered = sorted((each for each in series if len(each[1]) >= FEWEST_COMPARED), key=lambda each: len(each[1]))
-    if len(ordered) < 2:
+    by_length = sorted(
+        (named_scores for named_scores in series if len(named_scores[1]) >= FEWEST_COMPARED),
+        key=lambda named_scores: len(named_scores[1]),
+    )
+    if len(by_length) < 2:
         return []
-    names, many = [name for name, _ in ordered], len(ordered)
-    rows = np.zeros((many, len(ordered[-1][1])), dtype=np.float32)
-    for row, (_, scores) in zip(rows, ordered, strict=True):
+    names, many = [name for name, _ in by_length], len(by_length)
+    rows = np.zeros((many, len(by_length[-1][1])), dtype=np.float32)
+    for row, (_, scores) in zip(rows, by_length, strict=True):
         row[: len(scores)] = scores
     norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-30)
     length = fft.next_fast_len(2 * rows.shape[1], real=True)
     following = min(many - 1, max(1, COMPARED_AT_SHIFTS // (many * length)))
     above = norm.isf(alarm / (2 * many * (many + following * length)))
-    found = np.argwhere(np.triu(np.abs(rows @ rows.T) > above * norms[:, None], 1)).tolist()
+    pairs = np.argwhere(np.triu(np.abs(rows @ rows.T) > above * norms[:, None], 1)).tolist()
     spectra = fft.rfft(rows, length)
-    for one in range(many - 1):
-        if len(found) >= NAMED:
+    for first in range(many - 1):
+        if len(pairs) >= MOST_NAMED:
             break
-        products = fft.irfft(spectra[one].conj() * spectra[one + 1 : one + 1 + following], length)
-        others = np.flatnonzero(np.abs(products).max(axis=1) > above * norms[one]) + one + 1
-        found += [pair for other in others.tolist() if (pair := [one, other]) not in found]
-    return [f"{names[one]} and {names[other]}" for one, other in found[:NAMED]]
+        products = fft.irfft(spectra[first].conj() * spectra[first + 1 : first + 1 + following], length)
+        partners = np.flatnonzero(np.abs(products).max(axis=1) > above * norms[first]) + first + 1
+        for partner in partners.tolist():
+            if [first, partner] not in pairs:
+                pairs.append([first, partner])
+    return [f"{names[first]} and {names[second]}" for first, second in pairs[:MOST_NAMED]]
 
 
-def _named(names: Mapping[str, object], at_fault: Bools) -> list[str]:
-    return [name for name, fault in zip(names, at_fault, strict=True) if fault][:NAMED]
+def _name_faulty(names: Mapping[str, object], at_fault: Bools) -> list[str]:
+    return [name for name, fault in zip(names, at_fault, strict=True) if fault][:MOST_NAMED]
 
 
 # Estimates with their intervals, and lower bounds of the privacy loss that an attack's success proves.
 # A mechanism that is (epsilon, delta)-differentially private bounds how well anybody can tell that a record was
 # there. An attack that does better than a promise allows refutes the promise; one that does not proves nothing.
 
-CONFIDENCE = 0.999  # of all bounds of one audit together
+CONFIDENCE = 0.999  # confidence with which all bounds of one audit hold together
 STAKES = np.array([[0.125], [0.25], [0.5], [1.0]])  # shares of the wealth that the bets of mean_at_least risk
 
 
@@ -242,15 +248,15 @@ class Detection:
 
         Each record must have been present by a fair coin of its own.
         """
-        said = [(present, scores > threshold) for present, scores in runs]
+        guesses = [(present, scores > threshold) for present, scores in runs]
         return cls(
-            hits=sum(int((over & present).sum()) for present, over in said),
-            present=sum(int(present.sum()) for present, _ in said),
-            false_alarms=sum(int((over & ~present).sum()) for present, over in said),
-            absent=sum(int((~present).sum()) for present, _ in said),
-            right=tuple(float((over == present).mean()) for present, over in said),
-            caught=tuple(float((over & present).mean()) for present, over in said),
-            alarms=tuple(float((over & ~present).mean()) for present, over in said),
+            hits=sum(int((claims & present).sum()) for present, claims in guesses),
+            present=sum(int(present.sum()) for present, _ in guesses),
+            false_alarms=sum(int((claims & ~present).sum()) for present, claims in guesses),
+            absent=sum(int((~present).sum()) for present, _ in guesses),
+            right=tuple(float((claims == present).mean()) for present, claims in guesses),
+            caught=tuple(float((claims & present).mean()) for present, claims in guesses),
+            alarms=tuple(float((claims & ~present).mean()) for present, claims in guesses),
             alarm=alarm,
         )
 
@@ -296,9 +302,9 @@ class Detection:
             return 0.0, 1.0
         if independent:
             level = 1.0 - self.alarm  # an interval may be wrong on either side, of which one is used
-            found, false = (self.hits, self.present), (self.false_alarms, self.absent)
-            return clopper_pearson(*found, level).low, clopper_pearson(*false, level).high
-        missed = mean_at_least([1.0 - each for each in self.alarms], self.alarm / 2)
+            hit_counts, alarm_counts = (self.hits, self.present), (self.false_alarms, self.absent)
+            return clopper_pearson(*hit_counts, level).low, clopper_pearson(*alarm_counts, level).high
+        missed = mean_at_least([1.0 - share for share in self.alarms], self.alarm / 2)
         return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed))
 
     def epsilon_of_rates(self, delta: float, gaussian: bool) -> float:
@@ -307,11 +313,11 @@ class Detection:
         TPR <= e^epsilon FPR + delta (Kairouz, Oh and Viswanath 2015, theorem 2.1); of a Gaussian mechanism,
         inv_Phi(TPR) <= inv_Phi(FPR) + mu (Dong, Roth and Su 2022, section 2).
         """
-        found, false = self.rates(independent=gaussian)
+        true_rate, false_rate = self.rates(independent=gaussian)
         if gaussian:
-            mu = float(norm.ppf(found) - norm.ppf(false))
+            mu = float(norm.ppf(true_rate) - norm.ppf(false_rate))
             return float(gaussian_epsilon(mu, delta)) if mu > 0.0 else 0.0
-        return max(0.0, math.log((found - delta) / false)) if found > delta else 0.0
+        return max(0.0, math.log((true_rate - delta) / false_rate)) if true_rate > delta else 0.0
 
 
 def mean_at_least(values: Sequence[float], alarm: float) -> float:
@@ -324,14 +330,14 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
     >>> round(mean_at_least([1.0] * 20, 1e-3), 3), mean_at_least([0.0] * 20, 1e-3)
     (0.661, 0.0)
     """
-    found = np.asarray(values, dtype=np.float64)
-    if not found.any():
+    numbers = np.asarray(values, dtype=np.float64)
+    if not numbers.any():
         return 0.0
     low, high = 0.0, 1.0
     while high - low > 1e-9:
         middle = (low + high) / 2
         with np.errstate(divide="ignore"):
-            wealth = np.log1p(STAKES * (found / middle - 1.0)).sum(axis=1)
+            wealth = np.log1p(STAKES * (numbers / middle - 1.0)).sum(axis=1)
         refuted = float(np.logaddexp.reduce(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
         low, high = (middle, high) if refuted else (low, middle)
     return low
@@ -373,7 +379,7 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
 # Records that an audit plants among the private ones, and attacks on the corpus that say which of them were there.
 
 KINDS = ("rare end", "far off", "many words", "twin")
-REPEATS = 6  # of a real record's words before the rare end begins: at least so many, else half of it
+REPEATS = 6  # least number of a real record's words before the rare end begins; half of a longer record
 
 
 @dataclass(frozen=True)
@@ -406,7 +412,7 @@ def make_canaries(
         rare_words: public words to draw from, the commonest first; at least 300.
         rows: records per canary, all alike: what a user at the cap contributes.
     """
-    made = []
+    canaries = []
     for number in range(count):
         kind = KINDS[number % len(KINDS)]
         row = int(rng.integers(len(private)))
@@ -414,16 +420,16 @@ def make_canaries(
         label = private.labels[row] if private.labels is not None else ""
         match kind:
             case "rare end":
-                kept = max(min(REPEATS, len(words)), len(words) // 2)
-                text = " ".join([*words[:kept], *_some(rare_words, 12, rng)])
+                prefix_length = max(min(REPEATS, len(words)), len(words) // 2)
+                text = " ".join([*words[:prefix_length], *_draw_words(rare_words, 12, rng)])
             case "far off" | "many words":
-                text = " ".join(_some(rare_words, 30 if kind == "far off" else 120, rng))
+                text = " ".join(_draw_words(rare_words, 30 if kind == "far off" else 120, rng))
                 label = labels[int(rng.integers(len(labels)))] if labels else label
             case _:
-                words[int(rng.integers(len(words)))] = _some(rare_words, 1, rng)[0]
+                words[int(rng.integers(len(words)))] = _draw_words(rare_words, 1, rng)[0]
                 text = " ".join(words)
         user = f"canary-{number}"
-        made.append(
+        canaries.append(
             Canary(
                 kind,
                 Table(
@@ -433,7 +439,7 @@ def make_canaries(
                 ),
             )
         )
-    return made
+    return canaries
 
 
 def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequence[str]) -> dict[str, Table]:
@@ -444,7 +450,7 @@ def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequenc
     return result
 
 
-def _some(words: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
+def _draw_words(words: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:
     return [words[int(index)] for index in rng.choice(len(words), count, replace=False)]
 
 
@@ -463,29 +469,29 @@ def attack_corpus(
     with ``labels``, also a task model trained on the corpus (Salem et al. 2019, Yeom et al. 2018).
     """
     names = [SIMILARITY, TRIPLES, *([ENTROPY, CERTAINTY] if len(labels) > 1 else [])]
-    found = {name: np.zeros(len(canaries)) for name in names}
+    scores = {name: np.zeros(len(canaries)) for name in names}
     if not samples:
-        return found
+        return scores
     texts = [sample.text for sample in samples]
-    planted, written = embed([canary.rows.texts[0] for canary in canaries]), embed(texts)
-    found[SIMILARITY] = np.asarray(planted @ written.T, dtype=np.float64).max(axis=1)
-    known = {triple for text in texts for triple in _triples(text)}
-    found[TRIPLES] = np.array([_shared(canary.rows.texts[0], known) for canary in canaries])
-    given = [sample.label for sample in samples]
-    if ENTROPY in found and len(set(given)) > 1:
-        model = task_model.train(written, given, head="linear")
-        probabilities = model.probabilities(planted)
-        found[ENTROPY] = -entropy(probabilities)
-        own = tuple(canary.rows.labels[0] if canary.rows.labels else "" for canary in canaries)
-        found[CERTAINTY] = of_label(probabilities, model.labels, own)
-    return found
+    canary_embeddings, sample_embeddings = embed([canary.rows.texts[0] for canary in canaries]), embed(texts)
+    scores[SIMILARITY] = np.asarray(canary_embeddings @ sample_embeddings.T, dtype=np.float64).max(axis=1)
+    corpus_triples = {triple for text in texts for triple in _word_triples(text)}
+    scores[TRIPLES] = np.array([_share_of_triples(canary.rows.texts[0], corpus_triples) for canary in canaries])
+    sample_labels = [sample.label for sample in samples]
+    if ENTROPY in scores and len(set(sample_labels)) > 1:
+        model = task_model.train(sample_embeddings, sample_labels, head="linear")
+        probabilities = model.probabilities(canary_embeddings)
+        scores[ENTROPY] = -entropy(probabilities)
+        true_labels = tuple(canary.rows.labels[0] if canary.rows.labels else "" for canary in canaries)
+        scores[CERTAINTY] = of_label(probabilities, model.labels, true_labels)
+    return scores
 
 
-def _shared(text: str, known: set[tuple[str, str, str]]) -> float:
-    own = _triples(text)
-    return sum(triple in known for triple in own) / max(1, len(own))
+def _share_of_triples(text: str, corpus_triples: set[tuple[str, str, str]]) -> float:
+    triples = _word_triples(text)
+    return sum(triple in corpus_triples for triple in triples) / max(1, len(triples))
 
 
-def _triples(text: str) -> list[tuple[str, str, str]]:
+def _word_triples(text: str) -> list[tuple[str, str, str]]:
     words = text.lower().split()
     return list(zip(words, words[1:], words[2:], strict=False))

@@ -27,7 +27,7 @@ NEIGHBOURS = 500  # records of a party among which units come and go, at most
 CROWDS = (41, 47, 54, 62, 71, 82, 94, 108, 124, 143, 164, 189, 200)  # units of a data set, steps of 15 % at most
 VARIANTS = ("today", "again", "since then")  # ends of the texts of nearly equal units
 ALTERNATING = 4  # records of the unit that alternates with others, at most
-DOWN = "opposite: "  # begins the texts of aligned records whose rows point down
+DOWNWARD_PREFIX = "opposite: "  # The texts of aligned records whose rows point down begin with it.
 
 Neighbours = list[Table]
 """A table, and the same without one unit, for each of several units."""
@@ -49,19 +49,21 @@ def real_neighbours(
     table = table.take(range(min(len(table), NEIGHBOURS)))
     sizes, names = Counter(units(table)), units(table)
     order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
-    front, end = (_copies(table.take(order[at::2][: len(canary.rows)]), f"copy-{at}", labels) for at in range(2))
+    front, end = (
+        _copy_unit(table.take(order[parity::2][: len(canary.rows)]), f"copy-{parity}", labels) for parity in range(2)
+    )
     odd = odd_units(canary.rows, table, labels, privacy.max_per_unit)
-    whole = concatenate([front, table, canary.rows, *odd, end])
-    names, last = units(whole), len(whole) - 1
+    all_rows = concatenate([front, table, canary.rows, *odd, end])
+    names, last = units(all_rows), len(all_rows) - 1
     before_odd = len(front) + len(table) + len(canary.rows)
     ends = before_odd + np.cumsum([len(rows) for rows in odd]) - 1
     removed = (0, len(front) + int(rng.integers(max(1, len(table)))), before_odd - 1, *ends.tolist(), last)
     many = crowd(table.take([0]), canary.rows.take([0]), CROWDS[number % len(CROWDS)])
-    return [[whole, *(_without(whole, names, row) for row in removed)], many]
+    return [[all_rows, *(_without_unit(all_rows, names, row) for row in removed)], many]
 
 
-def odd_units(rows: Table, others: Table, labels: Sequence[str], cap: int) -> tuple[Table, Table, Table]:
-    """Returns a unit of two records, one of ``cap`` + 1, and one whose records alternate with the first of ``others``.
+def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -> tuple[Table, Table, Table]:
+    """Returns a unit of two records, one of ``cap`` + 1, and one whose records alternate with ``other_rows``.
 
     All records of these units have the text of ``rows``; a unit's labels differ where there are several.
     """
@@ -69,45 +71,51 @@ def odd_units(rows: Table, others: Table, labels: Sequence[str], cap: int) -> tu
 
     def unit(user: str, size: int) -> Table:
         repeated = text.take([0] * size)
-        named = repeated.labels and tuple((labels or repeated.labels)[row % len(labels or (1,))] for row in range(size))
-        return replace(repeated, labels=named, users=repeated.users and (user,) * size)
+        unit_labels = repeated.labels and tuple(
+            (labels or repeated.labels)[row % len(labels or (1,))] for row in range(size)
+        )
+        return replace(repeated, labels=unit_labels, users=repeated.users and (user,) * size)
 
     size = max(2, min(cap, ALTERNATING))
     alternating = unit("alternating", size)
-    parts = [part for row in range(size) for part in (others.take([row % len(others)]), alternating.take([row]))]
+    parts = [
+        part for row in range(size) for part in (other_rows.take([row % len(other_rows)]), alternating.take([row]))
+    ]
     return unit("pair", 2), unit("over the cap", cap + 1), concatenate(parts)
 
 
 def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
     """Returns ``size`` units, nearly equal but for one in their middle, and the same without that one."""
-    others = equal.take([0] * (size - 1))
-    texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(others.texts))
-    others = replace(others, texts=texts, users=others.users and tuple(f"equal-{row}" for row in range(size - 1)))
+    equal_rows = equal.take([0] * (size - 1))
+    texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(equal_rows.texts))
+    equal_rows = replace(
+        equal_rows, texts=texts, users=equal_rows.users and tuple(f"equal-{row}" for row in range(size - 1))
+    )
     opposite = replace(opposite, users=opposite.users and ("opposite",))
     middle = size // 2
-    whole = concatenate([others.take(range(middle)), opposite, others.take(range(middle, size - 1))])
-    return [whole, others]
+    all_rows = concatenate([equal_rows.take(range(middle)), opposite, equal_rows.take(range(middle, size - 1))])
+    return [all_rows, equal_rows]
 
 
 def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbours]:
     """Returns neighbours of records whose rows :func:`aligned_rows` makes."""
     by_user = privacy.unit == "user"
     label = tuple(labels[:1]) or None
-    up, down = (Table((text,), label, ("user",)) for text in ("the same", DOWN + "the same"))
-    others = replace(up.take([0] * ALTERNATING), users=tuple(f"other-{row}" for row in range(ALTERNATING)))
-    found = []
-    for rows in odd_units(down, others, labels, privacy.max_per_unit):
-        whole = concatenate([others, rows])
-        names = (whole.users or ()) if by_user else range(len(whole))
-        found.append([whole, _without(whole, names, len(whole) - 1)])
-    return [*found, *(crowd(up, down, size) for size in CROWDS)]
+    up_row, down_row = (Table((text,), label, ("user",)) for text in ("the same", DOWNWARD_PREFIX + "the same"))
+    up_rows = replace(up_row.take([0] * ALTERNATING), users=tuple(f"other-{row}" for row in range(ALTERNATING)))
+    neighbours = []
+    for rows in odd_units(down_row, up_rows, labels, privacy.max_per_unit):
+        all_rows = concatenate([up_rows, rows])
+        names = (all_rows.users or ()) if by_user else range(len(all_rows))
+        neighbours.append([all_rows, _without_unit(all_rows, names, len(all_rows) - 1)])
+    return [*neighbours, *(crowd(up_row, down_row, size) for size in CROWDS)]
 
 
 def aligned_rows(statistic: Statistic, records: RecordView, length: float = 1.0) -> Rows:
-    """Returns rows of ``length`` bounds in the first coordinate, down for the texts that begin with ``DOWN``."""
+    """Returns rows of ``length`` bounds in the first coordinate, down for texts that begin with ``DOWNWARD_PREFIX``."""
     bound = statistic.sensitivity
     size = min(bound.l1, bound.l2, bound.linf) * length
-    signs = [-size if text.startswith(DOWN) else size for text in records.texts]
+    signs = [-size if text.startswith(DOWNWARD_PREFIX) else size for text in records.texts]
     places = np.arange(len(signs)), np.zeros(len(signs), dtype=np.int64)
     return Rows(sp.csr_array((signs, places), shape=(len(signs), statistic.dimension)), records.units)
 
@@ -127,25 +135,28 @@ def moves(
     Returns:
         integer units, float64 [units, dimension].
     """
-    made = None if rows is None else lambda _statistic, records, *_: rows(records)
-    whole, *without = (
+    row_maker = None if rows is None else lambda _statistic, records, *_: rows(records)
+    full_vector, *vectors_without = (
         grid_vectors.grid_vector(
-            planned, records, public, privacy, coins=bytes(32), memory={}, rows=made
+            planned, records, public, privacy, coins=bytes(32), memory={}, rows=row_maker
         ).values.astype(np.float64)
         for records in neighbours
     )
-    return np.asarray(whole - np.array(without), dtype=np.float64)
+    return np.asarray(full_vector - np.array(vectors_without), dtype=np.float64)
 
 
-def _without(whole: Table, names: Sequence[object], row: int) -> Table:
+def _without_unit(table: Table, names: Sequence[object], row: int) -> Table:
     """The table without the unit that the row with this number is of."""
-    return whole.take([other for other, name in enumerate(names) if name != names[row]])
+    return table.take([number for number, name in enumerate(names) if name != names[row]])
 
 
-def _copies(rows: Table, user: str, labels: Sequence[str]) -> Table:
+def _copy_unit(rows: Table, user: str, labels: Sequence[str]) -> Table:
     """The same texts as another unit, every second of them with another label."""
-    found = rows.labels
-    if found and labels:
-        others = (labels[-1] if label == labels[0] else labels[0] for label in found)
-        found = tuple(each if at % 2 else other for at, (each, other) in enumerate(zip(found, others, strict=True)))
-    return replace(rows, labels=found, users=rows.users and (user,) * len(rows))
+    copied_labels = rows.labels
+    if copied_labels and labels:
+        changed_labels = (labels[-1] if label == labels[0] else labels[0] for label in copied_labels)
+        copied_labels = tuple(
+            label if position % 2 else changed_label
+            for position, (label, changed_label) in enumerate(zip(copied_labels, changed_labels, strict=True))
+        )
+    return replace(rows, labels=copied_labels, users=rows.users and (user,) * len(rows))

@@ -60,17 +60,17 @@ from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import RunPlan, plan_run
 
-RARE_WORDS = 20_000  # of the language's commonest: the later half is rare
-NOISE_ALARM = 1e-6  # how often an audit of a sound build would accuse its noise, by all checks together
-NOISE_CHECKS = 7  # that share the alarm: size, law, tails, blocks, repetition within and between sums, known noise
+RARE_WORDS = 20_000  # commonest words of the language; the later half of them counts as rare
+NOISE_ALARM = 1e-6  # probability that all checks together accuse the noise of a sound build
+NOISE_CHECKS = 7  # The alarm is shared by size, law, tails, blocks, repetition within and between sums, known noise.
 SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
-COINS_ALARM = 1e-9  # how often a sound subsample would look as if its coins did not matter, or took a wrong share
-COUNTED_UNITS = 400  # whose coins are counted: a rate of 1.2 of the planned one is then 17 deviations away
+COINS_ALARM = 1e-9  # probability that a sound subsample looks as if its coins did not matter or took a wrong share
+COUNTED_UNITS = 400  # Coins of so many units are counted: 1.2 of the planned rate is then 17 deviations away.
 FEWEST_COINS = 200  # subsamples drawn at least, to estimate the sampling rate
 MOST_COINS = 20_000  # subsamples drawn for that: so many suffice for sampling rates up to 0.998
 SUBSAMPLES = 2_000  # drawn to see that no two are equal, and that units take part independently
-MOST_UNITS = 2_000  # in these; subsamples of a rate below 0.009 are not asked to differ
-OUTSIDE = 1_000.0  # times its bound: a row with which the clamp is probed
+MOST_UNITS = 2_000  # units of those subsamples; at a rate below 0.009 subsamples need not differ
+PROBE_ROW_SCALE = 1_000.0  # norm of a probe row, in multiples of its bound
 FEWEST_UNITS = 4  # integer units that must be left of a clamped row, so that rounding takes half of it at most
 LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
 BOUND_TOLERANCE = 1e-6  # above what rounding lets a norm pass its bound
@@ -79,7 +79,7 @@ MEANING = (
     "One that succeeds beyond the promise refutes it.",
 )
 DEFAULT_RUNS = 64  # below which an audit says what it cannot see
-ZERO = ", where a party's exact vector is 0"  # ends the name of the noise at these coordinates
+ZERO = ", where a party's exact vector is 0"  # The name of the noise at these coordinates ends with it.
 SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 
@@ -173,11 +173,11 @@ class Verdict:
     most: float
 
     def __str__(self) -> str:
-        seen = self.detection
+        detection = self.detection
         return (
             f"{self.attack}: proves epsilon >= {self.epsilon:.3g}"
-            f" ({seen.hits} of {seen.present} planted records found, {seen.false_alarms} of {seen.absent} false"
-            f" alarms; so many runs prove {self.most:.3g} at most)"
+            f" ({detection.hits} of {detection.present} planted records found,"
+            f" {detection.false_alarms} of {detection.absent} false alarms; so many runs prove {self.most:.3g} at most)"
         )
 
 
@@ -224,7 +224,7 @@ class AuditReport:
     @property
     def faults(self) -> list[str]:
         """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
-        largest, (least, most) = 1.0 + BOUND_TOLERANCE, self.clamp
+        largest, (clamp_low, clamp_high) = 1.0 + BOUND_TOLERANCE, self.clamp
         deviation, bound = self.noise or (1.0, 1.0)
         return that_hold(
             *(
@@ -245,9 +245,9 @@ class AuditReport:
                 " rows of others depend on it",
             ),
             (
-                most > largest or least < 0.5,
-                f"rows outside their bound are not clamped: {most if most > largest else least:.3g} of the declared"
-                " sensitivity is left",
+                clamp_high > largest or clamp_low < 0.5,
+                "rows outside their bound are not clamped:"
+                f" {clamp_high if clamp_high > largest else clamp_low:.3g} of the declared sensitivity is left",
             ),
             *((True, finding) for finding in self.findings),
         )
@@ -257,11 +257,11 @@ class AuditReport:
         """Sentences on what fewer runs than the default cannot show; empty for as many."""
         if self.runs >= DEFAULT_RUNS:
             return ()
-        most = max((verdict.most for verdict in self.verdicts), default=0.0)
+        largest_bound = max((verdict.most for verdict in self.verdicts), default=0.0)
         return (
             f"{self.runs} runs cannot show what {DEFAULT_RUNS} show: noise that is missing at few coordinates, rows"
             " that depend on how many real records there are (a run tries one number of units from 41 to 200), or an"
-            f" attack that would prove epsilon above {most:.3g}",
+            f" attack that would prove epsilon above {largest_bound:.3g}",
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -271,7 +271,7 @@ class AuditReport:
     def lines(self) -> list[str]:
         """The report as a person reads it."""
         ways = (self.refutable_by_noise, "by the measured noise"), (self.refutable_by_attack, "by the first attack")
-        refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {how}" for epsilon, how in ways]
+        refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in ways]
         overrides = f"; set for the audit: {', '.join(self.overrides)}" if self.overrides else ""
         noise = "unknown" if self.noise is None else f"{self.noise[0]:.3f}"
         return [
@@ -283,7 +283,8 @@ class AuditReport:
             f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
             f"  the noise in the opened sums is {noise} of what the parties must draw together",
             f"  one unit moves a vector by {self.largest:.6g} of the declared sensitivity at most",
-            f"  of rows {OUTSIDE:g} times their bound, {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
+            f"  of rows {PROBE_ROW_SCALE:g} times their bound,"
+            f" {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
             f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
             *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
             *self.unseen,
@@ -295,11 +296,13 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     """Runs the simulations of an audit and attacks them. Raises ConfigurationError for a task that it cannot attack."""
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
-    _check(settings, run_plan)
-    _loaded.cache_clear()
+    _check_settings(settings, run_plan)
+    _load_embedder.cache_clear()
     observed: dict[int, Observations] = {}
-    for number, seen in each_in_processes(observe, [(settings, run) for run in range(settings.runs)], settings.jobs):
-        observed[number] = seen
+    for number, observations in each_in_processes(
+        observe, [(settings, run) for run in range(settings.runs)], settings.jobs
+    ):
+        observed[number] = observations
         progress.update("runs", len(observed), settings.runs)
     return report(settings, run_plan, [observed[run] for run in range(settings.runs)])
 
@@ -312,18 +315,20 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     mu = gaussian_mu(promise.epsilon, delta)
     alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
     # Half of its own signal tells best whether a canary was there; the attacker knows it.
-    sums = Detection.of_runs([(each.present, each.sums - each.signals / 2) for each in observed], 0.0, alarm)
-    surest = Detection.of_runs([(each.present, each.apart) for each in observed], float(norm.isf(SURE)), alarm)
+    sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, alarm)
+    surest = Detection.of_runs([(run.present, run.apart) for run in observed], float(norm.isf(SURE)), alarm)
     gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
     verdicts = (
-        _verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian),
-        _verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True),
+        _make_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian),
+        _make_verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True),
         *(_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus),
     )
-    signals = np.concatenate([each.signals for each in observed])
-    noise, excess = _noise(observed)
+    signals = np.concatenate([run.signals for run in observed])
+    noise, excess = _noise_deviation(observed)
     measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
-    attacked = _attack_power(sums, signals, lambda found: _proven(found, delta, gaussian) > promise.epsilon)
+    attacked = _attack_power(
+        sums, signals, lambda detection: _proven_epsilon(detection, delta, gaussian) > promise.epsilon
+    )
     return AuditReport(
         task=run_plan.task.task.name,
         method=run_plan.task.method.name,
@@ -335,41 +340,41 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
         canaries=settings.canaries,
         signal=float(signals.mean()) / mu,
         noise=noise,
-        largest=max(each.largest for each in observed),
-        clamp=(min(each.clamp[0] for each in observed), max(each.clamp[1] for each in observed)),
+        largest=max(run.largest for run in observed),
+        clamp=(min(run.clamp[0] for run in observed), max(run.clamp[1] for run in observed)),
         verdicts=verdicts,
         refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
         refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
         excess=excess,
         findings=tuple(
-            dict.fromkeys([*_irregular_noise(observed), *(one for run in observed for one in run.findings)])
+            dict.fromkeys([*_irregular_noise(observed), *(finding for run in observed for finding in run.findings)])
         ),
     )
 
 
-def _noise(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
+def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
     """Deviation over the planned one with its upper bound where that is smallest, and the largest lower bound.
 
     Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
 
-    names = list(dict.fromkeys((each.law, name) for seen in observed for name, each in seen.noise.items()))
+    names = list(dict.fromkeys((size.law, name) for run in observed for name, size in run.noise.items()))
     laws = dict.fromkeys(law for law, _ in names)
-    groups = [[name for of, name in names if of == law] for law in laws] + [[name] for _, name in names]
-    found, excess = [], 0.0
+    groups = [[name for group_law, name in names if group_law == law] for law in laws] + [[name] for _, name in names]
+    bounds, excess = [], 0.0
     for group in groups:
-        parts = [each.noise[name] for each in observed for name in group if name in each.noise]
+        parts = [run.noise[name] for run in observed for name in group if name in run.noise]
         coordinates, size = sum(part.coordinates for part in parts), math.fsum(part.size for part in parts)
         gaussian = parts[0].law == "gaussian"
         # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
         law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
         alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(groups))
-        found.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
+        bounds.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
         if gaussian:
             excess = max(excess, float(size / law.isf(alarm)) ** power)
-    if not found:
+    if not bounds:
         return None, excess
-    upper, deviation = min(found)
+    upper, deviation = min(bounds)
     return (deviation, upper), excess
 
 
@@ -377,17 +382,17 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
     shapes: dict[str, audit_parts.Shape] = {}
     series: dict[str, list[Float32]] = {}
-    every: list[tuple[str, Float32]] = []
+    all_scores: list[tuple[str, Float32]] = []
     likenesses: dict[str, audit_noise.Likeness] = {}
 
     def add(name: str, shape: audit_parts.Shape) -> None:
         shapes[name] = shapes[name] + shape if name in shapes else shape
 
     for number, run in enumerate(observed):
-        measured = {name: each.scores for name, each in run.noise.items() if len(each.scores)}
+        measured = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
         for name, scores in measured.items():
             series.setdefault(name, []).append(scores)
-            every.append((f"run {number}, {name}", scores))
+            all_scores.append((f"run {number}, {name}", scores))
             shape = audit_parts.shape_of(scores)
             for group in ("all sums", name, f"run {number}, {name}"):
                 add(group, shape)
@@ -400,7 +405,7 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             likenesses[name] = likenesses[name] + likeness if name in likenesses else likeness
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
-        *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(every, alarm)),
+        *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(all_scores, alarm)),
         *(f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)),
         *(f"{name}: the noise has no tails" for name in audit_parts.without_tails(shapes, alarm)),
         *(f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)),
@@ -409,11 +414,11 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     ]
 
 
-def _proven(detection: Detection, delta: float, gaussian: bool) -> float:
+def _proven_epsilon(detection: Detection, delta: float, gaussian: bool) -> float:
     return detection.epsilon_if_gaussian(delta) if gaussian else detection.epsilon(delta)
 
 
-def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
+def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
     runs = len(detection.right)
     perfect = replace(
         detection,
@@ -423,22 +428,25 @@ def _verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by
         caught=(0.5,) * runs,
         alarms=(0.0,) * runs,
     )
-    reached, most = (
-        each.epsilon_of_rates(delta, gaussian) if by_rates else _proven(each, delta, gaussian)
-        for each in (detection, perfect)
+    reached, perfect_bound = (
+        outcome.epsilon_of_rates(delta, gaussian) if by_rates else _proven_epsilon(outcome, delta, gaussian)
+        for outcome in (detection, perfect)
     )
-    return Verdict(attack, detection, reached, most)
+    return Verdict(attack, detection, reached, perfect_bound)
 
 
 def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
     """A threshold that told the first runs' canaries apart best, judged on the others."""
-    runs = [(each.present, each.corpus[name]) for each in observed]
+    runs = [(run.present, run.corpus[name]) for run in observed]
     learnt = max(1, round(LEARNT * len(runs)))
     present, scores = (np.concatenate(column) for column in zip(*runs[:learnt], strict=True))
-    shown, hidden = scores[present], scores[~present]
-    gains = {float(t): float((shown > t).mean() - (hidden > t).mean()) for t in np.unique([*shown, *hidden])}
-    threshold = max(gains, key=gains.__getitem__) if len(shown) and len(hidden) else math.inf
-    return _verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
+    present_scores, absent_scores = scores[present], scores[~present]
+    gains = {
+        float(t): float((present_scores > t).mean() - (absent_scores > t).mean())
+        for t in np.unique([*present_scores, *absent_scores])
+    }
+    threshold = max(gains, key=gains.__getitem__) if len(present_scores) and len(absent_scores) else math.inf
+    return _make_verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
 
 
 def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
@@ -462,7 +470,7 @@ def _epsilon_with(plan: Plan, share: float) -> float:
     return epsilon(events, plan.usable_delta)
 
 
-def _check(settings: AuditSettings, run_plan: RunPlan) -> None:
+def _check_settings(settings: AuditSettings, run_plan: RunPlan) -> None:
     privacy = run_plan.plan.privacy
     ConfigurationError.raise_first(
         (
@@ -494,9 +502,9 @@ class _Watched:
 
     def __init__(self) -> None:
         self.sums: dict[str, tuple[PlannedSum, PublicInputs]] = {}
-        # By sum and party: the vector of its last attempt, and the one as if no unit were left out by sub-sampling.
+        # Two vectors by sum and party, of its last attempt: as computed, and as if sub-sampling left out no unit.
         self.vectors: dict[str, dict[PrivateRecords, tuple[Int64, Int64]]] = {}
-        self.coins: dict[str, list[bytes]] = {}  # by sub-sampled sum
+        self.coins: dict[str, list[bytes]] = {}  # coins of all attempts, by sub-sampled sum
         self.noise = audit_noise.NoiseWatch()
 
     def __call__(
@@ -509,25 +517,25 @@ class _Watched:
         coins: bytes,
         memory: dict[str, Any],
     ) -> GridVector:
-        found = grid_vectors.grid_vector(planned, records, public, privacy, coins=coins, memory=memory)
-        everyone = found
+        vector = grid_vectors.grid_vector(planned, records, public, privacy, coins=coins, memory=memory)
+        unsampled_vector = vector
         if planned.sampling_rate < 1.0:
-            everyone = grid_vectors.grid_vector(
-                _unsampled(planned), records, public, privacy, coins=coins, memory=memory
+            unsampled_vector = grid_vectors.grid_vector(
+                _without_sampling(planned), records, public, privacy, coins=coins, memory=memory
             )
             self.coins.setdefault(planned.name, []).append(coins)
         self.sums[planned.name] = planned, public
-        self.vectors.setdefault(planned.name, {})[records] = found.values, everyone.values
-        return found
+        self.vectors.setdefault(planned.name, {})[records] = vector.values, unsampled_vector.values
+        return vector
 
     def repeated_coins(self) -> set[str]:
         """Sums with coins that another attempt, party or sum has too."""
-        counts = Counter(coins for each in self.coins.values() for coins in each)
-        return {name for name, each in self.coins.items() if any(counts[coins] > 1 for coins in each)}
+        counts = Counter(coins for sum_coins in self.coins.values() for coins in sum_coins)
+        return {name for name, sum_coins in self.coins.items() if any(counts[coins] > 1 for coins in sum_coins)}
 
 
 @cache
-def _loaded(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]:
+def _load_embedder(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]:
     """The embedder of one worker process, or of one audit here, and what it has embedded."""
     return embedders.load(model, max_windows), MemoryCache()
 
@@ -540,10 +548,10 @@ def observe(settings: AuditSettings, number: int) -> Observations:
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
-    embedder, kept = _loaded(task.embedder.model, task.embedder.max_windows)
-    embed = CachedEmbedder(embedder, kept).encode
+    embedder, embedding_cache = _load_embedder(task.embedder.model, task.embedder.max_windows)
+    embed = CachedEmbedder(embedder, embedding_cache).encode
     tables = private_tables(task, settings.seed)
-    canaries = _canaries(settings, run_plan, concatenate(list(tables.values())))
+    canaries = _make_run_canaries(settings, run_plan, concatenate(list(tables.values())))
     near = audit_units.real_neighbours(
         list(tables.values())[number % len(tables)],
         canaries[number % len(canaries)],
@@ -553,7 +561,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
         number=number,
     )
     present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
-    chosen = [canary for canary, there in zip(canaries, present, strict=True) if there]
+    planted_canaries = [canary for canary, is_present in zip(canaries, present, strict=True) if is_present]
     watched = _Watched()
     with (
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
@@ -562,21 +570,21 @@ def observe(settings: AuditSettings, number: int) -> Observations:
         outcome = simulate(
             run_plan,
             workspace,
-            planted(tables, chosen, [_home(canary, list(tables)) for canary in chosen]),
+            planted(tables, planted_canaries, [_choose_home(canary, list(tables)) for canary in planted_canaries]),
             seed=settings.seed * 1_000_003 + number,
             insecure_noise_seed=None,
-            public_cache=kept,
+            public_cache=embedding_cache,
             environment={},
             progress=Silent(),
             embedder=embedder,
-            private_cache=kept,
+            private_cache=embedding_cache,
             contribution=watched,
             machine=watched.noise.machine(),
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
-        unpaid = [name for name in tables if not _paid(watched, Ledger.read(ledger_path(workspace.state, name)))]
-    opened = {name: found for name, found in sums.items() if found is not None}
-    attacked = _attack_sums(run_plan, watched, opened, canaries, present, embed, near)
+        unpaid = [name for name in tables if not _is_paid(watched, Ledger.read(ledger_path(workspace.state, name)))]
+    opened_sums = {name: noisy_sum for name, noisy_sum in sums.items() if noisy_sum is not None}
+    attacked = _attack_sums(run_plan, watched, opened_sums, canaries, present, embed, near)
     return replace(
         attacked,
         corpus=attack_corpus(outcome.samples, canaries, task.task.labels, embed),
@@ -584,13 +592,13 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     )
 
 
-def _paid(watched: _Watched, ledger: Ledger) -> bool:
+def _is_paid(watched: _Watched, ledger: Ledger) -> bool:
     """Returns True if a party's ledger charged each computed sum at the price of the plan."""
     charged = {(charge.query, charge.events) for charge in ledger.charges()}
     return all((name, (planned.event(),)) in charged for name, (planned, _) in watched.sums.items())
 
 
-def _canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
+def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
     """The same in every run: their coins differ."""
     from wordfreq import top_n_list
 
@@ -602,7 +610,7 @@ def _canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> lis
     return make_canaries(private, run_plan.task.task.labels, rare, settings.canaries, rng, rows=rows)
 
 
-def _home(canary: Canary, parties: Sequence[str]) -> str:
+def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
     """Its party, by a hash of the canary alone."""
     digest = hmac.digest(b"home of a canary", "\0".join(canary.rows.texts).encode("utf-8", "surrogatepass"), "sha256")
     return parties[int.from_bytes(digest[:8], "big") % len(parties)]
@@ -611,7 +619,7 @@ def _home(canary: Canary, parties: Sequence[str]) -> str:
 def _attack_sums(
     run_plan: RunPlan,
     watched: _Watched,
-    opened: Mapping[str, NoisySum],
+    opened_sums: Mapping[str, NoisySum],
     canaries: Sequence[Canary],
     present: Bools,
     embed: Embed,
@@ -628,7 +636,10 @@ def _attack_sums(
     def held(rows: Table) -> PrivateRecords:
         return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
 
-    alone, everyone = [held(each.rows) for each in canaries], held(concatenate([each.rows for each in canaries]))
+    canary_records, all_records = (
+        [held(canary.rows) for canary in canaries],
+        held(concatenate([canary.rows for canary in canaries])),
+    )
     real = [[held(table) for table in tables] for tables in near]
     aligned = [[held(table) for table in tables] for tables in audit_units.aligned_neighbours(labels, privacy)]
     roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(audit_units.CROWDS)))
@@ -638,56 +649,58 @@ def _attack_sums(
     independent: dict[float, bool] = {}
     largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
     quorum = run_plan.plan.quorum
-    for name, found_sum in opened.items():
+    for name, noisy_sum in opened_sums.items():
         planned, public = watched.sums[name]
-        whole = _unsampled(planned)
+        full_sum = _without_sampling(planned)
         rows = np.array(
             [
-                grid_vectors.grid_vector(whole, records, public, privacy, coins=bytes(32), memory={}).values
-                for records in alone
+                grid_vectors.grid_vector(full_sum, records, public, privacy, coins=bytes(32), memory={}).values
+                for records in canary_records
             ],
             dtype=np.float64,
         )
         moved = np.concatenate(
             [
-                *(audit_units.moves(whole, group, public, privacy) for group in real),
+                *(audit_units.moves(full_sum, group, public, privacy) for group in real),
                 *(
-                    audit_units.moves(whole, group, public, roomy, partial(audit_units.aligned_rows, whole.build()))
+                    audit_units.moves(
+                        full_sum, group, public, roomy, partial(audit_units.aligned_rows, full_sum.build())
+                    )
                     for group in aligned
                 ),
             ]
         )
-        entered, unsampled = (np.sum(each, axis=0) for each in zip(*watched.vectors[name].values(), strict=True))
-        residual = (found_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
-        seen_by = rows / planned.sigma_integer, residual, present, planned.sampling_rate
-        found, signal = whole_scores(*seen_by)
-        survivors = len(found_sum.survivors)
+        entered, unsampled = (np.sum(vectors, axis=0) for vectors in zip(*watched.vectors[name].values(), strict=True))
+        residual = (noisy_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
+        view = rows / planned.sigma_integer, residual, present, planned.sampling_rate
+        score, signal = whole_scores(*view)
+        survivors = len(noisy_sum.survivors)
         if survivors != len(watched.vectors[name]):
             raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
-        left = found_sum.values - entered
-        sizes = np.abs(left.astype(np.float64))
-        drawn = noise_plan(
+        noise_values = noisy_sum.values - entered
+        sizes = np.abs(noise_values.astype(np.float64))
+        planned_noise = noise_plan(
             planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders, planned.law
         )
         if planned.law == "gaussian":
-            variance = float(drawn.opened_variance(quorum.parties - survivors))
-            seen = audit_parts.gaussian_scores(left, variance)
-            noise[name] = NoiseSize(planned.law, len(left), float(sizes @ sizes) / variance, seen)
+            variance = float(planned_noise.opened_variance(quorum.parties - survivors))
+            normal_scores = audit_parts.gaussian_scores(noise_values, variance)
+            noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
             share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders)
             if scale >= SMALLEST_LAPLACE:
-                seen = audit_parts.laplace_scores(left, scale, survivors * share)
-                noise[name] = NoiseSize(planned.law, len(left), float(sizes.sum()) / scale, seen)
+                normal_scores = audit_parts.laplace_scores(noise_values, scale, survivors * share)
+                noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
         for party, watched_share in enumerate(watched.noise.shares[name].values(), 1):
-            noise_share = watched_share.under(drawn)
+            noise_share = watched_share.under(planned_noise)
             for part, draw in noise_share.draws.items():
                 shares[f"{name}, party {party}{part}"] = audit_parts.shape_of(draw.scores)
             zeros = name + ZERO
-            shape = audit_parts.shape_of(noise_share.whole.scores[noise_share.zeros])
+            shape = audit_parts.shape_of(noise_share.total.scores[noise_share.zeros])
             shares[zeros] = shares[zeros] + shape if zeros in shares else shape
-        largest = max(largest, *(_over(each, _bounds(planned)) for each in (*rows, *moved)))
-        clamps += clamped_shares(planned, alone[0], everyone, public, privacy)
+        largest = max(largest, *(_ratio_to_bounds(vector, _declared_bounds(planned)) for vector in (*rows, *moved)))
+        clamps += clamped_shares(planned, canary_records[0], all_records, public, privacy)
         if planned.sampling_rate < 1.0:
             secret, right = subsample_is_sound(planned, public, privacy)
             if right and (rate := planned.sampling_rate) not in independent:
@@ -695,8 +708,8 @@ def _attack_sums(
             coins |= set() if secret and (not right or independent[rate]) else {name}
             rates |= set() if right or not secret else {name}
         weight = planned.l2 / planned.sigma
-        scores += weight * found
-        apart += weight * orthogonal_scores(*seen_by)[0]
+        scores += weight * score
+        apart += weight * orthogonal_scores(*view)[0]
         signals += weight * planned.sampling_rate * signal
         square += weight * weight
     deviation = math.sqrt(square)
@@ -728,13 +741,13 @@ def clamped_shares(
     Sizes are about 1 in a sound build, and never more. The vectors are of one ``unit`` with rows of one large
     coordinate, upwards and downwards, and with large rows; and of a party with more ``units`` than it may count.
     """
-    planned = _unsampled(planned)
-    far = OUTSIDE * planned.linf
-    bounds = _bounds(planned)
+    planned = _without_sampling(planned)
+    far = PROBE_ROW_SCALE * planned.linf
+    bounds = _declared_bounds(planned)
     largest = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
 
     def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
-        every = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
+        all_rows = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
         vector = grid_vectors.grid_vector(
             planned,
             records,
@@ -742,26 +755,26 @@ def clamped_shares(
             allowed,
             coins=bytes(32),
             memory={},
-            rows=lambda *_: Rows(every, records.units),
+            rows=lambda *_: Rows(all_rows, records.units),
         ).values.astype(np.float64)
-        return _over(vector, bound)
+        return _ratio_to_bounds(vector, bound)
 
-    one = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
-    found = [
-        *(share(unit, row, privacy, bounds) for row in (one, -one)),
-        share(units, one, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])),
+    single_row = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
+    shares = [
+        *(share(unit, row, privacy, bounds) for row in (single_row, -single_row)),
+        share(units, single_row, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])),
     ]
     flat = share(unit, sp.csr_array(np.full((1, planned.dimension), far)), privacy, bounds)
     # Rounding toward zero leaves little of coordinates of a few integer units.
-    return [*(found if largest >= FEWEST_UNITS else (max(each, 1.0) for each in found)), max(flat, 1.0)]
+    return [*(shares if largest >= FEWEST_UNITS else (max(size, 1.0) for size in shares)), max(flat, 1.0)]
 
 
-def _bounds(planned: PlannedSum) -> Float64:
+def _declared_bounds(planned: PlannedSum) -> Float64:
     """L1, L2 and Linf that the plan declares, integer units."""
     return np.array([planned.l1, planned.l2, planned.linf]) * planned.scale
 
 
-def _over(vector: Float64, bounds: Float64) -> float:
+def _ratio_to_bounds(vector: Float64, bounds: Float64) -> float:
     """The largest of a vector's L1, L2 and Linf over its bound."""
     sizes = np.abs(vector)
     return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bounds))
@@ -797,10 +810,10 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
         return int(vector.values[0])
 
     population = COUNTED_UNITS
-    one = first(_unsampled(planned)) / population
-    counts = [round(first(planned) / one) for _ in range(draws)]
-    taken = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
-    return len(set(counts)) > 1, taken.pvalue > COINS_ALARM
+    unit_value = first(_without_sampling(planned)) / population
+    counts = [round(first(planned) / unit_value) for _ in range(draws)]
+    count_test = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
+    return len(set(counts)) > 1, count_test.pvalue > COINS_ALARM
 
 
 def coins_are_independent(rate: float, privacy: Privacy) -> bool:
@@ -811,15 +824,15 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
 
     pairs = SUBSAMPLES * (SUBSAMPLES - 1) / 2
     agreeing = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
-    wanted = math.ceil(math.log(COINS_ALARM / 2 / pairs) / math.log(agreeing))
-    units = _unit_records(min(wanted, MOST_UNITS), privacy)
-    drawn = np.array([grid_vectors.poisson_subsample(units, rate, os.urandom(32)) for _ in range(SUBSAMPLES)])
-    if wanted <= MOST_UNITS and len(np.unique(drawn, axis=0)) < SUBSAMPLES:
+    units_needed = math.ceil(math.log(COINS_ALARM / 2 / pairs) / math.log(agreeing))
+    units = _unit_records(min(units_needed, MOST_UNITS), privacy)
+    subsamples = np.array([grid_vectors.poisson_subsample(units, rate, os.urandom(32)) for _ in range(SUBSAMPLES)])
+    if units_needed <= MOST_UNITS and len(np.unique(subsamples, axis=0)) < SUBSAMPLES:
         return False
-    rarer = (drawn if rate <= 0.5 else ~drawn).astype(np.float32)
-    together = (rarer.T @ rarer)[np.triu_indices(len(units), 1)]
+    rarer = (subsamples if rate <= 0.5 else ~subsamples).astype(np.float32)
+    joint_counts = (rarer.T @ rarer)[np.triu_indices(len(units), 1)]
     chance = min(rate, 1.0 - rate) ** 2
-    tail = np.minimum(binom.cdf(together, SUBSAMPLES, chance), binom.sf(together - 1, SUBSAMPLES, chance))
+    tail = np.minimum(binom.cdf(joint_counts, SUBSAMPLES, chance), binom.sf(joint_counts - 1, SUBSAMPLES, chance))
     return bool(tail.min() > COINS_ALARM / (4 * len(tail)))
 
 
@@ -832,5 +845,5 @@ def _reads_nothing(texts: Sequence[str]) -> Float32:
     raise InternalError("a subsample is drawn without reading a text")
 
 
-def _unsampled(planned: PlannedSum) -> PlannedSum:
+def _without_sampling(planned: PlannedSum) -> PlannedSum:
     return replace(planned, sampling_rate=1.0)

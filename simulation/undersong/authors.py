@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from undersong_common.errors import UndersongError, led_to
 
-OURS = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
+PRODUCT_PACKAGES = ("undersong", "undersong_common", "undersong_protocol", "undersong_client", "undersong_server")
 # Our modules that call authors' code, with public values only: prompts, opened sums, options.
 CALLERS = (
     "undersong_server.generators",
@@ -40,22 +40,27 @@ def traceback_of(error: BaseException) -> str:
     It is "" for an expected error of this program, too, unless another error caused it.
     """
     chain = led_to(error)
-    expected = all(isinstance(each, UndersongError) and _within(OURS, _modules(each)[-1:]) for each in chain)
+    expected = all(
+        isinstance(cause, UndersongError) and _modules_within(PRODUCT_PACKAGES, _frame_modules(cause)[-1:])
+        for cause in chain
+    )
     return "" if expected or not all(map(_is_public, chain)) else "".join(traceback.format_exception(error))
 
 
 def _is_public(error: BaseException) -> bool:
     """Returns False also for an error without frames, as one of another process has, and for one that holds others."""
-    modules = _modules(error)
-    ours = _within(OURS, modules)
-    on_the_way = len(_within(WAY, ours)) == len(ours) and bool(_within(CALLERS, ours[-1:]) or not ours)
+    modules = _frame_modules(error)
+    product_modules = _modules_within(PRODUCT_PACKAGES, modules)
+    on_the_way = len(_modules_within(WAY, product_modules)) == len(product_modules) and bool(
+        _modules_within(CALLERS, product_modules[-1:]) or not product_modules
+    )
     return bool(modules) and on_the_way and not isinstance(error, BaseExceptionGroup)
 
 
-def _modules(error: BaseException) -> list[str]:
+def _frame_modules(error: BaseException) -> list[str]:
     """The modules of its frames, the innermost last."""
     return [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _within(packages: Sequence[str], modules: Sequence[str]) -> list[str]:
-    return [each for each in modules if any(f"{each}.".startswith(f"{package}.") for package in packages)]
+def _modules_within(packages: Sequence[str], modules: Sequence[str]) -> list[str]:
+    return [module for module in modules if any(f"{module}.".startswith(f"{package}.") for package in packages)]

@@ -49,13 +49,13 @@ def audit(
     from undersong import auditing
     from undersong_server.cli.display import display
 
-    given = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
+    task_assignments = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
-        found = (context.obj or auditing.audit)(
-            auditing.AuditSettings(task_file, tuple(given), runs, canaries, seed, jobs), progress
+        report = (context.obj or auditing.audit)(
+            auditing.AuditSettings(task_file, tuple(task_assignments), runs, canaries, seed, jobs), progress
         )
-    print_result(found.to_json(), *found.lines(), as_json=as_json)
-    if found.faults:
+    print_result(report.to_json(), *report.lines(), as_json=as_json)
+    if report.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
 
 

@@ -63,10 +63,10 @@ class Variant:
             return cls(text, "")
         if training := references.parse(text):
             return cls(text, "", training=training)
-        written, _, given = text.partition(":")
-        method, _, generator = written.partition("@")
+        method_text, _, option_text = text.partition(":")
+        method, _, generator = method_text.partition("@")
         methods.load(method)  # an unknown name is an error now, not in a worker
-        pairs = [part.partition("=") for part in given.split("+") if part]
+        pairs = [part.partition("=") for part in option_text.split("+") if part]
         wrong = [key for key, equals, value in pairs if not (key and equals and value)]
         if wrong:
             raise ConfigurationError(
@@ -140,18 +140,18 @@ class Bench:
             "federation.parties": cell.parties,
             "data.records": cell.records,
         }
-        given = [f"{key}={value}" for key, value in values.items() if value is not None]
-        task = tasks.load(self.task_file, [*self.assignments, *given])
+        cell_assignments = [f"{key}={value}" for key, value in values.items() if value is not None]
+        task = tasks.load(self.task_file, [*self.assignments, *cell_assignments])
         if not cell.variant.generator:
             return task
-        chosen = tuple(one for one in task.generators if one.name == cell.variant.generator)
-        if not chosen:
+        generators = tuple(generator for generator in task.generators if generator.name == cell.variant.generator)
+        if not generators:
             raise ConfigurationError(
                 f"--methods {cell.variant.name}: no such generator",
-                f"the task has {', '.join(one.name for one in task.generators)}",
+                f"the task has {', '.join(generator.name for generator in task.generators)}",
                 code="no-generator",
             )
-        return task.model_copy(update={"generators": chosen})
+        return task.model_copy(update={"generators": generators})
 
     @cached_property
     def _own_task(self) -> tasks.Task:
@@ -172,8 +172,8 @@ class Bench:
 
     @cached_property
     def embedder(self) -> Embedder:
-        named = self._own_task.embedder
-        return embedders.check(named.model, named.max_windows)
+        section = self._own_task.embedder
+        return embedders.check(section.model, section.max_windows)
 
     @cached_property
     def public(self) -> EmbeddingCache:
@@ -189,14 +189,14 @@ class Bench:
     def judged_on(self) -> tuple[Table, Float32]:
         """The test set and its embeddings, float32 [n, d]."""
         table = self.test_table or read_test(self.test, self._own_task)
-        return table, self._embed(table.texts)
+        return table, self._embed_public(table.texts)
 
     @cached_property
-    def _files(self) -> Sequence[Table]:
+    def _private_files(self) -> Sequence[Table]:
         """The private files. All cells deal the same ones."""
         return read_private_files(self._own_task)
 
-    def _embed(self, texts: Sequence[str]) -> Float32:
+    def _embed_public(self, texts: Sequence[str]) -> Float32:
         return CachedEmbedder(self.embedder, self.public).encode(texts)
 
     def _embed_private(self, texts: Sequence[str]) -> Float32:
@@ -218,14 +218,14 @@ class Bench:
             remarks = (*task.remarks, *cap_warnings(run_plan))
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
-            check_units(task.privacy.promise(), dealt(task, self._files, cell.seed))
+            check_units(task.privacy.promise(), dealt(task, self._private_files, cell.seed))
             self._checked.add(federation)
         if generator not in self._checked:
             for problem, remedy in task_faults(task, environment=os.environ):
                 raise ConfigurationError(problem, remedy)
-            around = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
+            surroundings = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
             for settings in task.generators:
-                settings.build(around)
+                settings.build(surroundings)
             self._checked.add(generator)
         return remarks
 
@@ -233,8 +233,8 @@ class Bench:
         """Runs the cell's method or reference, for its corpus or predictions; ``private-only`` gives the records."""
         task, variant, seed = self.task(cell), cell.variant, cell.seed
         if variant.method:
-            return self._simulated(task, seed)
-        records = concatenate(list(dealt(task, self._files, seed).values()))
+            return self._run_simulation(task, seed)
+        records = concatenate(list(dealt(task, self._private_files, seed).values()))
         if variant.training is None:
             return references.Trained(records)
         return variant.training.train(
@@ -246,34 +246,35 @@ class Bench:
         """Runs the cell; returns its figures as plain JSON values, with None for one that cannot be computed."""
         start = time.monotonic()
         (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
-        made, simulated = self.made(cell), time.monotonic()
+        trained, simulated = self.made(cell), time.monotonic()
         nothing = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
-        found: dict[str, Any] = {**nothing, **made.facts, **cell.described()}
-        if made.corpus is None:
-            scored = score(test.labels or (), made.predicted or ())
-            found |= scored.figures() | scored.averages
+        figures: dict[str, Any] = {**nothing, **trained.facts, **cell.described()}
+        if trained.corpus is None:
+            scored = score(test.labels or (), trained.predicted or ())
+            figures |= scored.figures() | scored.averages
         else:
-            # What was not made by private sums is like the records, at epsilon = inf too.
-            embed = self._embed if variant.method else self._embed_private
-            texts, labels = made.corpus.texts, made.corpus.labels or ()
+            # Texts that no private sum made are as private as the records, also at epsilon = inf.
+            embed = self._embed_public if variant.method else self._embed_private
+            texts, labels = trained.corpus.texts, trained.corpus.labels or ()
             embeddings = embed(texts)
-            found["rows"] = len(texts)
+            figures["rows"] = len(texts)
             if test.labels is None:
-                found["bits_per_word"] = metrics.next_word_loss(texts, test.texts)
+                figures["bits_per_word"] = metrics.next_word_loss(texts, test.texts)
             else:
                 truth = panel.Labelled(test.texts, test.labels, test_embeddings)
                 judged = panel.judge(panel.Labelled(texts, labels, embeddings), truth, seed=seed)
-                found |= judged.figures() | judged.averages() | judged.accuracies()
-            found |= measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed)
+                figures |= judged.figures() | judged.averages() | judged.accuracies()
+            figures |= measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed)
         seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
-        return found | {"seconds": {phase: round(each, 3) for phase, each in seconds.items()}}
+        return figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in seconds.items()}}
 
-    def _simulated(self, task: tasks.Task, seed: int) -> references.Trained:
+    def _run_simulation(self, task: tasks.Task, seed: int) -> references.Trained:
         """Corpus and facts of a run."""
         run_plan = plan_run(task)
-        tables = dealt(task, self._files, seed)
+        tables = dealt(task, self._private_files, seed)
         if run_plan.plan.sums:
-            # All parties' records at once: a party's own would fill few batches, and a text has the same bits in any.
+            # All parties' records are embedded at once: one party's would fill few batches, and batches do not change
+            # a text's embedding.
             self._embed_private([text for table in tables.values() for text in table.texts])
         with (
             tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder,
@@ -296,7 +297,7 @@ class Bench:
         test, _ = self.judged_on
         numbers = {name: number for number, name in enumerate(task.task.labels)}
         truth = np.array([numbers.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64)
-        figures = methods.load(task.method.name).figures(outcome.records, self._embed, test.texts, truth)
+        figures = methods.load(task.method.name).figures(outcome.records, self._embed_public, test.texts, truth)
         facts = {
             "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
             "dropped": sum(usage.dropped for usage in outcome.usage.values()),
@@ -346,21 +347,21 @@ def measured(
     All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
     figures compare at equal numbers only. They are None where a side has fewer.
     """
-    found: dict[str, float | None] = dict.fromkeys(HEADINGS)
+    figures: dict[str, float | None] = dict.fromkeys(HEADINGS)
     with one_library_thread():
         if len(set(labels)) > 1:
-            found["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
+            figures["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
         if min(len(texts), len(reference)) < rows:
-            return found
-        ours, theirs = overlap.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
-        synthetic, real = embeddings[ours], reference[theirs]
-        chosen = [texts[row] for row in ours]
-        found["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None
+            return figures
+        corpus_rows, reference_rows = overlap.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
+        synthetic, real = embeddings[corpus_rows], reference[reference_rows]
+        corpus_texts = [texts[row] for row in corpus_rows]
+        figures["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None
         if rows > 5:
             near = metrics.neighbourhoods(synthetic, real)
-            found["density"], found["coverage"] = near["density"], near["coverage"]
+            figures["density"], figures["coverage"] = near["density"], near["coverage"]
         if rows >= metrics.FEWEST_TEXTS:
-            found["mauve"] = metrics.mauve(synthetic, real, seed=seed)
-        found["distinct_bigrams"] = metrics.distinct_n(chosen, 2)
-        found["vendi"] = metrics.vendi_score(synthetic)
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in found.items()}
+            figures["mauve"] = metrics.mauve(synthetic, real, seed=seed)
+        figures["distinct_bigrams"] = metrics.distinct_n(corpus_texts, 2)
+        figures["vendi"] = metrics.vendi_score(synthetic)
+    return {name: value if value is not None and math.isfinite(value) else None for name, value in figures.items()}

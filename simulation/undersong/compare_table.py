@@ -24,7 +24,7 @@ from undersong_server.evaluation.panel import AVERAGES
 from undersong_server.report import html
 
 LEVEL = 0.95
-ENOUGH_SEEDS = 3  # of two, the interval reaches nine deviations to either side
+ENOUGH_SEEDS = 3  # The interval of two seeds reaches nine deviations to either side.
 FEW_SEEDS = "Two seeds give an interval that says little, and one gives none: take more seeds."
 METRICS = (
     "accuracy",
@@ -57,12 +57,12 @@ class Grid:
     baseline: str
 
     @classmethod
-    def of(cls, options: ComparisonOptions, others: Sequence[str] = ()) -> "Grid":
+    def of(cls, options: ComparisonOptions, table_variants: Sequence[str] = ()) -> "Grid":
         """Makes the grid of the options and checks it. Raises ConfigurationError for one that cannot run.
 
         Args:
             options: with one number of records for all numbers of parties, or one for each.
-            others: variants that the folder's table has already, any of which may be the baseline.
+            table_variants: variants that the folder's table has already, any of which may be the baseline.
         """
         methods, epsilons, seeds = options.methods, options.epsilons, options.every_seed
         parties, records, baseline = options.parties, options.records, options.baseline
@@ -89,10 +89,10 @@ class Grid:
         variants = tuple(Variant.parse(name) for name in dict.fromkeys(methods))
         names = [variant.name for variant in variants]
         reference = baseline or next((name for name in names if name != PRIVATE_ONLY), names[0])
-        if reference not in (*names, *others):
-            known = ", ".join(dict.fromkeys((*names, *others)))
+        if reference not in (*names, *table_variants):
+            choices = ", ".join(dict.fromkeys((*names, *table_variants)))
             raise ConfigurationError(
-                f"--baseline {reference!r} is not among --methods", f"choose {known}", code="no-baseline"
+                f"--baseline {reference!r} is not among --methods", f"choose {choices}", code="no-baseline"
             )
         shapes: list[int | None] = list(parties) or [None]
         sizes: list[int | None] = list(records) or [None]
@@ -125,13 +125,13 @@ class Grid:
             value["baseline"],
         )
 
-    def with_more(self, other: "Grid") -> "Grid":
+    def with_more(self, grid: "Grid") -> "Grid":
         """Joins two grids: this one's values first, then the other's; this one's baseline stays."""
         return Grid(
-            tuple(dict.fromkeys((*self.variants, *other.variants))),
-            tuple(dict.fromkeys((*self.epsilons, *other.epsilons))),
-            tuple(dict.fromkeys((*self.federations, *other.federations))),
-            tuple(sorted({*self.seeds, *other.seeds})),
+            tuple(dict.fromkeys((*self.variants, *grid.variants))),
+            tuple(dict.fromkeys((*self.epsilons, *grid.epsilons))),
+            tuple(dict.fromkeys((*self.federations, *grid.federations))),
+            tuple(sorted({*self.seeds, *grid.seeds})),
             self.baseline,
         )
 
@@ -140,7 +140,8 @@ class Grid:
         parties, records = federation
         if variant.name == PRIVATE_ONLY:
             return Cell(variant, None, None, records, seed)
-        if variant.training is not None:  # on all records together, whoever holds them
+        # A reference is trained on all records together, so it does not depend on the number of parties.
+        if variant.training is not None:
             return Cell(variant, epsilon, None, records, seed)
         if not all_methods.load(variant.method).makes_private_sums:
             return Cell(variant, None, None, None, seed)
@@ -148,17 +149,17 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """Every cell once, seed by seed, so that a stopped comparison has whole seeds."""
-        every = (
+        points = (
             self.cell(variant, epsilon, federation, seed)
             for seed in self.seeds
             for federation in self.federations
             for epsilon in self.epsilons
             for variant in self.variants
         )
-        return list(dict.fromkeys(every))
+        return list(dict.fromkeys(points))
 
 
-def summary(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> Frame:
+def summary(grid: Grid, figures: Mapping[Cell, Mapping[str, Any]]) -> Frame:
     """Summarises the cells: a row per variant, epsilon and federation in the grid's order, as in the CSV file.
 
     A variant without a finished cell is left out. ``METRIC_difference`` is from the baseline, with its interval.
@@ -167,26 +168,26 @@ def summary(grid: Grid, found: Mapping[Cell, Mapping[str, Any]]) -> Frame:
 
     rows = []
     for federation, epsilon in product(grid.federations, grid.epsilons):
-        cells = {variant.name: _by_seed(grid, found, variant, epsilon, federation) for variant in grid.variants}
-        for name, ours in cells.items():
-            if not len(ours):
+        cells = {variant.name: _by_seed(grid, figures, variant, epsilon, federation) for variant in grid.variants}
+        for name, seed_figures in cells.items():
+            if not len(seed_figures):
                 continue
-            row: dict[str, Any] = dict(zip(WHERE, (name, epsilon, *federation), strict=True))
+            row: dict[str, Any] = dict(zip(CELL_COLUMNS, (name, epsilon, *federation), strict=True))
             for metric in METRICS:
-                parts = ours[metric].agg(["mean", "std", "min", "max", "count"])
+                parts = seed_figures[metric].agg(["mean", "std", "min", "max", "count"])
                 row |= {f"{metric}_{part}": value for part, value in zip(PARTS, parts, strict=True)}
                 if name == grid.baseline:
-                    row |= _paired(metric, ours, ours[:0]) | {f"{metric}_called": ""}
+                    row |= _paired_difference(metric, seed_figures, seed_figures[:0]) | {f"{metric}_called": ""}
                 else:
-                    row |= _paired(metric, ours, cells[grid.baseline])
-            weights = ours.filter(regex=f"^{WEIGHT}").dropna(how="all").fillna(0.0)
-            rows.append(row | weights.mean().to_dict() | {"seconds": ours["seconds"].mean()})
+                    row |= _paired_difference(metric, seed_figures, cells[grid.baseline])
+            weights = seed_figures.filter(regex=f"^{WEIGHT}").dropna(how="all").fillna(0.0)
+            rows.append(row | weights.mean().to_dict() | {"seconds": seed_figures["seconds"].mean()})
     return pandas.DataFrame(rows, dtype=object).infer_objects()  # numbers of parties stay whole beside None
 
 
 def _by_seed(
     grid: Grid,
-    found: Mapping[Cell, Mapping[str, Any]],
+    figures: Mapping[Cell, Mapping[str, Any]],
     variant: Variant,
     epsilon: float,
     federation: tuple[int | None, int | None],
@@ -197,31 +198,35 @@ def _by_seed(
     cells = {seed: grid.cell(variant, epsilon, federation, seed) for seed in grid.seeds}
     rows = {
         seed: {
-            **{metric: found[cell].get(metric) for metric in METRICS},
-            "seconds": sum(found[cell]["seconds"].values()),
+            **{metric: figures[cell].get(metric) for metric in METRICS},
+            "seconds": sum(figures[cell]["seconds"].values()),
         }
-        | {f"{WEIGHT}{name}": share for name, share in (found[cell].get("weights") or {}).items()}
+        | {f"{WEIGHT}{name}": share for name, share in (figures[cell].get("weights") or {}).items()}
         for seed, cell in cells.items()
-        if cell in found
+        if cell in figures
     }
     return pandas.DataFrame.from_dict(
         rows, orient="index", dtype=float, columns=None if rows else [*METRICS, "seconds"]
     )
 
 
-def _paired(metric: str, ours: Frame, theirs: Frame) -> dict[str, Any]:
+def _paired_difference(metric: str, seed_figures: Frame, baseline_figures: Frame) -> dict[str, Any]:
     """Mean of the differences of one metric, paired by seed, with its Student interval, and how it is called.
 
     The seed fixes private records, their division and the test set. "higher" and "lower" are said only if the interval
     leaves out zero.
     """
-    gap = over_seeds((ours[metric] - theirs[metric]).dropna().tolist())
-    called = "higher" if gap.low > 0 else "lower" if gap.high < 0 else "none shown"
+    gap = over_seeds((seed_figures[metric] - baseline_figures[metric]).dropna().tolist())
+    called = "none shown"
+    if gap.low > 0:
+        called = "higher"
+    elif gap.high < 0:
+        called = "lower"
     parts = {"difference": gap.value, "low": gap.low, "high": gap.high, "called": called}
     return {f"{metric}_{part}": value for part, value in parts.items()}
 
 
-WHERE = ("method", "epsilon", "parties", "records")
+CELL_COLUMNS = ("method", "epsilon", "parties", "records")
 PARTS = ("mean", "deviation", "lowest", "highest", "seeds")
 WEIGHT = "weight "  # begins the column of a generator's mean weight
 
@@ -234,8 +239,8 @@ class Usefulness:
     heading: str
     factor: float
     digits: int
-    worst: str  # end of the values that is bad
-    beside: tuple[tuple[str, str], ...]  # further metrics in the same unit, with their headings
+    worst: str  # the bad end of the values, "lowest" or "highest"
+    further_metrics: tuple[tuple[str, str], ...]  # further metrics in the same unit, with their headings
 
 
 ACCURACY = Usefulness(
@@ -261,50 +266,50 @@ def usefulness(table: Frame) -> Usefulness:
 Columns = list[tuple[str, list[str]]]  # headings, each with its cells
 
 
-def _shown(values: Iterable[float], form: str, factor: float = 1.0) -> list[str]:
+def _format_figures(values: Iterable[float], form: str, factor: float = 1.0) -> list[str]:
     return ["-" if math.isnan(value) else f"{factor * value:{form}}" for value in values]
 
 
-def _where(table: Frame) -> Columns:
+def _cell_columns(table: Frame) -> Columns:
     """Columns that name a row's cell: method, epsilon, parties and records. Every table begins with them."""
     absent = {"parties": "task's", "records": "all"}
-    cells = {name: [absent[name] if each is None else str(each) for each in table[name]] for name in absent}
-    return [("method", list(table["method"])), ("epsilon", _shown(table["epsilon"], "g")), *cells.items()]
+    cells = {name: [absent[name] if count is None else str(count) for count in table[name]] for name in absent}
+    return [("method", list(table["method"])), ("epsilon", _format_figures(table["epsilon"], "g")), *cells.items()]
 
 
-def _useful(table: Frame, useful: Usefulness) -> Columns:
+def _usefulness_columns(table: Frame, useful: Usefulness) -> Columns:
     """The first table's columns."""
 
     def own(column: str) -> list[str]:
-        return _shown(table[column], f".{useful.digits}f", useful.factor)
+        return _format_figures(table[column], f".{useful.digits}f", useful.factor)
 
     def plain(column: str) -> list[str]:
-        return _shown(table[column], ".4f")
+        return _format_figures(table[column], ".4f")
 
     def difference(metric: str, heading: str, show: Callable[[str], list[str]]) -> Columns:
         parts = [show(f"{metric}_{part}") for part in ("difference", "low", "high")]
-        rows = [
-            (gap, "-" if low == "-" else f"{low} to {high}", called) if called else ("reference", "", "")
-            for gap, low, high, called in zip(*parts, table[f"{metric}_called"], strict=True)
-        ]
-        named = (heading, "95 % interval", "called")
-        return [(name, list(cells)) for name, cells in zip(named, zip(*rows, strict=True), strict=True)]
+        rows = []
+        for gap, low, high, called in zip(*parts, table[f"{metric}_called"], strict=True):
+            interval = "-" if low == "-" else f"{low} to {high}"
+            rows.append((gap, interval, called) if called else ("reference", "", ""))
+        headings = (heading, "95 % interval", "called")
+        return [(name, list(cells)) for name, cells in zip(headings, zip(*rows, strict=True), strict=True)]
 
     metric, unit = useful.metric, " %" if useful.factor != 1.0 else ""
     worst = table[[f"{model}_difference" for model in panel.MODELS]].min(axis=1)
     return [
-        *_where(table),
-        ("seeds", _shown(table[f"{metric}_seeds"], ".0f")),
+        *_cell_columns(table),
+        ("seeds", _format_figures(table[f"{metric}_seeds"], ".0f")),
         (useful.heading, own(f"{metric}_mean")),
         ("deviation", own(f"{metric}_deviation")),
         (f"worst run{unit}", own(f"{metric}_{useful.worst}")),
-        *((heading, own(f"{name}_mean")) for name, heading in useful.beside),
-        ("rows", _shown(table["rows_mean"], ".0f")),
+        *((heading, own(f"{name}_mean")) for name, heading in useful.further_metrics),
+        ("rows", _format_figures(table["rows_mean"], ".0f")),
         ("Frechet", plain("frechet_mean")),
         *difference(metric, "difference", own),
-        *([("worst model's difference", _shown(worst, ".2f", 100.0))] if useful is ACCURACY else []),
+        *([("worst model's difference", _format_figures(worst, ".2f", 100.0))] if useful is ACCURACY else []),
         *difference("frechet", "Frechet difference", plain),
-        ("s a cell", _shown(table["seconds"], ".1f")),
+        ("s a cell", _format_figures(table["seconds"], ".1f")),
     ]
 
 
@@ -363,7 +368,7 @@ class Section:
     """One table of the document and of the page, with its heading and what its columns mean."""
 
     heading: str
-    about: str
+    note: str
     columns: Columns
 
     @property
@@ -374,18 +379,20 @@ class Section:
 def sections(grid: Grid, table: Frame) -> list[Section]:
     """The tables in reading order: usefulness, precision and recall, closeness and diversity, and weights if any."""
     useful = usefulness(table)
-    measures = [(heading, _shown(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
-    found = [Section("", explanation(grid, useful), _useful(table, useful))]
+    measures = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
+    tables = [Section("", explanation(grid, useful), _usefulness_columns(table, useful))]
     if useful is ACCURACY:
-        scores = [(f"{heading} %", _shown(table[f"{name}_mean"], ".2f", 100.0)) for name, heading in AVERAGES.items()]
-        found.append(Section("Precision, recall and F1", AVERAGED, [*_where(table), *scores]))
-    found.append(Section("Closeness and diversity", MEASURES, [*_where(table), *measures]))
+        scores = [
+            (f"{heading} %", _format_figures(table[f"{name}_mean"], ".2f", 100.0)) for name, heading in AVERAGES.items()
+        ]
+        tables.append(Section("Precision, recall and F1", AVERAGED, [*_cell_columns(table), *scores]))
+    tables.append(Section("Closeness and diversity", MEASURES, [*_cell_columns(table), *measures]))
     weights = table.filter(regex=f"^{WEIGHT}")
     if len(weights.columns):
         weighed = table[weights.notna().any(axis=1)]
-        shares = [(name.removeprefix(WEIGHT), _shown(weighed[name], ".3f")) for name in weights]
-        found.append(Section("Weights of the generators", WEIGHTS, [*_where(weighed), *shares]))
-    return found
+        shares = [(name.removeprefix(WEIGHT), _format_figures(weighed[name], ".3f")) for name in weights]
+        tables.append(Section("Weights of the generators", WEIGHTS, [*_cell_columns(weighed), *shares]))
+    return tables
 
 
 def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
@@ -406,11 +413,11 @@ def page(title: str, grid: Grid, table: Frame, command: str) -> str:
         title=title,
         command=command,
         sections=sections(grid, table),
-        plots=[_plot(grid, table, each, *plot) for each in grid.federations for plot in plotted],
+        plots=[_draw_plot(grid, table, federation, *plot) for federation in grid.federations for plot in plotted],
     )
 
 
-def _plot(
+def _draw_plot(
     grid: Grid, table: Frame, federation: tuple[int | None, int | None], metric: str, heading: str, factor: float
 ) -> Markup:
     """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
@@ -434,5 +441,5 @@ def _plot(
 
 def to_json(grid: Grid, table: Frame) -> dict[str, Any]:
     """The table as plain JSON values, a row as in the CSV file; NaN becomes None."""
-    rows = table.assign(epsilon=_shown(table["epsilon"], "g")).to_json(orient="records", double_precision=15)
+    rows = table.assign(epsilon=_format_figures(table["epsilon"], "g")).to_json(orient="records", double_precision=15)
     return {"baseline": grid.baseline, "seeds": list(grid.seeds), "rows": json.loads(rows)}

@@ -40,6 +40,7 @@ def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
     Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
     cannot be built, or records that no federation of the grid can hold.
     """
+    # Seeds change nothing about what can run, so one cell of each group of seeds is checked.
     different = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
     remarks = (f"{cell.variant.name}: {remark}" for cell in different.values() for remark in bench.check(cell))
     for remark in dict.fromkeys(remarks):
@@ -48,12 +49,12 @@ def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
 
 def known_cells(bench: Bench, grid: compare_table.Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
     """Reads the figures of the cells in ``folder``. Raises ConfigurationError for cells of another comparison."""
-    kept, another = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
-    found = {
-        cell: read_kept(kept / f"{cell.name}.json", bench.fingerprint, another, "the cell is run again")
+    cell_folder, mismatch = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
+    figures = {
+        cell: read_kept(cell_folder / f"{cell.name}.json", bench.fingerprint, mismatch, "the cell is run again")
         for cell in grid.cells()
     }
-    return {cell: value for cell, value in found.items() if value is not None}
+    return {cell: value for cell, value in figures.items() if value is not None}
 
 
 def compare(
@@ -63,7 +64,7 @@ def compare(
     *,
     jobs: int,
     progress: Progress,
-    ended: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
+    on_cell: Callable[[Cell, dict[str, Any]], None] = lambda _cell, _value: None,
     ray: str | None = None,
 ) -> dict[Cell, dict[str, Any]]:
     """Measures every cell that ``folder`` does not hold yet; returns all of them.
@@ -71,7 +72,7 @@ def compare(
     A cell that fails is reported and left out (the rest is still worth having); the same command tries it again.
 
     Args:
-        ended: called with each cell that was measured now and its figures, after they have been written.
+        on_cell: called with each cell that was measured now and its figures, after they have been written.
         ray: address of a Ray cluster that computes the cells (``auto``, ``HOST:PORT`` or ``ray://HOST:PORT``; "" begins
             Ray on this machine); None takes processes of this machine.
 
@@ -80,37 +81,38 @@ def compare(
     """
     check(bench, grid, progress)
     cells = grid.cells()
-    kept = folder / CELLS
-    known = known_cells(bench, grid, folder)
-    open_cells = [cell for cell in cells if cell not in known]
-    if known:
-        progress.say(f"{len(known)} of {len(cells)} cells are known from {kept}")
-    progress.update("cells", len(known), len(cells))
+    cell_folder = folder / CELLS
+    measured_cells = known_cells(bench, grid, folder)
+    open_cells = [cell for cell in cells if cell not in measured_cells]
+    if measured_cells:
+        progress.say(f"{len(measured_cells)} of {len(cells)} cells are known from {cell_folder}")
+    progress.update("cells", len(measured_cells), len(cells))
     failures = []
-    for cell, value in _measured(bench, open_cells, jobs, ray):
+    for cell, value in _measure_cells(bench, open_cells, jobs, ray):
         if isinstance(value, UndersongError):
             failures.append(f"{cell.name}: {value.problem}")
             progress.say(f"left out: {failures[-1]}")
         else:
             write_files(
-                kept, {f"{cell.name}.json": json.dumps(value | {"comparison": bench.fingerprint}, sort_keys=True)}
+                cell_folder,
+                {f"{cell.name}.json": json.dumps(value | {"comparison": bench.fingerprint}, sort_keys=True)},
             )
-            known[cell] = value
-            ended(cell, value)
-        progress.update("cells", len(known) + len(failures), len(cells))
-    if not known:
+            measured_cells[cell] = value
+            on_cell(cell, value)
+        progress.update("cells", len(measured_cells) + len(failures), len(cells))
+    if not measured_cells:
         raise ConfigurationError(
             f"no cell succeeded; the first: {failures[0]}", "see the messages above", code="no-cell"
         )
-    return known
+    return measured_cells
 
 
-def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> dict[str, Any] | None:
+def read_kept(path: Path, fingerprint: str, mismatch: str, without_it: str) -> dict[str, Any] | None:
     """Reads a file that an earlier command of the same comparison left; None if there is no file.
 
     Args:
         fingerprint: of this comparison, which the file has to state.
-        another: the error's sentence if the file states another one.
+        mismatch: the error's sentence if the file states another one.
         without_it: what happens after the file is deleted, as the error for a damaged one says.
 
     Raises ConfigurationError for a file that is damaged, or of another comparison.
@@ -123,20 +125,20 @@ def read_kept(path: Path, fingerprint: str, another: str, without_it: str) -> di
         raise ConfigurationError(f"{path}: cannot be read", f"delete it; {without_it}") from None
     if value.pop("comparison", None) != fingerprint:
         raise ConfigurationError(
-            f"{another} (another task file, option or test file)",
+            f"{mismatch} (another task file, option or test file)",
             "name another folder with --out, or start over with --fresh",
             code="other-comparison",
         )
     return value
 
 
-def _measured(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = None) -> Iterator[Measured]:
+def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = None) -> Iterator[Measured]:
     """(cell, figures or the error that stopped it), as each completes: over Ray, or in processes of this machine.
 
     An existing cluster runs as many cells at once as it has cores. Raises ConfigurationError without Ray.
     """
-    here = jobs == 1 and ray is None
-    function, shared = (guarded, bench) if here else (_in_worker, replace(bench))
+    in_process = jobs == 1 and ray is None
+    function, shared = (guarded, bench) if in_process else (_in_worker, replace(bench))
     calls = [(shared, cell) for cell in cells]
     with nullcontext() if ray is None else Cluster(ray, jobs, option="--ray-address") as cluster:
         results = each_in_processes(function, calls, jobs) if cluster is None else cluster.each(function, calls)
@@ -144,7 +146,8 @@ def _measured(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | None = 
             yield cells[number], value
 
 
-_benches: dict[str, Bench] = {}  # of this worker: what its cells share stays loaded
+# A worker keeps its bench, so that embedder and caches stay loaded from cell to cell.
+_benches: dict[str, Bench] = {}
 
 
 def _in_worker(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
@@ -160,7 +163,7 @@ def guarded(bench: Bench, cell: Cell) -> dict[str, Any] | UndersongError:
 
 
 LOCK = "comparison.lock"  # held by the one command that measures cells and writes the tables of a folder
-WRITING_SHARE = 0.05  # of the time, at most, that writing tables between two cells takes
+WRITING_SHARE = 0.05  # largest share of the time that is spent on writing tables between two cells
 
 
 def compared(
@@ -183,21 +186,21 @@ def compared(
 
     Raises ConfigurationError for a grid or a task that cannot run, and where another command writes into ``out``.
     """
-    test, out = Path(str(options.test)), Path(str(options.out))
+    test, folder = Path(str(options.test)), Path(str(options.out))
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
     extras.require("sklearn", "pandas")
     samples = task.options.samples or 2 * len(table)
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
     busy = ConfigurationError(
-        f"{out}: another command is comparing into this folder",
+        f"{folder}: another command is comparing into this folder",
         "wait until it ends, or name another folder with --out",
         code="folder-in-use",
     )
-    with holding(out / LOCK, busy):
+    with holding(folder / LOCK, busy):
         if options.fresh:
-            shutil.rmtree(out / CELLS, ignore_errors=True)
+            shutil.rmtree(folder / CELLS, ignore_errors=True)
             path.unlink(missing_ok=True)
         bench = Bench(
             task_file,
@@ -209,23 +212,23 @@ def compared(
             test_table=table,
             public_data=options.public_data,
         )
-        another = f"{path}: is the table of another comparison"
-        kept = read_kept(path, bench.fingerprint, another, "the table begins anew")
-        before = None if kept is None else compare_table.Grid.from_json(kept["grid"])
-        known = () if before is None else tuple(variant.name for variant in before.variants)
-        given = compare_table.Grid.of(options, known)
-        whole = given if before is None else before.with_more(given)
+        mismatch = f"{path}: is the table of another comparison"
+        stored_table = read_kept(path, bench.fingerprint, mismatch, "the table begins anew")
+        stored_grid = None if stored_table is None else compare_table.Grid.from_json(stored_table["grid"])
+        stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
+        new_grid = compare_table.Grid.of(options, stored_variants)
+        merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)
         if options.baseline is not None:
-            whole = replace(whole, baseline=options.baseline)
-        commands = [*dict.fromkeys([*(kept["commands"] if kept else ()), command])]
-        tables = _Tables(bench, whole, out, name, task.task.name, commands)
+            merged_grid = replace(merged_grid, baseline=options.baseline)
+        commands = [*dict.fromkeys([*(stored_table["commands"] if stored_table else ()), command])]
+        tables = _Tables(bench, merged_grid, folder, name, task.task.name, commands)
         compare(
             bench,
-            given,
-            out,
+            new_grid,
+            folder,
             jobs=options.jobs or len(os.sched_getaffinity(0)),
             progress=progress,
-            ended=tables.add,
+            on_cell=tables.add,
             ray=options.ray,
         )
         return tables.write()
@@ -237,19 +240,19 @@ class _Tables:
 
     bench: Bench
     grid: compare_table.Grid
-    out: Path
+    folder: Path
     name: str
     title: str
     commands: Sequence[str]
     next_s: float = 0.0
 
     @cached_property
-    def _found(self) -> dict[Cell, dict[str, Any]]:
-        return known_cells(self.bench, self.grid, self.out)
+    def _figures(self) -> dict[Cell, dict[str, Any]]:
+        return known_cells(self.bench, self.grid, self.folder)
 
     def add(self, cell: Cell, value: dict[str, Any]) -> None:
         """Takes a cell that has ended; writes the tables unless that was done a moment ago."""
-        self._found[cell] = value
+        self._figures[cell] = value
         start = time.monotonic()
         if start < self.next_s:
             return
@@ -259,17 +262,17 @@ class _Tables:
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""
         grid, command = self.grid, "\n".join(self.commands)
-        lines = compare_table.summary(grid, self._found)
+        lines = compare_table.summary(grid, self._figures)
         title = f"{self.title}: {', '.join(variant.name for variant in grid.variants)}"
         table = compare_table.to_json(grid, lines)
-        kept = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}
+        state = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}
         write_files(
-            self.out,
+            self.folder,
             {
                 f"{self.name}.md": compare_table.markdown(title, grid, lines, command),
                 f"{self.name}.csv": lines.to_csv(index=False),
                 f"{self.name}.html": compare_table.page(title, grid, lines, command),
-                f"{self.name}.json": json.dumps(kept | {"table": table}, sort_keys=True, indent=1),
+                f"{self.name}.json": json.dumps(state | {"table": table}, sort_keys=True, indent=1),
             },
         )
         return table

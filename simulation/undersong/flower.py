@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from undersong_server.flower.app import FlowerTransport
 
-STATE_FILE = "flower.json"  # what an actor needs to know of the simulation
+STATE_FILE = "flower.json"  # holds all that an actor needs to know of the simulation
 OBJECT_STORE_BYTES = 256 * 2**20  # Ray's shared memory: messages only, a few at a time
 NODES_S = 600.0
 OUTSTANDING = 16  # messages per actor: enough to keep it busy, few enough to stay small
@@ -81,18 +81,18 @@ def over_flower(
     _write_state(parties)
     server, client = ServerApp(), ClientApp()
     client.query()(_Actor(str(parties.state)))
-    ended: list[Outcome | BaseException] = []
+    outcomes: list[Outcome | BaseException] = []
 
     @server.main()  # type: ignore[untyped-decorator]  # flwr has no types
     def main(grid: Grid, context: "Context") -> None:
         try:
             transport = FlowerTransport(grid, identities=None, say=progress.say, outstanding=OUTSTANDING * count)
             _await_nodes(transport, len(names))
-            ended.append(run(transport))
+            outcomes.append(run(transport))
         except BaseException as error:  # noqa: BLE001 - raised again by whoever waits for the engine
-            ended.append(error)
+            outcomes.append(error)
 
-    with _quiet(), _idle_nodes_skipped():
+    with _silence_log(), _idle_nodes_skipped():
         run_simulation(
             server_app=server,
             client_app=client,
@@ -102,20 +102,20 @@ def over_flower(
                 "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
             },
         )
-    if not ended:
+    if not outcomes:
         raise InternalError("Flower's engine ended without running the ServerApp")
-    if isinstance(ended[0], BaseException):
-        raise ended[0]
-    return ended[0]
+    if isinstance(outcomes[0], BaseException):
+        raise outcomes[0]
+    return outcomes[0]
 
 
 def _await_nodes(transport: "FlowerTransport", count: int) -> None:
     """Blocks until every node has introduced itself: the engine adds them while the ServerApp runs already."""
     ends = time.monotonic() + NODES_S
-    while len(found := transport.locate(timeout_s=NODES_S)) < count:
+    while len(nodes := transport.locate(timeout_s=NODES_S)) < count:
         if time.monotonic() > ends:
             raise TransportError(
-                f"{len(found)} of {count} simulated parties answer", "look at Flower's log with --debug"
+                f"{len(nodes)} of {count} simulated parties answer", "look at Flower's log with --debug"
             )
         time.sleep(0.2)
 
@@ -129,7 +129,7 @@ class _Actor:
     def __call__(self, message: "Message", context: "Context") -> "Message":
         from undersong_client.flower_app import address_of, reply_to, requests_of
 
-        state, partition = _state(self.state), context.node_config["partition-id"]
+        state, partition = _load_state(self.state), context.node_config["partition-id"]
         return reply_to(message, state.answers(partition, requests_of(message), address_of(context)))
 
 
@@ -152,8 +152,8 @@ class _ActorState:
     @cached_property
     def _embedder(self) -> "CachedEmbedder":
 
-        named = self._embedder_section
-        return CachedEmbedder(embedders.load(named.model, named.max_windows), self._parties.shared_cache())
+        section = self._embedder_section
+        return CachedEmbedder(embedders.load(section.model, section.max_windows), self._parties.shared_cache())
 
     def answers(self, partition: int, requests: Sequence[bytes], address: str) -> list[bytes]:
 
@@ -172,7 +172,7 @@ class _ActorState:
 
 
 @cache
-def _state(state: str) -> _ActorState:
+def _load_state(state: str) -> _ActorState:
     return _ActorState(Path(state))
 
 
@@ -195,13 +195,13 @@ def _idle_nodes_skipped() -> Iterator[None]:
                 waiting[message.metadata.dst_node_id] += 1
         return identity
 
-    def getting(self: Any, node_id: int, limit: int | None, **rest: Any) -> Any:
+    def getting(self: Any, node_id: int, limit: int | None, **keywords: Any) -> Any:
         if waiting[node_id] <= 0:
             return []
-        found = get(self, node_id, limit, **rest)
+        messages = get(self, node_id, limit, **keywords)
         with lock:
-            waiting[node_id] -= len(found)
-        return found
+            waiting[node_id] -= len(messages)
+        return messages
 
     InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = storing, getting
     try:
@@ -211,7 +211,7 @@ def _idle_nodes_skipped() -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _silence_log() -> Iterator[None]:
     """Silences Flower's own log unless ours is verbose, and restores the environment that it changes."""
     logger = logging.getLogger("flwr")
     level, path = logger.level, os.environ.get("PYTHONPATH")

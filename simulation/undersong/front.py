@@ -69,14 +69,16 @@ def public(function: _Function) -> _Function:
     """
 
     @functools.wraps(function)
-    def called(*given: Any, **named: Any) -> Any:
+    def called(*arguments: Any, **keywords: Any) -> Any:
         try:
             with one_thread_for_products():
-                return checked(function)(*given, **named)
+                return checked(function)(*arguments, **keywords)
         except UndersongError as error:
-            error.problem = _OPTION.sub(_argument, error.problem)
-            error.remedy = _OPTION.sub(_argument, error.remedy)
-            error.args = tuple(_OPTION.sub(_argument, each) if isinstance(each, str) else each for each in error.args)
+            error.problem = _OPTION.sub(_name_argument, error.problem)
+            error.remedy = _OPTION.sub(_name_argument, error.remedy)
+            error.args = tuple(
+                _OPTION.sub(_name_argument, part) if isinstance(part, str) else part for part in error.args
+            )
             raise
         except KeyboardInterrupt:
             if not in_notebook():
@@ -90,18 +92,22 @@ def public(function: _Function) -> _Function:
     options = {"compare": ComparisonOptions, "evaluate": EvaluationOptions}.get(function.__name__)
     if options is not None:
         signature = inspect.signature(function)
-        own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
-        more = [
-            inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default)
-            for each in fields(options)
-            if each.name not in signature.parameters
+        explicit = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
         ]
-        called.__dict__["__signature__"] = signature.replace(parameters=[*own, *more])
+        further = [
+            inspect.Parameter(option_field.name, inspect.Parameter.KEYWORD_ONLY, default=option_field.default)
+            for option_field in fields(options)
+            if option_field.name not in signature.parameters
+        ]
+        called.__dict__["__signature__"] = signature.replace(parameters=[*explicit, *further])
         called.__doc__ = f"{inspect.getdoc(function)}\n\n{inspect.getdoc(options)}"
     return cast("_Function", called)
 
 
-def _argument(option: re.Match[str]) -> str:
+def _name_argument(option: re.Match[str]) -> str:
     name = option[1].replace("-", "_")
     return _ARGUMENTS.get(name, f"{name}=")
 
@@ -200,7 +206,7 @@ def try_(
     """
 
     tried = try_generator(generator, task.file, task.assignments, environment=os.environ, kind=kind, texts=texts)
-    return pandas_package().DataFrame([asdict(each) for each in tried])
+    return pandas_package().DataFrame([asdict(attempt) for attempt in tried])
 
 
 def audit(
@@ -247,7 +253,9 @@ def evaluate(
     >>> us.evaluate(run, test=test).scores["model"].tolist()
     ['panel']
     """
-    options |= check_options({name: each for name, each in options.items() if name not in TABLES}, EvaluationOptions)
+    options |= check_options(
+        {name: argument for name, argument in options.items() if name not in TABLES}, EvaluationOptions
+    )
     simulated = corpus if isinstance(corpus, Simulation) else None
     folder = corpus.folder if isinstance(corpus, Published) else Path(str(corpus))
     text = options.pop("text_field", text) or (simulated.text if simulated else "text")
@@ -258,7 +266,9 @@ def evaluate(
         names = ("members", "non-members")
         if not isinstance(pair, Sequence) or len(pair) != len(names):
             raise ConfigurationError("membership= is not a pair", "membership=: give (members, non-members)", code=CODE)
-        options["membership"] = tuple(to_table(each, text, label, what) for each, what in zip(pair, names, strict=True))
+        options["membership"] = tuple(
+            to_table(table, text, label, table_name) for table, table_name in zip(pair, names, strict=True)
+        )
     return Evaluation(releases.evaluate(folder, EvaluationOptions(text_field=text, label_field=label, **options)))
 
 
@@ -306,11 +316,13 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
         columns = [settings.data.text, *([settings.data.label or "label"] if settings.task.labels else [])]
         folder.mkdir(parents=True, exist_ok=True)
         content = to_jsonl(selected(test, columns, "test")).encode("utf-8")
-        written = folder / f"test-{hashlib.sha256(content).hexdigest()[:16]}.jsonl"  # no other command's file
-        written.write_bytes(content)
-        test = written
-    whole = replace(options, test=test, out=folder, epsilons=options.epsilons or (settings.privacy.epsilon,))
-    rows = compared(task.file, whole, assignments=task.assignments, command=command, name=COMPARISON, progress=progress)
+        test_file = folder / f"test-{hashlib.sha256(content).hexdigest()[:16]}.jsonl"  # no other command's file
+        test_file.write_bytes(content)
+        test = test_file
+    full_options = replace(options, test=test, out=folder, epsilons=options.epsilons or (settings.privacy.epsilon,))
+    rows = compared(
+        task.file, full_options, assignments=task.assignments, command=command, name=COMPARISON, progress=progress
+    )
     return Comparison(folder, COMPARISON, rows)
 
 
@@ -331,7 +343,7 @@ def verify(
     return Verification(releases.verify(folder, fingerprint=fingerprint, parties=dict(parties or {})))
 
 
-EVERY_S = 0.2  # between two drawings: a kernel's messages are not free
+EVERY_S = 0.2  # least time between two drawings, because a kernel's messages are not free
 
 
 def shown(progress: Progress | None) -> AbstractContextManager[Progress]:
@@ -377,7 +389,7 @@ class NotebookProgress(Progress):
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._bar = ""
-            self._draw()
+            self._redraw()
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
@@ -386,13 +398,13 @@ class NotebookProgress(Progress):
             words = f"{html.escape(phase)} {done}/{total}"
             self._bar = f'<div>{words} <progress value="{done}" max="{max(total, 1)}"></progress></div>'
             if due:
-                self._draw()
+                self._redraw()
 
     def say(self, message: str) -> None:
         with self._lock:
             self._said.append(f"<div>{html.escape(message)}</div>")
-            self._draw()
+            self._redraw()
 
-    def _draw(self) -> None:
+    def _redraw(self) -> None:
         self._drawn = self._clock()
         self._show("".join([*self._said, self._bar]))

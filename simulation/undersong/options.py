@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     FrameOrPath: TypeAlias = pandas.DataFrame | Path | str
 else:
-    FrameOrPath = Path  # on the command line
+    FrameOrPath = Path  # The command line takes paths only.
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,10 @@ def each_in_processes(
         return
     # Fresh processes: forking one that has started torch's threads would hang.
     context = multiprocessing.get_context("spawn")
-    before = {name: os.environ.get(name) for name in SINGLE_THREAD}
+    environment_before = {name: os.environ.get(name) for name in SINGLE_THREAD}
     os.environ.update(SINGLE_THREAD)  # read by the libraries when a worker loads them
     try:
-        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin) as pool:
+        with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_worker) as pool:
             waiting = {pool.submit(function, *call): number for number, call in enumerate(calls)}
             try:
                 for finished in as_completed(waiting):
@@ -34,11 +34,11 @@ def each_in_processes(
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
     finally:
-        for name, value in before.items():
+        for name, value in environment_before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
-def _begin() -> None:
+def _begin_worker() -> None:
     """Ends a worker with its parent: one whose parent was killed would wait for its next call for ever."""
 
     def end_with_parent() -> None:

@@ -97,8 +97,8 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
     labels = table.labels or ("",) * len(table)
     if unit != "sample" and table.users is not None:
         labels = _by_user(table.users, labels)
-    positions = _positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
-    upper = {label: np.cumsum(_shares(label, parties, alpha, seed)) for label in set(labels)}
+    positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
+    upper = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(labels)}
     dealt: list[list[int]] = [[] for _ in range(parties)]
     for row, label in enumerate(labels):
         # the cumulated shares end at 1 up to rounding
@@ -112,11 +112,11 @@ def subsample(table: Table, rate: float, seed: int) -> Table:
 
     ``rate`` must not come from the file: one unit more would lower everybody's.
     """
-    positions = _positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
+    positions = _unit_positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
     return table.take(np.flatnonzero(positions < rate).tolist())
 
 
-def _shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
+def _deal_shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
     if math.isinf(alpha):
         return np.full(parties, 1.0 / parties)
     digest = tagged_hash("shares of a label", str(seed).encode(), label.encode("utf-8", "surrogatepass"))
@@ -127,11 +127,14 @@ def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]
     counts: dict[str, Counter[str]] = {}
     for user, label in zip(users, labels, strict=True):
         counts.setdefault(user, Counter())[label] += 1
-    chosen = {user: min(own, key=lambda label: (-own[label], label)) for user, own in counts.items()}
-    return tuple(chosen[user] for user in users)
+    main_labels = {
+        user: min(label_counts, key=lambda label: (-label_counts[label], label))
+        for user, label_counts in counts.items()
+    }
+    return tuple(main_labels[user] for user in users)
 
 
-def _positions(table: Table, key: bytes) -> Float64:
+def _unit_positions(table: Table, key: bytes) -> Float64:
     """A number in [0, 1) for each row, float64 [M]: the same for all records of a user, and for equal records."""
     if table.users is not None:
         names = [user.encode("utf-8", "surrogatepass") for user in table.users]
@@ -147,5 +150,5 @@ def _positions(table: Table, key: bytes) -> Float64:
 
 def table_of(samples: Iterable[Sample]) -> Table:
     """Makes a table of the texts and labels of samples."""
-    kept = list(samples)
-    return Table(tuple(sample.text for sample in kept), tuple(sample.label for sample in kept), None)
+    sample_list = list(samples)
+    return Table(tuple(sample.text for sample in sample_list), tuple(sample.label for sample in sample_list), None)

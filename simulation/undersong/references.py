@@ -67,7 +67,7 @@ def parse(text: str) -> Reference | None:
 
     Raises ConfigurationError for a wrong option, or a reference of benchmarks/dpsgd that is not installed.
     """
-    name, _, given = text.partition(":")
+    name, _, option_text = text.partition(":")
     if (plugin := plugins.find("references", name)) is None:
         if name in OF_THE_CHECKOUT:
             raise ConfigurationError(
@@ -75,6 +75,6 @@ def parse(text: str) -> Reference | None:
                 "run pip install ./benchmarks/dpsgd in a source checkout",
             )
         return None
-    pairs = [part.partition("=") for part in given.split("+") if part]
+    pairs = [part.partition("=") for part in option_text.split("+") if part]
     kind: type[Reference] = plugins.load(plugin)
     return configuration.validate(kind, {key: value for key, _, value in pairs}, f"--methods {text}")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from undersong.simulation import Delivered
 
 WIDTH = 160  # columns: every table of the command line fits
-HEIGHT_PX = 640  # of a page within a notebook
+HEIGHT_PX = 640  # height of a page within a notebook
 PREFORMATTED = '<pre style="overflow-x:auto;line-height:1.25;font-family:monospace">{code}</pre>'
 
 
@@ -42,7 +42,7 @@ class Shown(ABC):
         """Renders the value as the command line shows it."""
 
     def __str__(self) -> str:
-        console = _console()
+        console = _make_console()
         with console.capture() as captured:
             console.print(self.screen())
         return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
@@ -51,7 +51,7 @@ class Shown(ABC):
         return str(self)
 
     def _repr_html_(self) -> str:
-        console = _console()
+        console = _make_console()
         console.print(self.screen())
         return console.export_html(inline_styles=True, code_format=PREFORMATTED)
 
@@ -80,7 +80,7 @@ class Judged(Reported):
         return Text("\n".join(self.found.lines()))
 
 
-def _console() -> Console:
+def _make_console() -> Console:
 
     return Console(record=True, file=io.StringIO(), width=WIDTH, force_jupyter=False)
 
@@ -187,14 +187,14 @@ class Plan(Reported):
     @property
     def sums(self) -> Frame:
         """A row for each kind of private sum: statistic, releases, sensitivity, sigma and the epsilon so far."""
-        return pandas_package().DataFrame([asdict(each) for each in self.figures.sums])
+        return pandas_package().DataFrame([asdict(planned_sum) for planned_sum in self.figures.sums])
 
     def screen(self) -> RenderableType:
 
         from undersong_server.cli.display import render_plan
 
-        refused = [f"A simulation would refuse this: {why}." for why in self.found.unready]
-        return Group(render_plan(self.figures), *self.found.remarks, *refused)
+        refusals = [f"A simulation would refuse this: {reason}." for reason in self.found.unready]
+        return Group(render_plan(self.figures), *self.found.remarks, *refusals)
 
 
 class Published(Shown):
@@ -317,7 +317,10 @@ class Audit(Judged):
     @property
     def bounds(self) -> Frame:
         """A row for each attacker: the epsilon that it proves, and the largest that so many runs could prove."""
-        rows = [{"attack": each.attack, "epsilon": each.epsilon, "most": each.most} for each in self.found.verdicts]
+        rows = [
+            {"attack": verdict.attack, "epsilon": verdict.epsilon, "most": verdict.most}
+            for verdict in self.found.verdicts
+        ]
         return pandas_package().DataFrame(rows)
 
 
@@ -345,8 +348,10 @@ class Comparison(Shown):
     @property
     def cells(self) -> Frame:
         """A row for each finished run: method, epsilon, parties, records, seed and every figure that is one number."""
-        found = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("cells/*.json"))]
-        plain = [{key: each for key, each in cell.items() if not isinstance(each, dict | list)} for cell in found]
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(self.folder.glob("cells/*.json"))]
+        plain = [
+            {key: figure for key, figure in cell.items() if not isinstance(figure, dict | list)} for cell in records
+        ]
         return pandas_package().DataFrame(plain).drop(columns="comparison", errors="ignore")
 
     @property
@@ -368,20 +373,22 @@ class Comparison(Shown):
         from undersong.compare_table import ENOUGH_SEEDS, FEW_SEEDS, usefulness
 
         useful = usefulness(pandas_package().DataFrame(self.rows["rows"]))
-        where = ("method", "epsilon", "parties", "records", "seeds")
-        table = Table(*where, useful.heading, "difference", "95 % interval", "s a cell", box=box.SIMPLE)
+        headings = ("method", "epsilon", "parties", "records", "seeds")
+        table = Table(*headings, useful.heading, "difference", "95 % interval", "s a cell", box=box.SIMPLE)
         few = False
         for row in self.rows["rows"]:
             figures = (row[f"{useful.metric}_{part}"] for part in ("mean", "difference", "low", "high"))
-            shown = ["-" if each is None else f"{useful.factor * each:.{useful.digits}f}" for each in figures]
-            gap = (shown[1], "-" if shown[2] == "-" else f"{shown[2]} to {shown[3]}")
+            figure_texts = [
+                "-" if figure is None else f"{useful.factor * figure:.{useful.digits}f}" for figure in figures
+            ]
+            gap = (figure_texts[1], "-" if figure_texts[2] == "-" else f"{figure_texts[2]} to {figure_texts[3]}")
             if row["method"] == self.rows["baseline"]:
                 gap = ("reference", "")
-            elif shown[2] == "-" or row[f"{useful.metric}_seeds"] < ENOUGH_SEEDS:
+            elif figure_texts[2] == "-" or row[f"{useful.metric}_seeds"] < ENOUGH_SEEDS:
                 few = True
             cell = (row["method"], row["epsilon"], row["parties"] or "task's", row["records"] or "all")
-            cells = (*cell, f"{row[f'{useful.metric}_seeds']:.0f}", shown[0], *gap, f"{row['seconds']:.1f}")
-            table.add_row(*(Text(str(each)) for each in cells))
+            cells = (*cell, f"{row[f'{useful.metric}_seeds']:.0f}", figure_texts[0], *gap, f"{row['seconds']:.1f}")
+            table.add_row(*(Text(str(cell_text)) for cell_text in cells))
         files = f"Every figure: {self.folder / self.name}.md, .csv and .html"
         return Group(table, Text(f"{FEW_SEEDS}\n{files}" if few else files))
 

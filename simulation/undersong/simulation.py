@@ -86,18 +86,18 @@ class LayeredCache:
         self._written = slower if writes else ()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        found = self._memory.get(keys)
+        rows = self._memory.get(keys)
         for cache in self._slower:
-            if missing := [key for key in keys if key not in found]:
-                more = cache.get(missing)
-                self._memory.put(more.items())
-                found |= more
-        return found
+            if missing := [key for key in keys if key not in rows]:
+                slower_rows = cache.get(missing)
+                self._memory.put(slower_rows.items())
+                rows |= slower_rows
+        return rows
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        kept = list(rows)
+        row_list = list(rows)
         for cache in (self._memory, *self._written):
-            cache.put(kept)
+            cache.put(row_list)
 
 
 def simulate(
@@ -137,15 +137,15 @@ def simulate(
     check_units(run_plan.plan.privacy, tables)
     embedder = embedder or embedders.check(task.embedder.model, task.embedder.max_windows)
     clock, monotonic = clocks(insecure_noise_seed)
-    made = SimulatedParties(task, workspace.state, seed, insecure_noise_seed)
-    made.draw_keys(tables)
+    simulated_parties = SimulatedParties(task, workspace.state, seed, insecure_noise_seed)
+    simulated_parties.draw_keys(tables)
     if engine == "flower":
-        # its actors are processes: what they compute is kept, encrypted, where each of them and this process finds it
-        private_cache = made.shared_cache()
+        # Flower's actors are processes. They share their embeddings in an encrypted file, which this process reads too.
+        private_cache = simulated_parties.shared_cache()
     private_cache = private_cache or MemoryCache()
-    own = CachedEmbedder(embedder, private_cache)
+    private_embedder = CachedEmbedder(embedder, private_cache)
     public = spread(embedder, task.embedder.model, public_cache, cluster)
-    embed_public = _shown(public, "public texts", progress)
+    embed_public = _report_embedding(public, "public texts", progress)
     author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed, cluster=cluster)
 
     def over(transport: Transport) -> Outcome:
@@ -161,24 +161,26 @@ def simulate(
             embedder=embedder.fingerprint,
             seed=seed,
             clock=monotonic,
-            # a message to a thousand parties takes minutes on few cores; one that is lost is not waited for
+            # A message to a thousand parties takes minutes on few cores, and Flower does not wait for a lost one.
             timeout_s=STAGE_TIMEOUT_S if engine == "inprocess" else FLOWER_TIMEOUT_S,
         )
 
     if engine == "flower":
         from undersong.flower import over_flower
 
-        outcome = over_flower(made, list(tables), over, progress=progress)
+        outcome = over_flower(simulated_parties, list(tables), over, progress=progress)
     else:
-        embed_all = functools.cache(functools.partial(_embed_all, _shown(own, "records", progress), tables))
+        embed_all = functools.cache(
+            functools.partial(_embed_all, _report_embedding(private_embedder, "records", progress), tables)
+        )
 
         def embed(texts: Sequence[str]) -> Float32:
             embed_all()
-            return own.encode(texts)
+            return private_embedder.encode(texts)
 
-        blocks = MemoryBlocks()  # public and named by content, so the parties may share what each would hold
+        blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
         parties = {
-            name: made.party(
+            name: simulated_parties.party(
                 name,
                 table,
                 blocks=blocks,
@@ -190,9 +192,9 @@ def simulate(
             )
             for name, table in tables.items()
         }
-        outcome = over(InProcess(parties, made.together))
-    known = LayeredCache([public_cache, private_cache], writes=False)
-    embed_any = _shown(CachedEmbedder(embedder, known), "for the comparison", progress)
+        outcome = over(InProcess(parties, simulated_parties.together))
+    all_caches = LayeredCache([public_cache, private_cache], writes=False)
+    embed_any = _report_embedding(CachedEmbedder(embedder, all_caches), "for the comparison", progress)
     return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
 
 
@@ -201,20 +203,20 @@ def _embed_all(embed: Embed, tables: Mapping[str, Table]) -> None:
     embed([text for table in tables.values() for text in table.texts])
 
 
-def _shown(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:
+def _report_embedding(embedder: CachedEmbedder, name: str, progress: Progress) -> Embed:
     def embed(texts: Sequence[str]) -> Float32:
-        return embedder.encode(texts, lambda done, total: progress.update(f"embedding {name}", done, total))
+        return embedder.encode(texts, lambda finished, total: progress.update(f"embedding {name}", finished, total))
 
     return embed
 
 
 def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None) -> str:
-    known = workspace.journal.get_json("run/name")
-    if known is None:
+    stored_name = workspace.journal.get_json("run/name")
+    if stored_name is None:
         suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
-        known = f"{task.task.name} {suffix}"
-        workspace.journal.put_json("run/name", known)
-    name: str = known
+        stored_name = f"{task.task.name} {suffix}"
+        workspace.journal.put_json("run/name", stored_name)
+    name: str = stored_name
     return name
 
 
@@ -224,18 +226,18 @@ class InProcess:
     A statistic that fails at a party's records stops the simulation: without that party the result would be another.
 
     Args:
-        together: joins the writes of all parties to one request: they are on the disk before any reply is used.
+        joint_write: joins the writes of all parties to one request: they are on the disk before any reply is used.
     """
 
     def __init__(
-        self, parties: Mapping[str, Party], together: Callable[[], AbstractContextManager[None]] = nullcontext
+        self, parties: Mapping[str, Party], joint_write: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
         self._parties = parties
-        self._together = together
+        self._joint_write = joint_write
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         replies = {}
-        with self._together():
+        with self._joint_write():
             for name, request in requests.items():
                 party = self._parties[name]
                 replies[name] = party.handle(request)
@@ -300,7 +302,7 @@ def deliver(
     planning.require_packages(run_plan)
     arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
     if engine != "inprocess":
-        arguments["engine"] = engine  # what it prepares ahead, the other one could not end
+        arguments["engine"] = engine  # A sum that one engine has prepared cannot be ended by the other.
     with Workspace(folder, task, arguments, fresh=fresh) as workspace:
         if workspace.continued:
             finished = (workspace.folder / JSONL_NAME).exists()
@@ -321,9 +323,10 @@ def deliver(
             engine=engine,
             cluster=cluster,
         )
-        accuracy, measures = (
-            ((), ()) if test is None else _evaluated(run_plan, workspace, simulated, test, environment, seed, progress)
-        )
+        figures: usefulness.Figures = ((), ())
+        if test is not None:
+            figures = _evaluate_corpus(run_plan, workspace, simulated, test, environment, seed, progress)
+        accuracy, measures = figures
         insecure = insecure_noise_seed is not None
         report = report_data(
             run_plan,
@@ -347,7 +350,7 @@ def deliver(
     return Delivered(folder, report)
 
 
-def _evaluated(
+def _evaluate_corpus(
     run_plan: RunPlan,
     workspace: Workspace,
     simulated: Simulated,
@@ -363,7 +366,7 @@ def _evaluated(
     corpora = {usefulness.OURS: table_of(simulated.outcome.samples)}
     if test.labels is not None:
         if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
-            corpora[MIXTURE] = table_of(_mixture(run_plan, workspace, simulated, environment, seed, progress))
+            corpora[MIXTURE] = table_of(_write_mixture(run_plan, workspace, simulated, environment, seed, progress))
         corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     return usefulness.figures(
         run_plan.task,
@@ -371,11 +374,11 @@ def _evaluated(
         test,
         embed=simulated.embed_any,
         seed=seed,
-        shown=lambda done, total: progress.update("training the task models", done, total),
+        shown=lambda finished, total: progress.update("training the task models", finished, total),
     )
 
 
-def _mixture(
+def _write_mixture(
     run_plan: RunPlan,
     workspace: Workspace,
     simulated: Simulated,
@@ -389,5 +392,5 @@ def _mixture(
     """
     author = build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
     options = mixture.Options(samples=len(simulated.outcome.samples))
-    written = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
-    return [sample for sample in written if sample is not None]
+    samples = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
+    return [sample for sample in samples if sample is not None]

@@ -102,10 +102,12 @@ class Task:
         >>> made.settings().task.labels
         ('cat', 'dog')
         """
-        kept = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
-        place = Path(kept.name if kept is not None else folder or "").absolute()
-        beside = {str(each["name"]): str(each["column"]) for each in attributes if each.get("column")}
-        columns = [text, *([label] if label else []), *([user] if user else []), *beside.values()]
+        temporary_folder = tempfile.TemporaryDirectory(prefix="undersong-task-") if folder is None else None
+        place = Path(temporary_folder.name if temporary_folder is not None else folder or "").absolute()
+        attribute_columns = {
+            str(attribute["name"]): str(attribute["column"]) for attribute in attributes if attribute.get("column")
+        }
+        columns = [text, *([label] if label else []), *([user] if user else []), *attribute_columns.values()]
         several = isinstance(records, Mapping)
         parts = records if isinstance(records, Mapping) else {RECORDS: records}
         if several and parties not in (None, len(parts)):
@@ -114,27 +116,27 @@ class Task:
                 "leave parties= away, or give one frame, which is dealt",
                 code="argument",
             )
-        named = {party: f"records of {party}" if several else RECORDS for party in parts}
+        frame_names = {party: f"records of {party}" if several else RECORDS for party in parts}
         frames = {
-            party: with_patient_ids(selected(frame, columns, named[party]), user, named[party])
+            party: with_patient_ids(selected(frame, columns, frame_names[party]), user, frame_names[party])
             for party, frame in parts.items()
         }
         tables = [
-            rows_of(frame, named[party], text, label, user, columns=beside, labels=labels or ())
+            rows_of(frame, frame_names[party], text, label, user, columns=attribute_columns, labels=labels or ())
             for party, frame in frames.items()
         ]
         if labels is None and label is not None:
-            labels = sorted({each for table in tables for each in table.labels or ()})
+            labels = sorted({row_label for table in tables for row_label in table.labels or ()})
         files = {f"{PRIVATE}/{party}.jsonl": to_jsonl(frame) for party, frame in frames.items()}
         described: list[dict[str, Any]] = []
         for generator in generators:
             if callable(generator):
-                described.append(_function(generator, {each["name"] for each in described}))
+                described.append(_describe_function(generator, {section["name"] for section in described}))
                 continue
             corpus = generator.get("corpus")
             if is_frame(corpus):
                 path = f"{generator.get('name', 'generator')}.jsonl"
-                files[path] = to_jsonl(_public(corpus, text, label))
+                files[path] = to_jsonl(_public_corpus(corpus, text, label))
                 generator = {**generator, "corpus": path}
             described.append(dict(generator))
         document: dict[str, Any] = {
@@ -151,20 +153,20 @@ class Task:
             "method": {"name": method, **(options or {})},
             "output": {"dir": str(place / "run")},
             "federation": {} if parties is None else {"parties": parties},
-            **({"attributes": [dict(each) for each in attributes]} if attributes else {}),
+            **({"attributes": [dict(attribute) for attribute in attributes]} if attributes else {}),
         }
         if test is not None:
             files[TEST_NAME] = to_jsonl(selected(test, [text, *([label] if label else [])], "test"))
             document["evaluation"] = {"test": TEST_NAME}
         if embedder is not None:
             named_function = _name_of(embedder)
-            _register(embedders.FUNCTIONS, named_function, embedder)
+            _register_function(embedders.FUNCTIONS, named_function, embedder)
             document["embedder"] = {"model": embedders.FUNCTION + named_function}
         for section, keys in (sections or {}).items():
             document[section] = {**document.get(section, {}), **keys}
         document["generators"] = described
-        _write(place, {**files, TASK_NAME: _toml(document)})
-        task = cls(place / TASK_NAME, (), kept)
+        _write_files(place, {**files, TASK_NAME: _dump_toml(document)})
+        task = cls(place / TASK_NAME, (), temporary_folder)
         task.settings()
         return task
 
@@ -185,7 +187,7 @@ class Task:
         except ConfigurationError as error:
             if self._folder is not None:  # a temporary one, which the caller never saw
                 error.problem = error.problem.replace(f"{self.file}: ", "")
-                error.args = tuple(str(each).replace(f"{self.file}: ", "") for each in error.args)
+                error.args = tuple(str(argument).replace(f"{self.file}: ", "") for argument in error.args)
             raise
 
     def __repr__(self) -> str:
@@ -207,44 +209,48 @@ def _name_of(function: Callable[..., object]) -> str:
     return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
-def _register(functions: dict[str, Any], key: str, function: Callable[..., object]) -> None:
+def _register_function(functions: dict[str, Any], key: str, function: Callable[..., object]) -> None:
     """Raises ConfigurationError for a function of another module: a task that was made before would ask this one."""
-    before = getattr(functions.get(key, function), "__module__", None)
-    if before != getattr(function, "__module__", None):
+    owner = getattr(functions.get(key, function), "__module__", None)
+    if owner != getattr(function, "__module__", None):
         raise ConfigurationError(
-            f"the module {before} has given a function {_name_of(function)} in this process too",
+            f"the module {owner} has given a function {_name_of(function)} in this process too",
             "give one of them another name, or begin a new process",
             code="other-function",
         )
     functions[key] = function
 
 
-def _function(function: Callable[[str], str], taken: set[str]) -> dict[str, str]:
+def _describe_function(function: Callable[[str], str], used_names: set[str]) -> dict[str, str]:
     """The table of a generator that is a function; its name is the function's, with a number if that is taken."""
     plain = re.sub(r"[^A-Za-z0-9._-]+", "", getattr(function, "__name__", ""))[:48].strip("._-") or "function"
-    name = next(each for each in (plain, *(f"{plain}-{n}" for n in range(2, len(taken) + 3))) if each not in taken)
+    name = next(
+        candidate
+        for candidate in (plain, *(f"{plain}-{n}" for n in range(2, len(used_names) + 3)))
+        if candidate not in used_names
+    )
     key = f"{_name_of(function)} as {name}"
-    _register(FUNCTIONS, key, function)
+    _register_function(FUNCTIONS, key, function)
     return {"name": name, "kind": "function", "function": key}
 
 
-def _public(frame: Frame, text: str, label: str | None) -> Frame:
+def _public_corpus(frame: Frame, text: str, label: str | None) -> Frame:
     """A corpus as the generators read it: the columns ``text`` and, where there is one, ``label``."""
     renamed = selected(frame, [text], "corpus").rename(columns={text: "text"})
     return renamed if label is None or label not in frame.columns else renamed.assign(label=frame[label])
 
 
-def _write(folder: Path, files: Mapping[str, str]) -> None:
+def _write_files(folder: Path, files: Mapping[str, str]) -> None:
     """Readable by this user only. A folder may hold the very same task, so that a notebook can be run again."""
     for name, content in files.items():
         path = folder / name
-        kept = path.read_text(encoding="utf-8") if path.exists() else content
-        if kept != content:
-            lines = zip_longest(kept.split("\n"), content.split("\n"), fillvalue="")
+        old_content = path.read_text(encoding="utf-8") if path.exists() else content
+        if old_content != content:
+            lines = zip_longest(old_content.split("\n"), content.split("\n"), fillvalue="")
             old, new = next(pair for pair in lines if pair[0] != pair[1])
-            where = f": {old!r} there, {new!r} here" if name == TASK_NAME else ""  # other files may be private
+            difference = f": {old!r} there, {new!r} here" if name == TASK_NAME else ""  # other files may be private
             raise ConfigurationError(
-                f"{folder}: holds another task ({name} differs{where})", "name another folder", code="other-task"
+                f"{folder}: holds another task ({name} differs{difference})", "name another folder", code="other-task"
             )
     for name, content in files.items():
         path = folder / name
@@ -253,7 +259,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         path.write_text(content, encoding="utf-8")
 
 
-def _toml(document: Mapping[str, Any]) -> str:
+def _dump_toml(document: Mapping[str, Any]) -> str:
     import tomli_w
 
     return tomli_w.dumps(document)

@@ -57,11 +57,11 @@ class Workspace:
         self.folder = folder.absolute()
         self.state = self.folder / WORKSPACE_NAME
         if fresh:
-            self._clear()
-        known = (self.state / "journal.sqlite").exists()
+            self._clear_folder()
+        is_continued = (self.state / "journal.sqlite").exists()
         if self.folder.exists() and not self.folder.is_dir():
             raise ConfigurationError(f"{folder}: is a file", "name a folder with --out")
-        if not known and self.folder.exists() and not is_empty(self.folder):
+        if not is_continued and self.folder.exists() and not is_empty(self.folder):
             raise ConfigurationError(
                 f"{folder}: holds files that no run of Undersong wrote", "name an empty folder", code="foreign-folder"
             )
@@ -70,10 +70,10 @@ class Workspace:
         except OSError as error:
             raise ConfigurationError(f"{folder}: cannot be made: {error.strerror}", "choose another --out") from None
         self.journal = Journal(self.state / "journal.sqlite")
-        self.continued = known
-        self._claim(task, arguments)
+        self.continued = is_continued
+        self._claim_folder(task, arguments)
 
-    def _claim(self, task: Task, arguments: dict[str, Any]) -> None:
+    def _claim_folder(self, task: Task, arguments: dict[str, Any]) -> None:
         """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
         described = {
             **task.model_dump(mode="json", exclude={"output", "generators"}),
@@ -81,10 +81,10 @@ class Workspace:
             "arguments": arguments,
             "format": FORMAT,
         }
-        ours = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
-        if (theirs := self.journal.get("run/task")) is None:
-            self.journal.put("run/task", ours)
-        elif theirs != ours:
+        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
+        if (stored_digest := self.journal.get("run/task")) is None:
+            self.journal.put("run/task", digest)
+        elif stored_digest != digest:
             self.journal.close()
             raise ConfigurationError(
                 f"{self.folder}: holds another run (another task file, option or seed, or of an older Undersong)",
@@ -92,7 +92,7 @@ class Workspace:
                 code="other-run",
             )
 
-    def _clear(self) -> None:
+    def _clear_folder(self) -> None:
         store.close(self.state / PARTIES)
         if not (self.state / "journal.sqlite").exists():
             return
@@ -113,7 +113,7 @@ def read_keys(state: Path) -> dict[str, bytes]:
     return {name: bytes.fromhex(key) for name, key in json.loads((state / KEYS).read_text(encoding="utf-8")).items()}
 
 
-PARTY_KEYS = ("identity", "data")  # what a hospital draws at `init`: its signing key, and the secret of its data set
+PARTY_KEYS = ("identity", "data")  # A hospital draws both at `init`: its signing key and the secret of its data set.
 
 
 def ledger_path(state: Path, party: str) -> Path:
@@ -140,8 +140,8 @@ class SimulatedParties:
         """Draws the parties' keys, once per simulation; only this user can read them."""
         if (self.state / KEYS).exists():
             return
-        drawn = {f"{use}/{name}": self._entropy(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
-        replace_file(self.state / KEYS, json.dumps({"store": os.urandom(32).hex()} | drawn).encode("utf-8"))
+        party_keys = {f"{use}/{name}": self._entropy_of(name)(use)(32).hex() for name in names for use in PARTY_KEYS}
+        replace_file(self.state / KEYS, json.dumps({"store": os.urandom(32).hex()} | party_keys).encode("utf-8"))
 
     @cached_property
     def keys(self) -> dict[str, bytes]:
@@ -178,7 +178,7 @@ class SimulatedParties:
             store=store.Store(self.state / PARTIES, name, self.keys["store"]),
             blocks=blocks,
             embedder=embedder,
-            entropy=self._entropy(name),
+            entropy=self._entropy_of(name),
             clock=clock,
             teacher_model=lambda: self.task.teacher_model,
             address=address,
@@ -192,17 +192,17 @@ class SimulatedParties:
         Raises ConfigurationError if something could not be written; then none of the replies may be used.
         """
         journal = store.journal(self.state / PARTIES)
-        before = journal.undone
+        undone_before = journal.undone
         with journal.together():
             yield
-        if journal.undone != before:
+        if journal.undone != undone_before:
             raise ConfigurationError(
                 f"{self.state / PARTIES}: cannot be written",
                 "free space, check permissions, and run again",
                 code="not-written",
             )
 
-    def _entropy(self, name: str) -> Callable[[str], Entropy]:
+    def _entropy_of(self, name: str) -> Callable[[str], Entropy]:
         seed = self.insecure_noise_seed
         return keys.from_system if seed is None else keys.insecure(seed, name)
 
@@ -232,5 +232,5 @@ class SimulatedComputation(RecordComputation):
 
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
     """Returns two clocks: seconds since the epoch, and monotonic seconds; both stand at 0 with an insecure seed."""
-    # Under an insecure seed the outputs are compared byte by byte: no time may stand in them.
+    # Outputs of an insecure seed are compared byte by byte, so no time may stand in them.
     return (time.time, time.monotonic) if insecure_noise_seed is None else (lambda: 0.0, lambda: 0.0)

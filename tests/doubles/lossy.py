@@ -31,7 +31,7 @@ class LossyParties(InProcess):
         return sum(self._messages.values())
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
-        with self._together():
+        with self._joint_write():
             return {name: self._parties[name].handle(given) for name, given in requests.items() if self._arrives(name)}
 
     def _arrives(self, name: str) -> bool:
@@ -46,7 +46,7 @@ class LossyBatches(LossyParties):
     def exchange_batches(
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
     ) -> Mapping[str, Sequence[bytes]]:
-        with self._together():
+        with self._joint_write():
             return {
                 name: [self._parties[name].handle(request) for request in requests[name]]
                 for name in requests

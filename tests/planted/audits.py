@@ -53,7 +53,7 @@ def audit_small_task(
     It ends before ``runs`` where it has a fault that further runs could not take back.
     """
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-    monkeypatch.setattr(auditing, "_loaded", cache(auditing._loaded.__wrapped__))
+    monkeypatch.setattr(auditing, "_load_embedder", cache(auditing._load_embedder.__wrapped__))
     method, keys = TASKS[task]
     file = make_task(folder / "task", records=12)
     file.write_text(re.sub(r"(?<=\[method\]\n)[^\[]*", method + "\n", file.read_text("utf-8")), "utf-8")

@@ -91,7 +91,7 @@ def seed_becomes(seed: Callable[[PartyMachine, Any, NoiseSeeds, NoisePlan], byte
             other = NoiseSeeds(hashlib.sha256(seed(self, state, seeds, plan)).digest(), seeds.root)
             return noise_share.add_noise(grid, plan, other)
 
-        monkeypatch.setattr(PartyMachine, "_noisy", noisy)
+        monkeypatch.setattr(PartyMachine, "_add_noise_share", noisy)
 
     return planted
 

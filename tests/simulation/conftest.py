@@ -39,7 +39,7 @@ def embedded_by(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Sequence
     """Makes every cell embed texts by the given function: no model, no cache."""
 
     def replace(embed: Callable[[Sequence[str]], np.ndarray]) -> None:
-        monkeypatch.setattr(Bench, "_embed", lambda _bench, texts: embed(texts))
+        monkeypatch.setattr(Bench, "_embed_public", lambda _bench, texts: embed(texts))
         monkeypatch.setattr(Bench, "_embed_private", lambda _bench, texts: embed(texts))
 
     return replace

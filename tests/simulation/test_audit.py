@@ -493,7 +493,7 @@ SAMPLED = 'name = "dpga"\npopulation = 16\nelite = 4\nrounds = 2\nkeywords = fal
 def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AuditSettings:
     """An audit of a small task whose embedder has no weights; the test names its method's section, and other keys."""
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-    monkeypatch.setattr(module, "_loaded", cache(module._loaded.__wrapped__))
+    monkeypatch.setattr(module, "_load_embedder", cache(module._load_embedder.__wrapped__))
     task = make_task(tmp_path / "task", records=12)
     method, *keys = request.param.split("\n--set ")
     whole = re.sub(r"(?<=\[method\]\n)[^\[]*", method + "\n", task.read_text(encoding="utf-8"))

@@ -96,7 +96,9 @@ def test_what_a_variant_sets_aside_is_said_once_and_by_name(bench, tmp_path, mon
         def say(self, message):
             said.append(message)
 
-    monkeypatch.setattr(comparing, "_measured", lambda _bench, cells, *_: [(c, UndersongError("no")) for c in cells])
+    monkeypatch.setattr(
+        comparing, "_measure_cells", lambda _bench, cells, *_: [(c, UndersongError("no")) for c in cells]
+    )
     shape = grid(methods=["wasp", "dpkps:vocabulary_words=200+pairs=8"], epsilons=[1.0, 4.0])
     with raises(ConfigurationError, "no-cell"):
         comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Listening())
@@ -110,7 +112,7 @@ def paired(ours, theirs):
     import pandas  # not loaded where other tests are collected
 
     one, other = (pandas.DataFrame({"figure": pandas.Series(each)}) for each in (ours, theirs))
-    return compare_table._paired("figure", one, other)
+    return compare_table._paired_difference("figure", one, other)
 
 
 def test_paired_interval_is_the_students_of_the_differences():
@@ -262,7 +264,7 @@ def test_cells_deal_private_files_that_a_worker_has_read_once(bench, monkeypatch
 
     monkeypatch.setattr("undersong_server.operations.tasks.read_table", counted)
     cells = [grid().cell(Variant.parse("wasp"), 4.0, (10, 100), seed) for seed in (0, 1)]
-    first, second = (dealt(bench.task(cell), bench._files, cell.seed) for cell in cells)
+    first, second = (dealt(bench.task(cell), bench._private_files, cell.seed) for cell in cells)
     assert read == ["private.jsonl"]
     assert len(first) == len(second) == 10
     assert first != second
@@ -417,7 +419,7 @@ def test_workers_end_with_a_parent_that_was_killed():
         "from undersong import processes\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
-        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=processes._begin)\n"
+        "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=processes._begin_worker)\n"
         "    print(pool.submit(os.getpid).result(), flush=True)\n"
         "    time.sleep(60)\n"
     )

@@ -42,7 +42,7 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
         asked.extend(cells)
         return [(cell, UndersongError("again")) for cell in cells]
 
-    monkeypatch.setattr(comparing, "_measured", none_left)
+    monkeypatch.setattr(comparing, "_measure_cells", none_left)
     again = comparing.compare(odd, shape, tmp_path / "out", jobs=2, progress=Silent())
     assert again == found
     assert {cell.seed for cell in asked} == {2}
@@ -50,4 +50,4 @@ def test_cells_are_measured_in_workers_of_ray_and_known_ones_not_again(odd, tmp_
 
 def test_a_cluster_that_is_not_there_is_named(odd):
     with pytest.raises(ConfigurationError, match=r"127\.0\.0\.1:9"):
-        list(comparing._measured(odd, [grid().cells()[0]], 1, "127.0.0.1:9"))
+        list(comparing._measure_cells(odd, [grid().cells()[0]], 1, "127.0.0.1:9"))

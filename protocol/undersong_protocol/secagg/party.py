@@ -256,13 +256,13 @@ class PartyMachine:
             raise InternalError("a vector was provided in the wrong phase")
         state = pending.draft
         state.question = question
-        noisy = self._noisy(grid, state)
+        noisy = self._add_noise_share(grid, state)
         body, digest = masked_body(noisy, self._list_masks(state), self._parameters.modulus_bits)
         del noisy
         self._pending = None
         return self._commit_answer(rule, 0, pending.request, state, body, digest)
 
-    def _noisy(self, grid: GridVector, state: PartyState) -> NoisyVector:
+    def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
         plan = self._parameters.noise_plan
         if not plan.components:
