@@ -29,6 +29,7 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.generators.interface import (
     TOKENS_A_WORD,
     Answer,
@@ -174,8 +175,10 @@ class Tried:
         answer: raw answer; the error's words if there was none.
         text: text found in the answer; ``fault``: kind of fault of the answer, "" for none.
         finish: reason why the answer ended, if the generator reports it.
+        note: the generator's note on it, e.g. that the endpoint reports no usage that can be true.
         seconds: from the first request to this answer.
-        lost_tokens, lost_usd: what attempts cost at most whose answers were lost, in the first row for all orders.
+        lost_tokens, lost_usd: what attempts cost at most whose answers were lost before this answer came, and after the
+            one before it: its own attempts, where one order is asked at a time.
     """
 
     label: str
@@ -190,6 +193,7 @@ class Tried:
     completion_tokens: int
     price_usd: float
     seconds: float
+    note: str = ""
     lost_tokens: int = 0
     lost_usd: float = 0.0
 
@@ -200,7 +204,9 @@ def cost_of(tried: Sequence[Tried]) -> str:
     seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
     lost, lost_usd = sum(each.lost_tokens for each in tried), sum(each.lost_usd for each in tried)
     losses = f"; answers lost on the way cost {counted(lost, 'token')}, US$ {lost_usd:.4f} at most" if lost else ""
-    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{losses}"
+    unreported = sum(each.note == UNREPORTED for each in tried)
+    notes = f"; {UNREPORTED}: {unreported}, which count at their worst case" if unreported else ""
+    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{notes}{losses}"
 
 
 def try_generator(
@@ -302,11 +308,13 @@ def try_task(
     requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
     made, _ = requests.make("try", orders, range(texts), [1] * texts)
     begun = time.monotonic()
-    answers = {
-        number: (answer, time.monotonic() - begun)
-        for number, answer in generator.answer([made[number] for number in range(texts)])
-    }
-    lost = generator.lost if isinstance(generator, PaidGenerator) else Loss()
+    answers: dict[int, tuple[Answer | GenerationError, float]] = {}
+    lost: dict[int, Loss] = {}
+    before = Loss()
+    for number, answer in generator.answer([made[number] for number in range(texts)]):
+        answers[number] = (answer, time.monotonic() - begun)
+        now = generator.lost if isinstance(generator, PaidGenerator) else Loss()
+        lost[number], before = Loss(1, now.tokens - before.tokens, now.price_usd - before.price_usd), now
     found = []
     for number, order in enumerate(orders):
         request = made[number]
@@ -329,8 +337,9 @@ def try_task(
                 completion_tokens=got.completion_tokens,
                 price_usd=got.price_usd,
                 seconds=seconds,
-                lost_tokens=0 if number else lost.tokens,
-                lost_usd=0.0 if number else lost.price_usd,
+                note=got.note,
+                lost_tokens=lost.get(number, Loss()).tokens,
+                lost_usd=lost.get(number, Loss()).price_usd,
             )
         )
     if isinstance(generator, CachingGenerator):

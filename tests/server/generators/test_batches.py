@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.chat_server import completion, serving
+from tests.doubles.chat_server import ChatServer, completion, serving
 from undersong_common.errors import GenerationError
 from undersong_server.generators.author import Author
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest
+from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai import generator as openai_generator
@@ -99,7 +100,7 @@ class BatchServer:
         return json.dumps({"custom_id": asked["custom_id"], "response": response, "error": None})
 
 
-def generator(server: BatchServer, journal: Journal, **fields: Any) -> OpenAIGenerator:
+def generator(server: BatchServer | ChatServer, journal: Journal, **fields: Any) -> OpenAIGenerator:
     table = {"name": "far", "kind": "openai", "model": "tiny", "base_url": server.url, "api_key_env": "", "batch": True}
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0, "max_tokens": 20, "batch_poll_s": 0.01}
     prices |= {"max_wait_s": 0.01}
@@ -134,6 +135,25 @@ def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal
     assert isinstance(answers[3], GenerationError)
     assert "too long" in str(answers[3])
     assert answers[5] == Answer("Answer to text 5", 11, 7, 0.009)
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_attempts_that_were_answered_are_settled(journal: Journal, batch: bool) -> None:
+    """None of them counts as lost, in this process or the next, beside what its answer took."""
+    prompts = Prompts(TaskWords(description="a note", labels=("x",)))
+    orders = [Order("far", "zero_shot", "x")] * 3
+    counted = itertools.count()
+    single = ChatServer(lambda _prompt: completion(f"Text {next(counted)} of many."), key="")
+    with serving(BatchServer() if batch else single) as server:
+        if isinstance(server, BatchServer):
+            server.says = "Text {number} of many."
+        far = generator(server, journal, batch=batch)
+        Author({"far": far}, prompts, journal, Silent(), seed=1).write("one", 0, orders)
+        again = generator(server, journal, batch=batch)
+        Author({"far": again}, prompts, journal, Silent(), seed=1).write("one", 0, orders)
+    assert journal.items("attempt/") == {}
+    assert far.lost == again.lost == Loss()
+    assert far._budget._spent.tolist() == again._budget._spent.tolist()
 
 
 def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) -> None:
@@ -338,6 +358,7 @@ def test_a_batch_that_was_not_accepted_costs_nothing(journal: Journal, status: i
         for _ in range(5):
             (error,) = whole_processes(server, journal, 1)
             assert not isinstance(error, BudgetExhausted)
+            assert "asked after" not in str(error)
         assert generator(server, journal).lost.attempts == 0
 
 

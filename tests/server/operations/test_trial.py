@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -14,7 +15,7 @@ from tests.doubles.coded import raises
 from tests.doubles.tasks import make_task
 from undersong.cli import app
 from undersong_common.errors import ConfigurationError
-from undersong_server.operations.tasks import try_generator
+from undersong_server.operations.tasks import cost_of, try_generator
 
 
 def task_with_endpoint(folder: Path, url: str) -> Path:
@@ -45,6 +46,22 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
         assert len(json.loads(found.stdout)["texts"]) == 2
         shown = CliRunner().invoke(app, ["try", "far", str(task), "--texts", "2"])
         assert re.search(r"^1 of 2 kept, [0-9.]+ s, 36 tokens, US\$ 0\.0360$", shown.stdout, re.MULTILINE)
+
+
+@pytest.mark.heavy
+def test_a_trial_tells_of_lost_answers_and_of_usage_at_their_own_text(tmp_path: Path) -> None:
+    bodies: list[dict[str, Any] | str] = [
+        completion("<text>Two is.</text>", usage=None),
+        "no completion",
+        completion("<text>One is cold.</text>"),
+    ]
+    with serving(ChatServer(lambda _: bodies.pop(), key="")) as server:
+        task = task_with_endpoint(tmp_path, server.url)
+        tried = try_generator("far", task, ["generators.2.concurrency=1"], environment={}, texts=2)
+    assert [each.fault for each in tried] == ["", ""]
+    assert tried[0].lost_tokens == 0 < tried[1].lost_tokens
+    assert [each.note for each in tried] == ["", "usage not reported"]
+    assert "usage not reported: 1, which count at their worst case; answers lost on the way cost" in cost_of(tried)
 
 
 def test_embedded_generator_is_tried_alone_and_an_unknown_one_is_named(tmp_path: Path) -> None:

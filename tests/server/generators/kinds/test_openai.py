@@ -211,6 +211,14 @@ def test_slow_answers_time_out_and_are_asked_again(server: ChatServer) -> None:
         assert far.lost.attempts == 1
 
 
+def test_an_attempt_that_is_too_late_names_the_setting_that_ended_it(server: ChatServer) -> None:
+    with faulty(server, *[("slow", 2.0)] * 3) as proxy:
+        late = one(generator(proxy.url, timeout_s=0.3, deadline_s=9.0, max_retries=0))
+        last = one(generator(proxy.url, timeout_s=0.6, deadline_s=0.8, max_retries=9))
+    assert "no answer within 0.3 s" in str(late)
+    assert "no answer within the 0.8 s of deadline_s" in str(last)
+
+
 def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> None:
     with faulty(server, *[("status", 500, {})] * 3) as proxy:
         far = generator(proxy.url, max_retries=2, concurrency=1)
@@ -563,6 +571,14 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
         assert stopped.value.code == "endpoint-fails"
         assert "temperature is not supported" in stopped.value.problem  # the endpoint's own words
         assert len(server.bodies) == 10
+
+
+@pytest.mark.parametrize(("status", "most"), [(422, 10), (403, 3)])
+def test_an_answer_between_failures_begins_their_count_anew(server: ChatServer, status: int, most: int) -> None:
+    """One fewer than would stop the run, an answer, and so on."""
+    with faulty(server, *["pass", *[("status", status, {})] * (most - 1)] * 3) as proxy:
+        answers = dict(generator(proxy.url, concurrency=1).answer(requests(3 * most)))
+    assert [index for index, answer in answers.items() if isinstance(answer, Answer)] == [0, most, 2 * most]
 
 
 def test_error_at_the_cap_counts_answers_without_usage() -> None:

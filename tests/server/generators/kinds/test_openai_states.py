@@ -148,6 +148,14 @@ def test_a_mistake_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch, numb
 
 # Bodies of vendors: Anthropic's and Gemini's compatible endpoints, vLLM, llama.cpp, Ollama, Azure, MiniMax, ...
 VENDORS: list[tuple[int, Any, State, str]] = [
+    (400, {"__type": "ThrottlingException", "message": "Rate exceeded"}, State.WAIT, "Rate exceeded"),
+    (400, {"__type": "TooManyRequestsException", "message": "Slow down"}, State.WAIT, "Slow down"),
+    (
+        403,
+        {"error": {"message": "We have suspended your organization's access for violating our usage policies."}},
+        State.ACCOUNT,
+        "suspended",
+    ),
     (
         529,
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
@@ -257,6 +265,25 @@ def test_an_error_has_its_state_and_words_in_the_body_of_any_vendor(
     judged = verdict(status, body)
     assert judged.state is state
     assert words in judged.words
+
+
+def test_throttling_under_any_status_slows_the_calls() -> None:
+    assert verdict(400, b'{"__type": "ThrottlingException", "message": "Rate exceeded"}').throttled
+    assert not verdict(400, b'{"error": "the model is loading"}').throttled
+
+
+@pytest.mark.parametrize(
+    ("status", "words", "names"),
+    [
+        (410, "gone", True),
+        (400, "The model `m` has been decommissioned and is no longer supported.", True),
+        (422, "max_tokens is too small", False),
+    ],
+)
+def test_the_remedy_for_a_withdrawn_model_names_the_setting(status: int, words: str, names: bool) -> None:
+    judged = verdict(status, {"error": {"message": words}})
+    assert judged.state is State.REFUSED
+    assert ("set model" in judged.problem.remedy) == names
 
 
 def test_a_completion_that_mentions_an_error_is_an_answer() -> None:

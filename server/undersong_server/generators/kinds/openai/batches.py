@@ -33,7 +33,9 @@ EMPTY_IN_A_ROW = 2
 """Batches of which nothing came back, one after the other, before the run stops."""
 LOOKS = 4
 """Looks at what the endpoint says it does not have, before it is gone."""
-_GONE = frozenset({"model", "forbidden", "refused", "content", "long"})  # refusals of a look, but the account's
+_GONE = frozenset(
+    {"model", "forbidden", "refused", "withdrawn", "content", "long"}
+)  # refusals of a look, but the account's
 _LISTED = 100  # batches of a page in which one is looked for that was submitted and not noted
 _PAGES = 20
 _FILE_TIMEOUT_S = 900.0  # at least, for a file of up to 200 MB
@@ -447,7 +449,8 @@ class Batches:
             if not is_again:
                 if method == "GET" and verdict.kind in _GONE:
                     raise _Gone(replace(verdict, state=State.LOST, kind="gone", billed=True))
-                raise self._stopped(verdict, "its batch cannot be asked after")
+                said = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
+                raise self._stopped(verdict, said)
             if is_over:
                 raise self._unreachable(verdict.words)
             time.sleep(wait_s)

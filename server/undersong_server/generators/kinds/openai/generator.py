@@ -404,6 +404,8 @@ class OpenAIGenerator:
             headers=settings.request_fields(kind).headers,
         )
         self._pace.note_limits(exchange.headers)
+        if exchange.fault == "late" and left_s < settings.timeout_s:
+            exchange = replace(exchange, detail=f"no answer within the {settings.deadline_s:g} s of deadline_s")
         return self._judge(exchange, worst)
 
     def _judge(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:

@@ -124,6 +124,11 @@ PROBLEMS: dict[str, Problem] = {
         "endpoint-fails",
         "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
     ),
+    "withdrawn": Problem(
+        State.REFUSED,
+        "endpoint-fails",
+        "set model to one that the endpoint serves, then run the same command again; answers are kept",
+    ),
     "gone": Problem(
         State.LOST,
         "batch-gone",
@@ -150,11 +155,11 @@ _CONTENT = re.compile(
     _I,
 )
 # Somebody is shut out, by a policy perhaps: that is no word on this request
-_SUSPENDED = re.compile(
-    r"\b(account|organi[sz]ation|access|subscription|project|workspace|team|key)\b.{0,60}"
-    r"\b(suspended|deactivated|terminated|banned|revoked)",
-    _I,
+_SHUT_OUT = (
+    r"\b(account|organi[sz]ation|access|subscription|project|workspace|team|key)\b",
+    r"\b(suspend|deactivat|terminat|bann|revok)ed",
 )
+_SUSPENDED = re.compile("|".join(".{0,60}".join(words) for words in (_SHUT_OUT, _SHUT_OUT[::-1])), _I)
 _BILLING = re.compile(
     r"billing|insufficient[ _]?(balance|quota|fund|credit)|\bcredits?\b(?! card)|\bbalance\b|payment|prepaid|arrear"
     r"|余额|欠费|hard.limit|spend(ing)?.limit|current quota|account.{0,20}(suspended|deactivated|overdue)",
@@ -162,8 +167,14 @@ _BILLING = re.compile(
 )
 _QUOTA = re.compile(r"insufficient.?quota|allotment|allowance|quota.{0,40}(month|week|day)|(month|week|dai)ly", _I)
 _A_WHILE = re.compile(r"per.?(second|minute|hour|day)|\b[rt]p[smd]\b|rate.?limit", _I)
+_THROTTLED = re.compile(r"throttl|rate.?(limit|exceeded)|too.?many.?requests", _I)
 _BUSY = re.compile(
-    r"\bloading\b|overloaded|\bbusy\b|warming|enqueued|rate.?limit|too many requests|temporarily|at capacity", _I
+    rf"\bloading\b|overloaded|\bbusy\b|warming|enqueued|temporarily|at capacity|{_THROTTLED.pattern}", _I
+)
+_WITHDRAWN = re.compile(
+    r"\bmodel.{0,80}(deprecated|withdrawn|retired|decommissioned|discontinued|no longer|not (found|available)|sunset"
+    r"|not exist)",
+    _I,
 )
 _LONG = re.compile(
     r"context.?(length|window|size)|maximum context|too (long|large|many (input )?tokens)|reduce the length"
@@ -291,14 +302,15 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
 def _judge_status(status: int, value: Any, words: str, pause: float | None) -> Verdict:
     signs = f"{words} {' '.join(_codes_of(value))}"
     kind = _kind_of(status, signs, announced=pause is not None)
+    if kind == "refused" and (status == 410 or _WITHDRAWN.search(signs)):
+        kind = "withdrawn"
     said = f"status {status}{f': {words}' if words else ''}"
     if pause is not None:
         said += f", which asks for a pause of {pause:.0f} s"
     if status == 407:
         said = f"the proxy answers with {said}"
-    return Verdict(
-        PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=status in (429, 503, 529)
-    )
+    throttled = status in (429, 503, 529) or (kind == "busy" and bool(_THROTTLED.search(signs)))
+    return Verdict(PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=throttled)
 
 
 def _place_of(location: str) -> str:
@@ -383,7 +395,7 @@ def _codes_of(value: Any) -> Iterable[str]:
     for error in value if isinstance(value, list) else [value]:
         if not isinstance(error, dict):
             continue
-        for key in ("code", "type", "status", "finish_reason"):
+        for key in ("code", "type", "__type", "status", "finish_reason"):
             if isinstance(error.get(key), str):
                 yield error[key]
         for key in ("error", "innererror", "choices"):
