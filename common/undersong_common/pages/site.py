@@ -92,7 +92,7 @@ class Visit:
         path: variable parts of the request's path, by name.
         form: text fields of the form by name, the last value of each.
         lists: text fields of the form by name, all values of each.
-        files: contents of the files sent, by field name.
+        files: contents of the files sent, by field name; ``file_names`` says how their sender calls them.
     """
 
     site: "Site"
@@ -103,6 +103,7 @@ class Visit:
     form: Mapping[str, str] = field(default_factory=dict)
     lists: Mapping[str, Sequence[str]] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    file_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def identities(self) -> tuple[str, ...]:
@@ -267,7 +268,7 @@ class Site:
             form = await _read_form(request)
 
             def handler(visit: Visit) -> Response:
-                visit.form, visit.lists, visit.files = form
+                visit.form, visit.lists, visit.files, visit.file_names = form
                 self._check_form(visit)
                 if path.endswith(LIVE):
                     return cast("Response", act(visit))
@@ -375,7 +376,7 @@ class Site:
         async def post(request: Request) -> Response:
             if "tab" in request.scope:  # where more would be read
                 return RedirectResponse(path, status_code=303)
-            fields, _, _ = await _read_form(request)
+            fields, *_ = await _read_form(request)
 
             def answer() -> Response:
                 try:
@@ -497,12 +498,17 @@ def _wants_json(request: Request) -> bool:
     return "authorization" in asked or "hx-request" in asked or asked.get("accept") == "application/json"
 
 
-async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[str]], dict[str, bytes]]:
+Form = tuple[dict[str, str], dict[str, list[str]], dict[str, bytes], dict[str, str]]
+
+
+async def _read_form(request: Request) -> Form:
+    """Reads a form: the last text of each field, all its texts, and the files with their names."""
     fields: dict[str, list[str]] = {}
     files: dict[str, bytes] = {}
+    names: dict[str, str] = {}
     kind = request.headers.get("content-type", "")
     if not kind.startswith(("application/x-www-form-urlencoded", "multipart/form-data")):
-        return {}, {}, {}
+        return {}, {}, {}, {}
     async with request.form(max_files=4, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
         for name, value in form.multi_items():
             if isinstance(value, str):
@@ -511,7 +517,8 @@ async def _read_form(request: Request) -> tuple[dict[str, str], dict[str, list[s
                 fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(whole)
             else:
                 files[name] = await value.read()
-    return {name: values[-1] for name, values in fields.items()}, fields, files
+                names[name] = (value.filename or "").encode("utf-8", "replace").decode("utf-8")
+    return {name: values[-1] for name, values in fields.items()}, fields, files, names
 
 
 def session_base(secret: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
 from undersong_server.defaults import RunOptions
+from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import (
     comparison,
     coordinator,
@@ -114,6 +115,7 @@ class RunScreens:
                 "/runs/new/{draft}": self._change,
                 f"/runs/new/{{draft}}{LIVE}": self._live,
                 **{f"{one}/{action}": partial(self._act, action) for action in ACTIONS},
+                f"{one}/result": self._evaluate,
             },
             least="operator",
         )
@@ -333,6 +335,7 @@ class RunScreens:
         found = cache(lambda: releases.search(self._home, run, **query))
         parts: dict[str, Part] = {
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
+            "evaluation": lambda: self._evaluation(run),
             "files": lambda: {"files": releases.files(self._home, run), "run": run},
             "corpus": lambda: {
                 **visit.listed(found().texts),
@@ -343,6 +346,26 @@ class RunScreens:
             "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
         }
         return visit.page(f"Result of {run}", parts, run=run)
+
+    def _evaluation(self, run: str) -> dict[str, Any]:
+        releases.files(self._home, run)  # a run that has not finished has no result
+        found = comparison.compare(self._home, [run])
+        figures = [figure for figure in found.figures if figure.group == "How good"]
+        return {"figures": figures, "run": run, "files": drafts.public_files(self._context.tasks)}
+
+    def _evaluate(self, visit: Visit) -> str:
+        run, chosen = visit.path["run"], visit.form.get("file", "")
+        names = {key: visit.form.get(key, "").strip() for key in ("text_field", "label_field")}
+        options = EvaluationOptions(text_field=names["text_field"] or "text", label_field=names["label_field"] or None)
+        if uploaded := visit.files.get("test", b""):
+            found = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
+        else:
+            path = {str(path): path for path in drafts.public_files(self._context.tasks)}.get(chosen)
+            if path is None:
+                raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
+            found = releases.evaluate_run(self._home, run, replace(options, test=path))
+        visit.note("run evaluate", f"{run}: {found.test}")
+        return visit.go(f"/runs/one/{quote(run)}/result#evaluation", f"Evaluated on {found.test}.")
 
     def _file(self, visit: Visit) -> Response:
         run, name = visit.path["run"], visit.path["name"]

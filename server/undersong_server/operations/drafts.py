@@ -6,7 +6,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cache
@@ -414,14 +414,19 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
     """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
     start = Path(draft.folder)
-    private = _private(start, draft.data)
+    found = public_files(folders, _private(start, draft.data))
+    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in found]
+
+
+def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
+    """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there."""
+    private = set(private)
     for path in offered(folders):
         with contextlib.suppress(OSError, ConfigurationError):  # a broken task file: opening it names the wrong line
             private |= _private(path.parent, configuration.read_toml(path))
     everything = (path for folder in folders for path in folder.absolute().rglob("*"))
     texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
-    found = sorted(islice(texts, MOST_FILES))
-    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in found]
+    return sorted(islice(texts, MOST_FILES))
 
 
 def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
@@ -433,7 +438,7 @@ def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
     return {os.path.realpath(place) for place in places if "\0" not in place}
 
 
-def _names(private: set[str], path: Path) -> bool:
+def _names(private: Set[str], path: Path) -> bool:
     real = os.path.realpath(path)
     return not private.isdisjoint((real, os.path.dirname(real))) or any(fnmatch(real, each) for each in private)
 

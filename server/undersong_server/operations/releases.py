@@ -5,11 +5,12 @@ import io
 import json
 import math
 import os
+import tempfile
 import time
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.intervals import Interval, clopper_pearson
-from undersong_common.printable import counted
+from undersong_common.printable import counted, printable
 from undersong_common.printed_page import Page
 from undersong_common.privacy import impact
+from undersong_common.row_files import SUFFIXES
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
@@ -261,6 +263,27 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     )
     replace_json(folder.path / EVALUATION_FILE, asdict(found), durable=False)
     return found
+
+
+def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:
+    """Evaluates a finished run beside an uploaded test file, which keeps its name. Raises as :func:`evaluate_run`."""
+    shown = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
+    endings = [f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", ".gz")]
+    ending = next((each for each in endings if shown.casefold().endswith(each)), None)
+    if ending is None:
+        raise ConfigurationError(
+            f"{printable(shown, 100)}: is no table",
+            f"upload a file that ends in {', '.join(SUFFIXES)}",
+            code="no-table",
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"test{ending}"
+        path.write_bytes(content)
+        try:
+            return evaluate_run(home, run, replace(options, test=path), test_name=printable(shown, 100))
+        except ConfigurationError as error:
+            problem = error.problem.replace(str(path), printable(shown, 100))
+            raise ConfigurationError(problem, error.remedy.replace(str(path), shown), code=error.code) from None
 
 
 def _kept(measure: Measure, by_texts: Interval | None) -> KeptMeasure:

@@ -1,0 +1,108 @@
+"""Evaluate on the Result screen: an uploaded file keeps its name, and its figures stand in place."""
+
+import contextlib
+import json
+
+import pytest
+
+from tests.doubles.parties import embed
+from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_server.console.application import build
+from undersong_server.console.runs import ConsoleContext
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import runs
+from undersong_server.operations.releases import EVALUATION_FILE
+from undersong_server.runs.folder import RunStatus
+
+RESULT = "/runs/one/first/result"
+ROWS = [{"text": f"a text number {number}", "label": "ab"[number % 2]} for number in range(30)]
+LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    monkeypatch.setattr("undersong_server.operations.releases.embedder", lambda *_: embed)
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    folder = CoordinatorHome(home.path).run("first")
+    folder.write_status(RunStatus("finished", 1))
+    folder.output.mkdir()
+    (folder.output / "synthetic.jsonl").write_text(LINES)
+    return home.path
+
+
+@pytest.fixture
+def console(home, tmp_path):
+    (tmp_path / "offered").mkdir()
+    (tmp_path / "offered" / "public.jsonl").write_text(LINES)
+    context = ConsoleContext(home, tasks=(tmp_path / "offered",))
+    with contextlib.closing(build(context, hosts=(HOST,), port=8700)) as site:
+        site.accounts.set_role("ada", "administrator")
+        yield Browser(site).enter(site.accounts.link("ada"))
+
+
+def send(console, name, content, **fields):
+    sent = {"text_field": "text", "label_field": "label", **console.hidden(RESULT), **fields}
+    files = {} if name is None else {"test": (name, content)}
+    return console.client.post(RESULT, data=sent, files=files)
+
+
+def evaluation_of(console):
+    return console.get(RESULT).text.partition('id="evaluation"')[2].partition("</table>")[0]
+
+
+def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(console, home):
+    assert "not measured" in evaluation_of(console)
+    done = send(
+        console,
+        "C:\\Users\\ada\\Ward notes.csv",
+        b"text,label\n" + b"".join(f"{row['text']},{row['label']}\n".encode() for row in ROWS),
+    )
+    assert console.led(done) == f"{RESULT}#evaluation"
+    shown = evaluation_of(console)
+    assert "Ward notes.csv, " in shown
+    assert "Panel score" in shown
+    assert " to " in shown.partition("Panel score")[2].partition("</td>")[0]  # its interval
+    assert "high is good" in shown
+    assert console.site.audit.entries()[-1].what == "run evaluate"
+    assert not list(home.rglob("test.csv"))
+
+
+def test_a_file_of_the_task_folders_is_evaluated_on(console, tmp_path):
+    done = send(console, None, b"", file=str(tmp_path / "offered" / "public.jsonl"))
+    assert console.led(done) == f"{RESULT}#evaluation"
+    assert "public.jsonl, " in evaluation_of(console)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("notes.pdf", b"%PDF", "notes.pdf: is no table"),
+        ("<img src=x>.jsonl", b"{", "&lt;img src=x&gt;.jsonl"),
+        ("test.jsonl", b'{"text": "a"}\n', "label"),
+        (None, b"", "no test file was chosen"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(console, home, name, content, words):
+    refused = send(console, name, content)
+    assert refused.status_code == 409
+    assert words in refused.text
+    assert "/tmp" not in refused.text.replace("pytest", "")
+    assert "<img" not in refused.text
+    assert not (CoordinatorHome(home).run("first").path / EVALUATION_FILE).exists()
+
+
+def test_no_file_outside_the_task_folders_is_evaluated_on(console, tmp_path):
+    outside = tmp_path / "outside.jsonl"
+    outside.write_text(LINES)
+    assert send(console, None, b"", file=str(outside)).status_code == 409
+
+
+def test_a_viewer_sees_the_figures_and_evaluates_nothing(console):
+    console.site.accounts.set_role("vera", "viewer")
+    viewer = Browser(console.site).enter(console.site.accounts.link("vera"))
+    assert "Evaluate on a test file" not in viewer.get(RESULT).text
+    assert viewer.post(RESULT, of="/account", file="x").status_code == 403
