@@ -122,6 +122,8 @@ def preview(
     else:
         withdraw = f"; to withdraw: undersong-party revoke {shell_word(request.run)}"
         print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
+        if part := operations.runs.own_part(folder, request):
+            show_lines([part])
     operations.runs.note_shown(folder, found)
 
 

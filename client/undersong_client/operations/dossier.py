@@ -58,7 +58,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         (
             *preview.marked(value),
             _spent(request, value, ledger, _joined_ids(opened, request)),
-            _decision(request, local_time),
+            _decision(request, runs.own_part(home, request), local_time),
             preview.purpose(value),
             _flow(value),
             _left(messages),
@@ -83,11 +83,12 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     )
 
 
-def _decision(request: Request, local_time: Callable[[float], str]) -> Section:
+def _decision(request: Request, part: str, local_time: Callable[[float], str]) -> Section:
     decided = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
     reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
     return Section(
         "Decision",
+        (part,) if part else (),
         figures=(
             ("plan, in words", request.words),
             ("proposed", local_time(request.received_s)),

@@ -1,7 +1,7 @@
 """Actions on the runs that were proposed to this party: read them and decide about them."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.printable import counted, finite, shell_word
+from undersong_common.printable import counted, finite, printable, shell_word
 
 if TYPE_CHECKING:
     from undersong_common.printed_page import Page
@@ -134,6 +134,36 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger
         figures = {"epsilon": finite(cost.epsilon), "spent": finite(cost.spent)}
         found["cost"] = {**figures, "releases": cost.releases, "delta": delta}
     return found
+
+
+def own_part(home: Path, request: Request) -> str:
+    """Returns a sentence on the sums that this party's numbers left for before a run was withdrawn; "" for other runs.
+
+    It reads the ledger and the plan. Raises ConfigurationError if the plan is damaged, PrivacyRefusal if the ledger is.
+    """
+    if request.decision != "revoked":
+        return ""
+    from undersong_common.privacy.ledger import Ledger
+    from undersong_protocol.agreement.manifest import Manifest
+
+    opened = PartyHome(home)
+    manifest = Manifest.from_bytes(Requests(opened).manifest_bytes(request))
+    entries = Ledger.read(opened.ledger).entries() if opened.ledger.exists() else []
+    slots = {kind: {_slot(entry) for entry in entries if entry["kind"] == kind} for kind in ("sent", "void")}
+    left = {(run, query) for run, query, _ in slots["sent"] - slots["void"]}
+    sums = [each.name for each in manifest.plan.sums]
+    numbers = [number for number, name in enumerate(sums, 1) if (request.run, name) in left]
+    if not numbers:
+        return "This hospital took part in no sum: none of its numbers has left."
+    last = printable(sums[numbers[-1] - 1], 60)
+    return (
+        f"This hospital took part until sum {numbers[-1]} of {len(sums)} ({last!r}): its numbers left"
+        f" for {counted(len(numbers), 'sum')}, and for none after that."
+    )
+
+
+def _slot(entry: Mapping[str, Any]) -> tuple[str, str, int]:
+    return entry["run"], entry["query"], entry["attempt"]
 
 
 def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger | None") -> dict[str, Any]:

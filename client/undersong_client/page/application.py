@@ -218,7 +218,11 @@ class HospitalPage:
         manifest = visit.path["manifest"]
 
         parts: dict[str, Part] = {
-            "decision": lambda: {"request": self._find(manifest), "roles": _roles(visit)},
+            "decision": lambda: {
+                "request": self._find(manifest),
+                "roles": _roles(visit),
+                "part": runs.own_part(self._home, self._find(manifest)),
+            },
             "sheet": lambda: self._sheet(self._find(manifest)),
         }
         return visit.page("A run asks for this party", parts, **self._live())

@@ -7,8 +7,13 @@ import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
+from undersong_client.consent.approvals import Requests
 from undersong_client.home import PartyHome
+from undersong_client.operations.runs import own_part
 from undersong_client.storage.outbox import Outbox
+from undersong_common.privacy.accounting import Gaussian
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.privacy.spending import Charge
 from undersong_protocol.agreement.manifest import plan_words
 
 pytestmark = pytest.mark.heavy
@@ -79,3 +84,32 @@ def test_what_is_no_audit_is_refused_before_anything_is_written(home, tmp_path):
         said = command("dossier", "spring", "--out", page, "--audit", audit, "--home", home, code=2)
         assert "is not the result of an audit" in said
     assert not page.exists()
+
+
+def test_a_withdrawal_says_until_which_sum_the_hospital_took_part(home, tmp_path):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    ledger = Ledger.read(home / "ledger.jsonl")
+    for number, name in enumerate(("labels", "votes/1", "votes/2")):
+        charge = Charge("spring", manifest.hash.hex(), name, 0, (Gaussian(40.0),), alone=(Gaussian(20.0),))
+        ledger.charge(charge, at=5.0)
+        if number < 2:  # the third was charged, and its vector never left
+            ledger.send(charge, "aa" * 32, at=5.0)
+    request = Requests(PartyHome(home)).find("spring")
+    assert own_part(home, request) == ""
+    command("revoke", "spring", "--home", home)
+    request = Requests(PartyHome(home)).find("spring")
+    assert "took part until sum 2 of 4 ('votes/1')" in own_part(home, request)
+    assert "took part until sum 2 of 4" in " ".join(command("preview", "spring", "--home", home).split())
+    page = tmp_path / "dossier.html"
+    command("dossier", "spring", "--out", page, "--home", home)
+    assert "numbers left for 2 sums" in page.read_text()
+
+
+def test_a_withdrawal_before_the_first_sum_says_so(home):
+    manifest = proposed(home)
+    command("preview", "spring", "--home", home)
+    command("approve", "spring", plan_words(manifest.hash), "--home", home)
+    command("revoke", "spring", "--home", home)
+    assert "took part in no sum" in own_part(home, Requests(PartyHome(home)).find("spring"))
