@@ -227,6 +227,7 @@ class _Asked:
     since: float
     is_wanted: bool = True  # by the stream that stands; a new stream asks again for what the coordinator still needs
     is_taken: bool = False  # it is being answered
+    is_held: bool = False  # a fault of this machine was met for it, and it is tried again
 
 
 class Answering:
@@ -355,7 +356,7 @@ class Answering:
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             self._unanswered(id_, asked, error)
             return
-        self._held.release(ANSWERING)
+        self._release(asked)
         self._leave(id_, asked, answer)
 
     def _begin_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
@@ -385,7 +386,7 @@ class Answering:
             self.party.compute(deferral)
             wait_for_rung(deferral.begun, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
             answer = self._answer_once_possible(asked, deferral)
-            self._held.release(ANSWERING)
+            self._release(asked)
             if self._when_heard(partial(self._is_asked, asked)):
                 self._leave(id_, asked, answer)
             else:
@@ -412,7 +413,7 @@ class Answering:
             try:
                 return self._when_heard(answer)
             except (UndersongError, OSError, sqlite3.Error) as fault:
-                self._held.hold(ANSWERING, fault)
+                self._hold(asked, fault)
             if self._stopping.wait(self._held.pause_s(ANSWERING)) or not self._when_heard(is_asked):
                 raise DroppedRequest("a fault of this machine lasted until the stream that asked was gone")
 
@@ -439,6 +440,18 @@ class Answering:
         with self._lock:
             others = [other for id_ in self._waiting[slot] if (other := self._asked.get(id_)) is not None]
         return any(self._is_asked(request) for request in (asked, *others))
+
+    def _hold(self, asked: _Asked, fault: Exception) -> None:
+        asked.is_held = True
+        self._held.hold(ANSWERING, fault)
+
+    def _release(self, asked: _Asked) -> None:
+        """Notes that a request is answered; what holds up another one, of another run perhaps, stays told."""
+        with self._lock:
+            asked.is_held = False
+            is_held = any(other.is_held for other in self._asked.values())
+        if not is_held:
+            self._held.release(ANSWERING)
 
     def _leave(self, id_: bytes, asked: _Asked, answer: Answer) -> None:
         if not answer.may_leave():
@@ -470,7 +483,7 @@ class Answering:
             log.error("internal error %s; the request stays unanswered", place_of(error))
             self._forget(id_)
             return
-        self._held.hold(ANSWERING, error)
+        self._hold(asked, error)
         with self._lock:
             asked.is_taken = False
             if not asked.is_wanted:  # the coordinator repeats it

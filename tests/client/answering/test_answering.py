@@ -6,10 +6,12 @@ import threading
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.loops import wait_for
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import WAITING_BYTES, WAITING_REQUESTS, Answering
 from undersong_client.answering.party import Answer
-from undersong_common.errors import PeerFault
+from undersong_common.errors import MachineFault, PeerFault
+from undersong_common.machine import HeldSteps
 from undersong_protocol.wire.framing import Envelope
 
 
@@ -71,3 +73,27 @@ def test_waiting_bytes_of_all_streams_are_bounded_but_one_request_fits(waiting):
     recorded.go_on.set()
     assert [sent.get(timeout=20).id for _ in range(2)] == [envelope(0).id, envelope(99).id]
     assert recorded.asked == [1, 4]
+
+
+def test_a_fault_of_one_request_is_told_while_others_are_answered(monkeypatch):
+    class Faulty(Slow):
+        is_faulty = True
+
+        def answer(self, data, _begun, **_):
+            if self.is_faulty and data == b"faulty":
+                raise MachineFault("a file: No space left on device", "free space", code="enospc")
+            return Answer(b"answer")
+
+    monkeypatch.setattr(answering, "JournaledParty", Faulty)
+    sent, held = queue.Queue(), HeldSteps()
+    answers = Answering(None, None, send=sent.put, held=held)
+    answers.request(envelope(0, b"faulty"))
+    wait_for(held.all, 20)
+    for number in (1, 2):
+        answers.request(envelope(number))
+        assert sent.get(timeout=20).id == envelope(number).id
+        assert len(held.all()) == 1
+    answers.party.is_faulty = False
+    assert sent.get(timeout=30).id == envelope(0).id
+    assert not held.all()
+    answers.stop(10.0)
