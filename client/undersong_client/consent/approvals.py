@@ -478,7 +478,7 @@ class Requests(Consent):
         try:
             public = keys.identity(self._home).public_key()
             public.verify(bytes.fromhex(request.signature), request.statement)
-        except (ValueError, InvalidSignature):
+        except (ValueError, TypeError, InvalidSignature):  # a signature that is no text was not written here
             return False
         return True
 
