@@ -485,7 +485,7 @@ def offer_texts_beside_a_broken_task(m, paths, patched):
     with monkey_of(patched) as task:
         task.setattr(m, "_private", lambda *_: set())
         task.setattr(m, "offered", lambda _: [paths.gone])
-        offered = m.files(SimpleNamespace(folder=str(paths.folder), data={}), [paths.folder])
+        offered = m.public_files(SimpleNamespace(folder=str(paths.folder), data={}), [paths.folder])
     assert offered == ["public.csv"]
 
 
@@ -613,7 +613,7 @@ ACTS = {
     ),
     "server/undersong_server/operations/coordinator.py health": ask_a_silent_coordinator,
     "server/undersong_server/operations/coordinator.py _add": back_up_a_file_that_goes,
-    "server/undersong_server/operations/drafts.py files": offer_texts_beside_a_broken_task,
+    "server/undersong_server/operations/drafts.py public_files": offer_texts_beside_a_broken_task,
     "simulation/undersong/workspace.py Workspace.__init__": make_no_workspace,
 }
 
