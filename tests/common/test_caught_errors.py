@@ -485,8 +485,8 @@ def offer_texts_beside_a_broken_task(m, paths, patched):
     with monkey_of(patched) as task:
         task.setattr(m, "_private", lambda *_: set())
         task.setattr(m, "offered", lambda _: [paths.gone])
-        offered = m.public_files(SimpleNamespace(folder=str(paths.folder), data={}), [paths.folder])
-    assert offered == ["public.csv"]
+        offered = m.public_files([paths.folder])
+    assert [path.name for path in offered] == ["public.csv"]
 
 
 # Folders that move, and processes that use them
