@@ -43,6 +43,7 @@ class GenerationRequest:
         system: instructions on how the model is to behave; "" for none.
         style: the prompt asks for a text ("chat"), or is one to be continued ("completion").
         stop: strings that end the answer.
+        told: what the prompt says that a text may say too, such as what the task says of its texts.
         room: how many times the usual length the answer may have: more if an earlier one was cut.
         steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
             model's folder (``undersong_common.hidden_states``); () adds nothing. Only ``steerable`` generators read it.
@@ -61,6 +62,7 @@ class GenerationRequest:
     system: str = ""
     style: Literal["chat", "completion"] = "chat"
     stop: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
     room: int = 1
     steering: tuple[float, ...] = ()
 

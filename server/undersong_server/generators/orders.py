@@ -130,6 +130,7 @@ class Requests:
             system=prompt.system,
             style=form.style,
             stop=prompt.stop,
+            told=prompt.told,
             room=room,
             steering=order.steering,
         )

@@ -47,6 +47,7 @@ FEWEST_WORDS = 12  # of a text that repetition is judged by
 LENGTH_SLACK = 0.5  # of an ordered length, by which a text may miss it
 LEAST_SLACK = 3  # words
 KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
+TOLD_SHARE = 0.5  # of a text's words, above which what the task says of its texts is no part of it but an echo
 _ECHOED_WORDS = 7  # of an instruction in a row, that no text has by chance
 
 # A line that begins with one word and a number: "Note 2:", "Beispiel b)", "第二条："
@@ -270,22 +271,28 @@ def _until_stop(text: str, stop: tuple[str, ...]) -> str:
 
 
 def _is_echo(text: str, request: GenerationRequest) -> bool:
-    """Returns True if the text is its label, or has words of the instructions in a row that no example has.
+    """Returns True if the text is its label, or has words of the instructions in a row that are not the text's own.
 
-    Weak models speak of their task in its words, or answer with the hints of their prompt. What stands in parentheses
-    says what a label means, and a text may say so too.
+    Weak models speak of their task in its words, or answer with the hints of their prompt. A good text may have the
+    words of an example, and in a smaller part of it those that say what texts are wanted.
     """
+    if TAG.search(text):
+        return True
     words = duplicate_key(text).split()
-    shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
     length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
-    runs = {row for start in range(len(words)) if (row := " ".join(words[start : start + length])) not in shown}
-    asked = re.sub(r"\([^()\n]*\)", "\n", f"{request.system}\n{request.prompt}")
-    lines = [f" {duplicate_key(line)} " for line in asked.splitlines()]
-    return (
-        bool(TAG.search(text))
-        or words == duplicate_key(request.label).split()
-        or any(f" {row} " in line for row in runs if row.count(" ") == length - 1 for line in lines)
-    )
+    shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
+    told = [f" {duplicate_key(phrase)} " for phrase in request.told]
+    lines = [f" {duplicate_key(line)} " for line in f"{request.system}\n{request.prompt}".splitlines()]
+    repeated: set[int] = set()  # places of words that the task says
+    for start in range(len(words) - length + 1):
+        row = f" {' '.join(words[start : start + length])} "
+        if row.strip() in shown:
+            continue
+        if any(row in phrase for phrase in told):
+            repeated.update(range(start, start + length))
+        elif any(row in line for line in lines):
+            return True
+    return len(repeated) > TOLD_SHARE * len(words) or words == duplicate_key(request.label).split()
 
 
 # Lists: JSON, numbered or bulleted lines, or names with commas between them

@@ -155,11 +155,13 @@ class Prompt:
         system: the model's instructions; "" for a completion.
         user: the request, or the text that the model continues.
         stop: strings that end the answer; empty for a chat.
+        told: what it says that a good text may say too: the task's own words on its texts, and each hint.
     """
 
     system: str
     user: str
     stop: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -251,14 +253,17 @@ class Prompts:
         )
         shown["opening"], shown["closing"] = ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
         templates = self._kinds[kind]
+        told = (self._task.description, str(given["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
-            return Prompt(_filled(kind, templates["system"], shown), _filled(kind, templates["user"], shown))
+            system, user = (_filled(kind, templates[part], shown) for part in ("system", "user"))
+            return Prompt(system, user, (), told)
         continued = _filled(kind, templates["completion"], shown)
+        stop: tuple[str, ...] = (QUOTE, "\n")
         if kind in LIST_KINDS:
-            return Prompt("", continued, ("\n",))
-        return Prompt(
-            "", continued, (f"\n{_RULE}", f"\n{_capital(self._task.description)}") if lines else (QUOTE, "\n")
-        )
+            stop = ("\n",)
+        elif lines:
+            stop = (f"\n{_RULE}", f"\n{_capital(self._task.description)}")
+        return Prompt("", continued, stop, told)
 
     def _known(self, number: int, label: str) -> dict[str, Value]:
         task = self._task

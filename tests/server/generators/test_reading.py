@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,111 @@ def test_a_list_is_not_read_as_a_text() -> None:
     assert read(Answer("My card was declined at the till."), request).fault == "no list"
     assert read(Answer("My card was declined at the till."), request, whole=False).fault == ""
     assert read(GenerationError("no"), request).fault == "failed"
+
+
+NURSE = Prompts(
+    TaskWords(
+        description="a nurse's triage note of a patient with chest pain or another complaint (adults only)",
+        labels=("chest pain", "fracture"),
+        label_descriptions={"chest pain": "the patient complains of pain, pressure (or tightness) in the chest or arm"},
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "text"),
+    [
+        (
+            "zero_shot",
+            1,
+            "Nurse's triage note of a patient with chest pain: 54M, crushing since six this morning, pale and sweating,"
+            " pulse 110, walked in with his wife.",
+        ),
+        (
+            "zero_shot",
+            2,
+            "61F seen at 14:05. The patient complains of pain, pressure or tightness in the chest after stairs, none at"
+            " rest, ECG done in bay 3, waiting for troponin.",
+        ),
+        (
+            "metadata",
+            3,
+            "Sweating, left arm heavy since breakfast, 70M with chest pain or another complaint he hides; pulse 96,"
+            " took his spray twice without effect.",
+        ),
+        (
+            "keyphrases",
+            4,
+            "48F sweating, pain into the left arm for about 40 minutes, chest pain 8 of 10, no allergies.",
+        ),
+        (
+            "paraphrase",
+            5,
+            "54M sweaty, chest pain since morning, now easing after aspirin given by the ambulance crew.",
+        ),
+        (
+            "fill_in",
+            6,
+            "54M woke with chest pain this morning, sweaty and grey, brought by a neighbour in his own car.",
+        ),
+        ("contrast", 7, "54M with chest pain since morning. Second visit this week, troponin was normal on Monday."),
+        ("random", 8, "It has to be clear to the family: chest pain at 39 is not always the heart. He was sent home."),
+        ("zero_shot", 9, "An earlier attempt did not help: spray under the tongue twice, pain 7 of 10, 66M, pulse 58."),
+        (
+            "zero_shot",
+            10,
+            "Adults only in this bay, so her son waits outside; 44F, chest pain on breathing in, pulse 88.",
+        ),
+    ],
+)
+def test_a_good_text_may_use_the_words_of_its_task(kind: str, number: int, text: str) -> None:
+    assert read(Answer(f"<text>{text}</text>"), asked_of(NURSE, kind, number)).fault == ""
+
+
+def asked_of(prompts: Prompts, kind: str, number: int, label: str = "chest pain") -> GenerationRequest:
+    good, parents, terms = (
+        ("54M with chest pain since morning.",),
+        ("54M, chest pain, sweaty.",),
+        ("sweating", "left arm"),
+    )
+    further: dict[str, Any] = {"words": 40, "bad": (), "good_terms": (), "bad_reason": "far"}
+    prompt = prompts.render(kind, number=number, label=label, good=good, parents=parents, terms=terms, **further)
+    return GenerationRequest(
+        *(kind, label, prompt.user, number, good),
+        parents=parents,
+        terms=terms,
+        system=prompt.system,
+        told=prompt.told,
+    )
+
+
+def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
+    for language in ("English", "French", "German", ""):
+        prompts = Prompts(TaskWords(description="a note", labels=("x", "y"), language=language))
+        for number in range(24):
+            request = asked_of(prompts, "zero_shot", number, "x")
+            for hint in request.told:
+                text = (
+                    f"54M, bed 7, pulse 88; {hint} (nurse on duty), 12 12 13 14 15 18 21, seen at 9:40, home by noon."
+                )
+                assert read(Answer(f"<text>{text}</text>"), request).fault == "", (language, hint)
+            hints = "; ".join(request.told[-3:])
+            if len(hints.split()) > 9:
+                assert read(Answer(f"<text>{hints.capitalize()}</text>"), request).fault == "echo of the prompt"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "A nurse's triage note of a patient with chest pain or another complaint.",
+        "Write a nurse's triage note of a patient with chest pain. 54M, pulse 88, sent home with aspirin and a letter.",
+        "The patient complains of pain, pressure (or tightness) in the chest or arm.",
+        "A note of the category chest pain. It has to be clear from the text alone that it is chest pain.",
+        "54M with chest pain. Make it specific and natural, as a real one would be. Pulse 88, home with a letter.",
+    ],
+)
+def test_words_of_the_instructions_are_an_echo(text: str) -> None:
+    assert read(Answer(f"<text>{text}</text>"), asked_of(NURSE, "zero_shot", 1)).fault == "echo of the prompt"
 
 
 def test_only_a_model_that_reads_its_prompt_can_echo_it() -> None:
