@@ -11,6 +11,7 @@ from tests.client.cli.test_cli import proposed, spoken
 from tests.common.pages.test_oidc import FakeProvider
 from tests.doubles import foreign_package
 from tests.doubles.coded import raises
+from tests.doubles.one_page import steps_of
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.typed import typed
@@ -507,6 +508,14 @@ def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
     path = home / "page" / "audit.jsonl"
     path.write_bytes(path.read_bytes().replace(b"hospital", b"nobody!!", 1))
     command("page", "--audit", "--home", home, code=3)
+
+
+def test_the_officer_s_page_has_the_steps_of_the_first_screen(page, home):
+    policy.write(PartyHome(home), policy.HospitalPolicy())
+    shown = page.get("/").text.partition("First steps")[2].partition("</ol>")[0]
+    assert steps_of("officer") == [
+        unescape(words).strip() for words in re.findall(r"<li[^>]*>(?:<a [^>]*>)?([^<]+)", shown)
+    ]
 
 
 def test_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):

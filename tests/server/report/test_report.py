@@ -13,6 +13,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
+from tests.doubles.one_page import steps_of
 from undersong_common.intervals import Interval
 from undersong_common.privacy import impact
 from undersong_common.table import Table
@@ -25,6 +26,7 @@ from undersong_server.generators.author import Usage
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html
+from undersong_server.report.answers import answers
 from undersong_server.report.data import (
     Accuracy,
     GeneratorUse,
@@ -528,3 +530,10 @@ def test_the_snippets_of_the_card_run_as_they_stand_there(place, package, expect
     assert len(snippets) == 2
     exec(compile(snippets[place], "the card", "exec"), {})
     assert expected in capsys.readouterr().out
+
+
+def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
+    titles = [answer.title for answer in answers(run())]
+    assert steps_of("receiver") == titles
+    for title in titles:
+        assert title in render_html(run())
