@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import asdict
 
 import pytest
 
@@ -18,6 +19,8 @@ from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
+from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, KeptMeasure
+from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +28,14 @@ LARGEST_PAGE_BYTES = 300_000
 ACCOUNT_MS = 2.5  # of the page of one's own account, on two cores of its own
 FIRST_BYTE_MS = 100.0  # on two cores of their own; the test leaves room for what runs beside it
 ROOM = 3.0
+# Words of charts that stand outside their drawing.
+TEXTS_OUTSIDE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
+  const box = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter(text => {
+    const own = text.getBoundingClientRect();
+    return own.left < box.left - 1 || own.right > box.right + 1 || own.top < box.top - 1 || own.bottom > box.bottom + 1;
+  }).map(text => text.textContent);
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +62,52 @@ def test_every_screen_of_the_console(console, finished, window, width):
         outside.go(f"/{name}")
         outside.check(name)
         outside.shoot(f"console-{name}-{width}")
+    assert console.site.violations == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_failed_run_before_and_after_it_is_put_away(chromium, window, tmp_path, width):
+    home = make_home(tmp_path / "home", HOSPITALS)
+    runs.plan(home.path, CLINIC / "task.toml", RunOptions(name="lost", parties=HOSPITALS))
+    failure = RunFailure("childrens: its people have rejected the run", "revise it", 3, HOSPITALS[:1])
+    home.run("lost").write_status(RunStatus("failed", 1, error=failure))
+    with served_console(home.path) as served:
+        operator = window(served.address, width=WIDTHS[width]).enter(served.link())
+        for path in ("/", "/runs/one/lost", "/runs"):
+            operator.go(path)
+            operator.check(f"{path} of a failed run, {width}")
+        operator.go("/").get_by_role("button", name="Put lost away").click()
+        operator.page.get_by_text("Put away: Home does not list it").wait_for()
+        for path in ("/", "/runs/one/lost", "/runs"):
+            operator.go(path)
+            operator.check(f"{path} of a run that is put away, {width}")
+        assert served.site.violations == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_compared_runs_and_an_evaluated_result(console, coordinator, finished, window, width):
+    for name, value in (("triage spring", 0.71), ("triage summer", 0.64), ("triage result", 0.68)):
+        measure = KeptMeasure(value, "high", percent=True, interval=(value - 0.03, value + 0.03))
+        kept = Evaluated(
+            "ward notes.csv, 0123abcd", {"panel score": f"{100 * value} %"}, {"panel score": measure}, 1000
+        )
+        replace_json(CoordinatorHome(coordinator).run(name).path / EVALUATION_FILE, asdict(kept), durable=False)
+    named = "run=triage+spring&run=triage+summer&run=triage+result"
+    for dark in (False, True):
+        operator = window(console.address, width=WIDTHS[width], dark=dark).enter(console.link(f"c-{width}-{dark}"))
+        page = operator.go(f"/compare?{named}")
+        page.get_by_role("link", name="Panel score").click()
+        page.wait_for_url("**sort=panel**")
+        operator.check(f"compare by a figure, {width}, dark: {dark}")
+        assert page.locator("table.compared thead a").all_inner_texts()[0] == "triage spring"
+        cut = page.evaluate(TEXTS_OUTSIDE)
+        assert cut == [], cut
+        page.locator("div.scroll").first.evaluate("each => { each.scrollLeft = 10000 }")
+        assert page.locator("table.compared tbody th").first.is_visible()
+        page = operator.go(RESULT["result"])
+        page.get_by_text("Evaluate on a test file").click()
+        operator.check(f"result with Evaluate open, {width}, dark: {dark}")
+        operator.shoot(f"console-evaluate-{width}")
     assert console.site.violations == []
 
 
