@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.coded import raises
 from undersong_common.errors import TransportError
+from undersong_common.machine import HeldStep
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "federation.md"
@@ -44,6 +45,11 @@ def fetch(endpoint, path):
 def samples(endpoint):
     families = text_string_to_metric_families(fetch(endpoint, "/metrics"))
     return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def samples_with_labels(endpoint):
+    families = text_string_to_metric_families(fetch(endpoint, "/metrics"))
+    return [(sample.name, *sample.labels) for family in families for sample in family.samples]
 
 
 def test_what_was_counted_is_what_a_monitor_reads(metrics, endpoint):
@@ -98,3 +104,23 @@ def test_every_figure_stands_in_the_manual(metrics, endpoint):
     names = {re.sub("_(sum|count)$", "", name) for name, *_ in samples(endpoint) if name.startswith("undersong_")}
     assert len(names) == 10
     assert {name for name in names if f"`{name}`" not in DOCUMENT.read_text(encoding="utf-8")} == set()
+
+
+def test_the_dashboard_asks_for_every_figure_and_for_no_other(metrics, endpoint):
+    metrics.streams.labels(party="heart").inc()
+    metrics.refused.labels(reason="does not speak TLS").inc()
+    metrics.exchange_missing.labels(party="lung").inc()
+    metrics.renewals.labels(party="lung").inc()
+    held = (HeldStep("the journal", "the disk is full", "make room", 1.0, "disk-full"),)
+    metrics.registry.register(FolderMetrics(dict, dict, lambda: held))
+    exported = {name: labels for name, *labels in samples_with_labels(endpoint) if name.startswith("undersong_")}
+    dashboard = json.loads(DOCUMENT.with_name("grafana-dashboard.json").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for each in expressions for name in re.findall(r"undersong_\w+", each)}
+    assert asked == exported.keys()
+    for expression in expressions:  # a sum by a label that a figure does not have is one line without a name
+        (name, *_) = re.findall(r"undersong_\w+", expression)
+        grouped = re.search(r"by \(([^)]*)\)", expression)
+        assert set(grouped[1].split(", ") if grouped else ()) <= set(exported[name]), expression
+    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
+    assert len(set(places)) == len({panel["id"] for panel in dashboard["panels"]}) == len(places)
