@@ -20,7 +20,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.wire import codec
 
 if TYPE_CHECKING:
-    from undersong_client.answering.party import Answer
+    from undersong_client.answering.party import PendingReply
 
 PARTY_FOLDER = "party-folder"
 SIMULATED_PARTIES = "simulated-parties"  # of the run configuration: a folder of party folders, one a partition
@@ -61,12 +61,12 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", pa
     """
     from undersong_client.answering.journaled import wait_for_rung
 
-    begun = time.monotonic()
+    start_s = time.monotonic()
     with home.running():
         answered = [] if home.pause.exists() else _answered(home, requests, address)
     # Only now, when what the party held is freed: that takes the longer the more records there are.
     if paced:
-        wait_for_rung(begun, max((answer.first_rung_s for answer in answered), default=0.0))
+        wait_for_rung(start_s, max((answer.first_rung_s for answer in answered), default=0.0))
     if home.pause.exists():
         return []
     return [answer.reply if answer.may_leave() else _not_ready() for answer in answered]
@@ -77,7 +77,7 @@ def _not_ready() -> bytes:
     return refusal.SerializeToString()
 
 
-def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list[Answer]":
+def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list[PendingReply]":
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 

@@ -216,9 +216,9 @@ class SimulatedComputation(RecordComputation):
 
     failure: UndersongError | None = None
 
-    def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
+    def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         try:
-            return super().vector(request, begun=begun)
+            return super().vector(request, start_s=start_s)
         except Exception as error:
             statistic = request.planned.statistic
             self.failure = UndersongError(

@@ -8,7 +8,7 @@ from tests.browser.conftest import served_console
 from tests.client.cli.test_cli import proposed
 from tests.doubles.hospitals import CLINIC, HOSPITALS
 from tests.doubles.keyboard import Keyboard
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
@@ -108,7 +108,7 @@ def test_a_request_is_approved_by_its_nine_words(page, party, window):
     keys.to("The nine words of the plan", key="Shift+Tab").write(words)
     keys.to("Sign the approval").follow()
     officer.page.get_by_text("Approved, and signed by this party's key").wait_for()
-    found = Requests(PartyHome(party)).known(manifest.hash)
+    found = Proposals(PartyHome(party)).known(manifest.hash)
     assert [(each.name, each.role) for each in found.people] == [("Dr. Ines Roth", "privacy officer")]
     assert page.site.violations == []
 
@@ -125,7 +125,7 @@ def test_a_request_is_rejected_though_others_arrive_meanwhile(page, party, windo
     assert keys.at() == ("checkbox", "I reject this plan for good")
     keys.to("Sign the rejection").follow()
     officer.page.get_by_text("Rejected. The operator reads your reason.").wait_for()
-    found = Requests(PartyHome(party)).known(manifest.hash)
+    found = Proposals(PartyHome(party)).known(manifest.hash)
     assert (found.decision, found.reason) == ("rejected", "too many votes")
     assert page.site.violations == []
 

@@ -276,7 +276,7 @@ def start_no_process(act):
 
 
 def leave_a_request_unasked(_, computing):
-    assert not computing._asked(SimpleNamespace(blocks={}))
+    assert not computing._send_request(SimpleNamespace(blocks={}))
 
 
 class Ended(BaseException):
@@ -387,7 +387,7 @@ def meet_no_coordinator(m, paths, patched):
     ours, theirs = socket.socketpair()
     with ours, theirs, monkey_of(patched) as without:
         without.setattr(m.keys, "credential", lambda _home: None)
-        refuses(m._tls, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
+        refuses(m._raise_tls_fault, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
         speaking = SimpleNamespace(settimeout=lambda _: None, recv=timed_out, version=lambda: "TLSv1.3")
         context = SimpleNamespace(
             load_verify_locations=lambda **_: None,
@@ -396,9 +396,9 @@ def meet_no_coordinator(m, paths, patched):
             wrap_socket=lambda *_, **_names: nullcontext(speaking),
         )
         without.setattr(m.ssl, "SSLContext", lambda _: context)
-        refuses(m._tls, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
+        refuses(m._raise_tls_fault, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
         context.load_cert_chain = unverified
-        refuses(m._tls, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
+        refuses(m._raise_tls_fault, home_with(paths.gone), coordinator, "coordinator", ours, error=UndersongError)
 
 
 def timed_out(*_arguments):
@@ -417,7 +417,7 @@ def trust_while_nothing_can_be_read(m, paths, patched):
     daemon._trust_seen = None
     with monkey_of(patched) as closed:
         closed.setattr(m.trust, "trusted", denied)
-        assert daemon._trusted(SimpleNamespace(fingerprint=b""))
+        assert daemon._is_trusted(SimpleNamespace(fingerprint=b""))
 
 
 def abort_a_connection(m, _paths, _):
@@ -592,14 +592,14 @@ ACTS = {
     f"{CHILD} ComputingProcess.expect": start_no_process(lambda _, computing: computing.expect()),
     f"{CHILD} ComputingProcess.warm": start_no_process(lambda _, computing: computing.warm()),
     f"{CHILD} ComputingProcess.keep_running": start_no_process(lambda _, computing: computing.keep_running()),
-    f"{CHILD} ComputingProcess._asked": start_no_process(leave_a_request_unasked),
+    f"{CHILD} ComputingProcess._send_request": start_no_process(leave_a_request_unasked),
     f"{CHILD} main": end_with_the_daemon,
     f"{CHILD} _step_back": step_back_where_no_score_is,
     f"{CHILD} _keep_busy": keep_busy_at_any_priority,
     "client/undersong_client/home.py PartyHome.check_modes": pass_over_a_renamed_file,
     "client/undersong_client/link/checks.py _why_not": resolve_no_name,
-    "client/undersong_client/link/checks.py _tls": meet_no_coordinator,
-    "client/undersong_client/link/daemon.py Daemon._trusted": trust_while_nothing_can_be_read,
+    "client/undersong_client/link/checks.py _raise_tls_fault": meet_no_coordinator,
+    "client/undersong_client/link/daemon.py Daemon._is_trusted": trust_while_nothing_can_be_read,
     "client/undersong_client/records/fhir/attachments.py Attachments._file": read_no_attachment,
     "client/undersong_client/records/fhir/resources.py Resources.read": read_no_resource,
     "client/undersong_client/records/fhir/resources.py Listing._is_manifest": list_no_file,
@@ -633,11 +633,11 @@ TESTED = {
         "test_failed_process_gives_zeros_at_public_time_and_is_replaced"
     ),
     "client/undersong_client/answering/party.py Party.answer": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
-    "client/undersong_client/consent/approvals.py Requests.manifest_bytes": (
+    "client/undersong_client/consent/approvals.py Proposals.manifest_bytes": (
         "tests/client/consent/test_approvals.py::test_a_damaged_manifest_is_not_shown"
     ),
-    "client/undersong_client/link/checks.py _dial": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
-    "client/undersong_client/link/checks.py _through": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
+    "client/undersong_client/link/checks.py _dial_directly": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
+    "client/undersong_client/link/checks.py _dial_through_proxy": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/records/snapshot.py _opened": (
         "tests/client/records/test_snapshot.py::test_a_damaged_copy_is_named"
     ),

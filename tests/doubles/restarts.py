@@ -277,16 +277,16 @@ def after_each_step(act: Callable[[str], None]) -> Iterator[None]:
         return patch.object(owner, name, wrapped)
 
     masking: list[bool] = []
-    real_vector = party_module.Party._vector
+    real_vector = party_module.Party._mask_vector
 
     def vector(*arguments: Any) -> Any:
         masking.append(True)
         return real_vector(*arguments)
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(party_module.Party, "_vector", vector))
+        stack.enter_context(patch.object(party_module.Party, "_mask_vector", vector))
         stack.enter_context(then(ledger_module.Ledger, "charge", "charged"))
-        stack.enter_context(then(party_module.Party, "_grid", "computed"))
+        stack.enter_context(then(party_module.Party, "_compute_grid", "computed"))
         stack.enter_context(then(store.Store, "commit", "journaled"))
         stack.enter_context(then(ledger_module.Ledger, "send", "noted"))
         stack.enter_context(then(checkpoints.LedgerCheckpoints, "keep", "marked"))

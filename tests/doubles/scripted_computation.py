@@ -16,7 +16,7 @@ class Scripted(Computation):
     def __init__(self, what: str) -> None:
         self.what = what
 
-    def vector(self, request: VectorRequest, *, begun: float) -> Computed:
+    def vector(self, request: VectorRequest, *, start_s: float) -> Computed:
         match self.what:
             case "dies":
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -101,7 +101,7 @@ def test_a_daemon_that_comes_back_as_a_newer_version_goes_on(alliance, monkeypat
 
 
 def test_a_daemon_of_a_newer_transport_is_refused_and_both_sides_read_why(alliance, monkeypatch):
-    each, hello = alliance.hospitals["delta"], Daemon._hello
+    each, hello = alliance.hospitals["delta"], Daemon._make_hello
 
     def newer(self, paused):
         made = hello(self, paused)
@@ -110,7 +110,7 @@ def test_a_daemon_of_a_newer_transport_is_refused_and_both_sides_read_why(allian
         return made
 
     each.stop()
-    monkeypatch.setattr(Daemon, "_hello", newer)
+    monkeypatch.setattr(Daemon, "_make_hello", newer)
     each.start()
     words = "'undersong 10.0' speaks version 2 of the transport, the coordinator (undersong"
     alliance.until(lambda: words in each.status.get("problem", ""))

@@ -12,7 +12,7 @@ import sqlite3
 import pytest
 
 from tests.doubles.alliance import before_the_first_sum
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.agreement.manifest import Manifest
@@ -151,7 +151,7 @@ def test_too_few_parties_are_refused(alliance, finished, caplog):
 
 def request_of(each, run):
     """A run as it was proposed to this hospital."""
-    return Requests(PartyHome(each.home)).find(run)
+    return Proposals(PartyHome(each.home)).find(run)
 
 
 def test_run_rejected_by_one_hospital_waits_nowhere_and_is_signed_by_none(alliance):

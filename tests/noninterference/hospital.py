@@ -25,9 +25,9 @@ from undersong_client.answering import computation
 from undersong_client.answering.assemble import Assembled, assemble
 from undersong_client.answering.computation import Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.journaled import JournaledParty
-from undersong_client.answering.party import Answer
+from undersong_client.answering.party import PendingReply
 from undersong_client.consent import policy, trust
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import Decision
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
@@ -258,7 +258,7 @@ class Copy:
     def close(self) -> None:
         store.close(self.home.journal)
 
-    def answer(self, message: bytes, reading: Read) -> Answer:
+    def answer(self, message: bytes, reading: Read) -> PendingReply:
         self.clock.now += 1.0
         _READING.append(reading)
         try:
@@ -279,7 +279,7 @@ class Copy:
 
     def decide(self, number: int, decision: Decision, reason: str) -> None:
         """About the request of that number, where that is possible."""
-        requests = Requests(self.home)
+        requests = Proposals(self.home)
         found = requests.all()
         if found:
             with contextlib.suppress(UndersongError):

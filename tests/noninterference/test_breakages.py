@@ -22,7 +22,7 @@ from tests.planted.privacy import MISTAKES
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.party import Party
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.records import cautions
 from undersong_client.storage.attempts import Attempts
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, UndersongError
@@ -78,7 +78,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PrivacyRefusal("privacy.delta is not below 1 / (number of privacy units) at this party")
         original(self, manifest)
 
-    wrapped(monkeypatch, Party, "_review", review)
+    wrapped(monkeypatch, Party, "_review_manifest", review)
 
 
 @broken("standing consent waits where the records speak against the run")
@@ -89,13 +89,13 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
         tables.append(_computation(self).data)
         return original(self, *given)
 
-    wrapped(monkeypatch, Party, "_propose", propose)
+    wrapped(monkeypatch, Party, "_answer_propose", propose)
 
-    def reason_to_wait(original: Any, self: Requests, manifest: Any) -> str:
+    def reason_to_wait(original: Any, self: Proposals, manifest: Any) -> str:
         found = cautions.of_manifest(manifest, tables[-1])
         return "waits for the approval of a person at this party" if found else str(original(self, manifest))
 
-    wrapped(monkeypatch, Requests, "reason_to_wait", reason_to_wait)
+    wrapped(monkeypatch, Proposals, "reason_to_wait", reason_to_wait)
 
 
 @broken("the receipt carries the head of the data set's ledger")
@@ -112,7 +112,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
 @broken("records are read when a sum is opened, before the charge")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     def open_sum(original: Any, self: Party, message: Any, *given: Any) -> Any:
-        _ = _records(self, self._manifest(message.manifest_hash)).embeddings
+        _ = _records(self, self._require_manifest(message.manifest_hash)).embeddings
         return original(self, message, *given)
 
     wrapped(monkeypatch, Party, "_open_sum", open_sum)
@@ -217,17 +217,17 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
         self._attempts._entropy = lambda _purpose: drawn
         return original(self, *given)
 
-    wrapped(monkeypatch, Party, "_begun", begun)
+    wrapped(monkeypatch, Party, "_begin_attempt", begun)
 
 
 @broken("a vector is computed again after it has left")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(original: Any, self: Party, message: Any, timing: Any) -> Any:
-        manifest = self._manifest(message.manifest_hash)
+        manifest = self._require_manifest(message.manifest_hash)
         sent = self._ledger.attempts(manifest.run, message.sum).get(message.attempt) == "sent"
         attempt = self._attempts.find(manifest, message.sum, message.attempt)
         if sent and attempt is not None and attempt.inputs is not None:
-            self._grid(manifest, message.sum, attempt.inputs, attempt.coins, timing)
+            self._compute_grid(manifest, message.sum, attempt.inputs, attempt.coins, timing)
         return original(self, message, timing)
 
     wrapped(monkeypatch, Party, "_sum_step", step)

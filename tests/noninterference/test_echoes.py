@@ -37,7 +37,7 @@ from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import Computation, HospitalComputation
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.embedding import publishable
@@ -106,8 +106,8 @@ class Watched:
         plan = plan_sums(asked, Privacy(0.5, 1e-6), Quorum(1, 1, 0, 0))
         self.manifest = hostile.manifest_of(plan, keys.identity(self.home).public_key().public_bytes_raw())
         assert self._ask(hostile.proposal(self.manifest)).pending.reason
-        for request in Requests(self.home).all():
-            Requests(self.home).decide(request, "approved", at=time.time(), reason="")
+        for request in Proposals(self.home).all():
+            Proposals(self.home).decide(request, "approved", at=time.time(), reason="")
         self._ask(hostile.agreement(self.manifest, self._ask(hostile.proposal(self.manifest)).signature.signature))
 
     def turn(self, number: int, *, seen: bool = True) -> None:

@@ -28,7 +28,7 @@ from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.embedding import publishable
@@ -116,8 +116,8 @@ def play(
     def decided(at: Stream) -> None:
         # The daemon looks a few times a second, and tells what has changed since.
         wait_for(lambda: daemon._known, 20.0)
-        for each in Requests(opened).all():
-            Requests(opened).decide(each, "approved", at=1_900_000_000.0, reason="")
+        for each in Proposals(opened).all():
+            Proposals(opened).decide(each, "approved", at=1_900_000_000.0, reason="")
         while True:
             frame = at.arrived.get(timeout=30.0)
             told.add(frame)

@@ -235,7 +235,7 @@ def test_a_source_that_is_none_is_refused(package, tmp_path, source):
 def test_the_preview_names_it(package, tmp_path):
     plan = planned(tmp_path / "task")
     parties = empty_parties(tmp_path)
-    (release,) = preview._releases(make_manifest(plan, parties, LABELS))
+    (release,) = preview._group_releases(make_manifest(plan, parties, LABELS))
     assert release["source"] == plan.sums[0].source
     assert "ANOTHER PACKAGE'S PROGRAM" in release["meaning"]
     assert plan.sums[0].source in release["meaning"]
@@ -245,7 +245,7 @@ def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, t
     plan = planned(tmp_path / "task")
     found = statistics.known(NAME)
     assert plan.sums[0].build() == found(most=3)
-    releases = preview._releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
+    releases = preview._group_releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
     assert found.consent in releases[0]["meaning"]
     page = {"releases": releases, "privacy": {"unit_word": "record"}, "post_quantum": True}
     page |= {"first_rung_s": 0.02, "clock_bits": 4.6, "numbers_in_all": 3}
@@ -270,7 +270,7 @@ def test_an_unloaded_statistic_s_own_words_are_not_shown(package, tmp_path):
     plan = planned(tmp_path / "task")
     words = statistics.known(NAME).consent
     started_anew()
-    (release,) = preview._releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
+    (release,) = preview._group_releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
     assert words not in release["meaning"]
 
 

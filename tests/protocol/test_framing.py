@@ -19,7 +19,7 @@ from undersong_protocol.secagg import keys
 from undersong_protocol.wire import framing
 from undersong_protocol.wire.framing import (
     CHUNK_BYTES,
-    Limits,
+    FrameLimits,
     Outgoing,
     Reassembler,
     SharedRoom,
@@ -187,7 +187,7 @@ def test_forged_chunk_spoils_its_message_which_is_asked_for_again() -> None:
 
 @pytest.mark.heavy
 def test_promises_do_not_pile_up() -> None:
-    limits = Limits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
+    limits = FrameLimits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
     receiver = Reassembler("peer", limits)
     for number in range(20):
         outgoing = Outgoing(number.to_bytes(16, "little"), os.urandom(10 * CHUNK_BYTES))

@@ -17,7 +17,7 @@ from undersong_client.flower_app import address_of, requests_of
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.codec import RECORD, REPLIES
-from undersong_protocol.wire.framing import Limits
+from undersong_protocol.wire.framing import FrameLimits
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.flower.app import FlowerRunDriver, FlowerRunSettings, FlowerTransport, planned_run
@@ -214,5 +214,5 @@ def test_reply_limit_is_the_plan_s_and_never_above_any_message_s():
     driver = FlowerRunDriver(run, None, {}, public_cache=None, environment={}, number=1, signer=None)
     driver._reply_bytes = 7
     assert driver.carrier._reply_bytes() == 7
-    limits = Limits(message_bytes=100)
+    limits = FrameLimits(message_bytes=100)
     assert [limits.reply_bytes(planned) for planned in (None, 99, 101)] == [100, 99, 100]

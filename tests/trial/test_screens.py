@@ -18,7 +18,7 @@ from tests.doubles.party_home import command, write_notes
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from tests.trial.stranger import program_commands
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.configuration import read_toml
 from undersong_common.errors import TransportError
@@ -80,7 +80,7 @@ def place(tmp_path_factory):
     }
     for run in ("spring", "a run with a much longer name than others"):
         manifest = Manifest(run, task, "wasp", Embedder.load().fingerprint, (own, *others), plan)
-        Requests(opened).receive(manifest, at=1.7e9)
+        Proposals(opened).receive(manifest, at=1.7e9)
     ledger = Ledger.read(home / "ledger.jsonl")
     for number, run in enumerate(("winter", "winter", "late winter")):
         charge = Charge(run, "00" * 32, f"votes/{number + 1}", 0, (Gaussian(5.0 + number),), alone=(Gaussian(2.0),))
@@ -131,7 +131,7 @@ COMMANDS = {
 
 def steady(text, place):
     """What a change of the protocol changes is put the same: a plan's hash and its words. So are other days' times."""
-    for number, request in enumerate(Requests(PartyHome(place / "home")).all()):
+    for number, request in enumerate(Proposals(PartyHome(place / "home")).all()):
         text = text.replace(request.manifest, f"{number:064d}").replace(request.manifest[:12], f"{number:012d}")
         # as one phrase, since a word may stand elsewhere too; where they are folded hangs on their length
         text = re.sub(r"\s+".join(request.words.split()), " ".join(FIXED_WORDS), text)

@@ -11,7 +11,7 @@ from undersong_client.answering.computation import Computation, HospitalComputat
 from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.answering.party import Party
 from undersong_client.consent import plugins, policy
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot
 from undersong_client.storage import datasets
@@ -39,7 +39,7 @@ class Assembled:
 
         Raises PrivacyRefusal if it cannot be stored.
         """
-        if not isinstance(self.ledger, Lazy) or self.ledger.made:
+        if not isinstance(self.ledger, Lazy) or self.ledger.is_made:
             self.checkpoints.keep(self.ledger)
 
 
@@ -75,14 +75,14 @@ def assemble(
     """
     settings, seed = home.settings, home.settings.insecure_noise_seed
     allowed = policy.read(home)
-    opened = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
-    ledger: Any = Lazy(lambda: opened()[0])
-    kept: Any = Lazy(lambda: opened()[1])
+    open_ledger = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
+    ledger: Any = Lazy(lambda: open_ledger()[0])
+    ledger_checkpoints: Any = Lazy(lambda: open_ledger()[1])
     model: Any = embedder or Lazy(lambda: embedder_of(home))
     if one_message:
         computation = HospitalComputation(home, model)
     else:
-        ledger, kept = opened()
+        ledger, ledger_checkpoints = open_ledger()
         model = embedder or embedder_of(home)
         computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
     plugins.load_trusted(allowed)
@@ -100,9 +100,9 @@ def assemble(
         encapsulate=encapsulate,
         address=address,
         teacher_model=lambda: home.settings.teacher_model,
-        consent=Requests(home, clock=clock),
+        consent=Proposals(home, clock=clock),
     )
-    return Assembled(party, ledger, kept, computation)
+    return Assembled(party, ledger, ledger_checkpoints, computation)
 
 
 def embedder_of(home: PartyHome) -> Embedder:
@@ -110,10 +110,10 @@ def embedder_of(home: PartyHome) -> Embedder:
 
     Raises ConfigurationError where this program has another one under its name, or none.
     """
-    found = home.settings.load_embedder()
-    if snapshot.facts(home).embedder not in ("", found.fingerprint):
+    embedder = home.settings.load_embedder()
+    if snapshot.facts(home).embedder not in ("", embedder.fingerprint):
         raise ConfigurationError(
             f"the records were added with another embedder than {home.settings.embedder!r} is now",
             "bring back what was there, or declare a new version: undersong-party data add FILE --new-version",
         )
-    return found
+    return embedder

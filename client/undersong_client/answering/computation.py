@@ -35,7 +35,7 @@ from undersong_protocol.wire.public import Block, Input
 
 log = logging.getLogger(__name__)
 
-# What statistics keep between sums grows with the records, so its number is a constant and follows no plan.
+# Statistics keep states between sums, which grow with the records. So their number is a constant and follows no plan.
 KEPT_STATES = 2
 
 
@@ -81,11 +81,11 @@ class Computation(ABC):
     """Interface of what computes a party's vectors."""
 
     @abstractmethod
-    def vector(self, request: VectorRequest, *, begun: float) -> Computed:
+    def vector(self, request: VectorRequest, *, start_s: float) -> Computed:
         """Returns the party's exact vector for one sum.
 
         Args:
-            begun: time at which the request was taken up, in monotonic seconds; rungs count from it.
+            start_s: time at which the request was taken up, in monotonic seconds; rungs count from it.
         """
 
     def expect(self) -> None:  # noqa: B027 - nothing to do by default
@@ -127,21 +127,21 @@ class RecordComputation(Computation):
         self._teacher_model = teacher_model
         self._contribution = contribution
         self._records: tuple[tuple[tuple[str, ...], Privacy], PrivateRecords, tuple[str, ...]] | None = None
-        self._cautioned: dict[str, tuple[str, ...]] = {}  # what was logged, by run
-        self._memory: dict[str, Any] = {}  # what statistics keep between sums, the newest last
+        self._cautioned: dict[str, tuple[str, ...]] = {}  # cautions in the log, by run
+        self._memory: dict[str, Any] = {}  # states that statistics keep between sums, the newest last
 
-    def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
-        records, found = self.records(request.labels, request.privacy)
-        if self._cautioned.get(request.run) != found:
-            for caution in found:  # nobody waits for a person any more: what is asked for is answered
+    def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
+        records, run_cautions = self.records(request.labels, request.privacy)
+        if self._cautioned.get(request.run) != run_cautions:
+            for caution in run_cautions:  # nobody waits for a person any more: what is asked for is answered
                 log.warning("%s, run %r: %s", self.name, request.run, caution)
-            self._cautioned[request.run] = found
+            self._cautioned[request.run] = run_cautions
         vector = self._contribution(
             request.planned, records, request.public, request.privacy, coins=request.coins, memory=self._memory
         )
         while len(self._memory) > KEPT_STATES:
             del self._memory[next(iter(self._memory))]  # the one that was put there first
-        return Computed(vector, found)
+        return Computed(vector, run_cautions)
 
     def warm(self) -> None:
         self.embed(self.data.table.texts)
@@ -161,8 +161,8 @@ class RecordComputation(Computation):
                 embed=self.embed,
                 local_model=self._teacher_model,
             )
-            found = cautions.of_run(privacy, records, has_users=self.data.table.users is not None)
-            self._records = (key, records, tuple(found))
+            run_cautions = cautions.of_run(privacy, records, has_users=self.data.table.users is not None)
+            self._records = (key, records, tuple(run_cautions))
             self._memory.clear()
         return self._records[1:]
 
@@ -182,7 +182,7 @@ class Embeddings:
         self._lock = threading.Lock()
         folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
         try:
-            make_folder(folder)  # what lies in a party's folder is its user's only
+            make_folder(folder)  # Only the party's user may read its folder.
             self._cached = CachedEmbedder(
                 embedder, EncryptedFileCache(folder / snapshot.EMBEDDINGS, keys.secret(home, "store"))
             )
@@ -247,12 +247,12 @@ class HospitalComputation(RecordComputation):
             contribution=contribution,
         )
 
-    def vector(self, request: VectorRequest, *, begun: float = 0.0) -> Computed:
+    def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         try:
             if not request.planned.source:
-                return super().vector(request, begun=begun)
-            plugins.load_trusted(policy.read(self._home))  # of a package that this process may not have loaded yet
-            return self._others_vector(request, begun)
+                return super().vector(request, start_s=start_s)
+            plugins.load_trusted(policy.read(self._home))  # This process may not have loaded the package yet.
+            return self._others_vector(request, start_s)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error(
                 "%s could not be computed (%s), this party answers with zeros: please report it",
@@ -261,19 +261,19 @@ class HospitalComputation(RecordComputation):
             )
             return zeros(request)
 
-    def _others_vector(self, request: VectorRequest, begun: float) -> Computed:
+    def _others_vector(self, request: VectorRequest, start_s: float) -> Computed:
         """Computes the vector of another package's statistic. If it fails, computes the row of each record separately.
 
         Zeros for all records would let the one record at which it fails change the whole vector.
         """
         try:
-            return super().vector(request, begun=begun)
+            return super().vector(request, start_s=start_s)
         except Exception as error:
             statistic = request.planned.build()
             if statistic.whole:
                 raise
             log.error("%s fails (%s): record by record", printable(request.planned.name), type(error).__name__)
-            records, found = self.records(request.labels, request.privacy)
+            records, run_cautions = self.records(request.labels, request.privacy)
             return Computed(
                 grid_vector(
                     request.planned,
@@ -284,7 +284,7 @@ class HospitalComputation(RecordComputation):
                     memory={},
                     rows=rows_one_by_one,
                 ),
-                found,
+                run_cautions,
             )
 
     def warm(self) -> None:
@@ -309,16 +309,16 @@ class Lazy:
         return "Lazy(hidden)"
 
     @property
-    def made(self) -> bool:
+    def is_made(self) -> bool:
         return bool(self._value)
 
     def __call__(self, *arguments: Any) -> Any:
-        return self._get()(*arguments)
+        return self._get_object()(*arguments)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._get(), name)
+        return getattr(self._get_object(), name)
 
-    def _get(self) -> Any:
+    def _get_object(self) -> Any:
         with self._lock:
             if not self._value:
                 self._value.append(self._make())

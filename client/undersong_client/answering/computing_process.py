@@ -48,11 +48,11 @@ from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
 # Added to the daemon's nice value: the daemon is served first. By ten, vectors starved on a machine with other work.
 LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
-RESTART_S = 5.0  # between two starts of a process that nobody waits for
+RESTART_S = 5.0  # least time between two starts of a process that nobody waits for
 _WARM = "warm"
-_TAKEN = "taken over"
-_HEAD_BYTES = 4  # before the cautions as JSON: their length; behind them stands the vector
-_BUSY_ROUNDS = 500  # of PBKDF2: a quarter of a millisecond or so
+_TAKEN_OVER = "taken over"
+_HEAD_BYTES = 4  # A message is the length of the cautions, the cautions as JSON, then the vector.
+_BUSY_ROUNDS = 500  # rounds of PBKDF2, a quarter of a millisecond or so
 
 log = logging.getLogger(__name__)
 
@@ -61,20 +61,20 @@ class ComputingProcess(Computation):
     """Computes vectors in a child process; used by the daemon.
 
     Args:
-        opened: called in the child process, returns the computation; must be picklable.
+        make_computation: called in the child process, returns the computation; must be picklable.
         logs: called in the child process to set up its log; must be picklable.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
 
     def __init__(
         self,
-        opened: Callable[[], Computation],
+        make_computation: Callable[[], Computation],
         *,
         logs: Callable[[], None] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._opened = opened
+        self._make_computation = make_computation
         self._logs = logs
         self._monotonic = monotonic
         self._sleep = sleep
@@ -91,7 +91,7 @@ class ComputingProcess(Computation):
         """Process id of the child process; None before it was started."""
         return None if self._process is None else self._process.pid
 
-    def vector(self, request: VectorRequest, *, begun: float) -> Computed:
+    def vector(self, request: VectorRequest, *, start_s: float) -> Computed:
         """Computes the vector in the child process. Returns at a public time (``limits.handover_s``); never fails.
 
         If the daemon stops meanwhile, the calling thread ends (SystemExit). Nothing is answered then, and the vector
@@ -99,29 +99,29 @@ class ComputingProcess(Computation):
         """
         first_s = request.planned.first_rung_s
         with self._lock:
-            found, dead = None, not self._asked(request)
-            while found is None:
-                until = begun + limits.handover_s(self._monotonic() - begun, first_s)
-                while (left := until - self._monotonic()) > 0:
-                    self._sleep(left)
+            computed, is_dead = None, not self._send_request(request)
+            while computed is None:
+                deadline_s = start_s + limits.handover_s(self._monotonic() - start_s, first_s)
+                while (remaining_s := deadline_s - self._monotonic()) > 0:
+                    self._sleep(remaining_s)
                 if self._stopped:
                     raise SystemExit
                 try:
-                    found = None if dead else self._arrived(request)
+                    computed = None if is_dead else self._receive_vector(request)
                 except (OSError, EOFError):
-                    dead = True
-                if dead:
-                    self._bury(f"{printable(request.planned.name)}: this party answers with zeros; ")
+                    is_dead = True
+                if is_dead:
+                    self._discard_process(f"{printable(request.planned.name)}: this party answers with zeros; ")
                     return zeros(request)
-            return found
+            return computed
 
     def expect(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._running()
+            self._ensure_running()
 
     def warm(self) -> None:
         with self._lock, contextlib.suppress(OSError):
-            self._running().send(_WARM)
+            self._ensure_running().send(_WARM)
 
     def keep_running(self) -> None:
         if self._stopped or not self._lock.acquire(blocking=False):
@@ -129,9 +129,9 @@ class ComputingProcess(Computation):
         try:
             if self._connection is None:
                 if self._started_at and self._monotonic() - self._started_at > RESTART_S:
-                    self._running()
+                    self._ensure_running()
             elif self._readable.poll(0):  # nothing was asked: it has ended
-                self._bury("")
+                self._discard_process("")
         except OSError as error:
             log.error("the process that computes vectors cannot be started: %s", error.strerror or type(error).__name__)
         finally:
@@ -143,79 +143,79 @@ class ComputingProcess(Computation):
             self._process.kill()  # it writes nothing but whole transactions
             self._process.wait()
         if self._lock.acquire(blocking=False):
-            self._close()
+            self._close_connection()
             self._lock.release()
 
-    def _running(self) -> Connection:
+    def _ensure_running(self) -> Connection:
         """The connection to the process, which is started where none runs. Raises OSError where that fails."""
         if self._process is not None and self._process.poll() is not None:
-            self._bury("")
+            self._discard_process("")
         if self._connection is None:
             if self._stopped:
                 raise OSError("stopped")
             self._started_at = self._monotonic()
-            ours, theirs = socket.socketpair()
-            with theirs:
+            parent_socket, child_socket = socket.socketpair()
+            with child_socket:
                 self._process = subprocess.Popen(  # noqa: S603 - this program's own module
-                    [sys.executable, "-m", __name__, str(theirs.fileno())],
+                    [sys.executable, "-m", __name__, str(child_socket.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
+                    pass_fds=[child_socket.fileno()],
                     # a terminal's signals are for the daemon; not a session, which may have priorities of its own
                     process_group=0,
                     # the same modules as here, and none from the folder in which the daemon happens to stand
                     env={**os.environ, "PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
                     | {"PYTHONSAFEPATH": "1"},
                 )
-            self._connection = Connection(ours.detach())
+            self._connection = Connection(parent_socket.detach())
             self._readable.register(self._connection.fileno(), select.POLLIN)
             self._sent_blocks = frozenset()
-            self._connection.send((self._logs, self._opened))
+            self._connection.send((self._logs, self._make_computation))
         return self._connection
 
-    def _asked(self, request: VectorRequest) -> bool:
+    def _send_request(self, request: VectorRequest) -> bool:
         try:
-            connection = self._running()
+            connection = self._ensure_running()
             lacking = {
                 identity: block for identity, block in request.blocks.items() if identity not in self._sent_blocks
             }
-            asked = replace(request, public=PublicInputs(), blocks=lacking)
-            connection.send_bytes(pickle.dumps(asked, pickle.HIGHEST_PROTOCOL))
+            message = replace(request, public=PublicInputs(), blocks=lacking)
+            connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         except OSError:
             return False
         self._sent_blocks = frozenset(request.blocks)
         return True
 
-    def _arrived(self, request: VectorRequest) -> Computed | None:
+    def _receive_vector(self, request: VectorRequest) -> Computed | None:
         """The vector, if it has come. Raises EOFError and OSError where the process is gone."""
         assert self._connection is not None
         if not self._readable.poll(0):
             return None
         data = self._connection.recv_bytes()
         end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
-        self._connection.send(_TAKEN)
+        self._connection.send(_TAKEN_OVER)
         values = np.frombuffer(data[end:], dtype=np.int64)
         if values.shape != (request.planned.dimension,):
             raise EOFError("another vector came than was asked for")
         return Computed(GridVector(values), tuple(json.loads(data[_HEAD_BYTES:end])))
 
-    def _bury(self, words: str) -> None:
+    def _discard_process(self, words: str) -> None:
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
-        why = "it cannot be started"
+        reason = "it cannot be started"
         if self._process is not None:
             self._process.kill()
             code = self._process.wait()
-            why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         say = log.info if self._stopped else log.error  # an orderly stop is no error
         say(
             "%sthe process that computes vectors has ended (%s) and is started again; where memory is short, give this"
             " machine more",
             words,
-            why,
+            reason,
         )
-        self._close()
+        self._close_connection()
 
-    def _close(self) -> None:
+    def _close_connection(self) -> None:
         if self._connection is not None:
             self._readable.unregister(self._connection.fileno())
             self._connection.close()
@@ -227,15 +227,17 @@ def main() -> None:
     _step_back()
     connection = Connection(int(sys.argv[1]))
     try:
-        set_up, opened = connection.recv()
-        if set_up is not None:
-            set_up()
+        set_up_logs, make_computation = connection.recv()
+        if set_up_logs is not None:
+            set_up_logs()
         requests: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
-        waiting = threading.Event()  # whether a vector waits to be taken over
-        threading.Thread(target=_read, args=(connection, requests, waiting), name="requests", daemon=True).start()
+        waiting = threading.Event()  # It is set while a vector waits to be taken over.
+        threading.Thread(
+            target=_read_requests, args=(connection, requests, waiting), name="requests", daemon=True
+        ).start()
         threading.Thread(target=_keep_busy, args=(waiting,), name="busy", daemon=True).start()
         with one_thread_in_program():
-            _compute(connection, opened(), requests, waiting)
+            _compute_vectors(connection, make_computation(), requests, waiting)
     except (EOFError, OSError):
         os._exit(0)  # the daemon is gone
     except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data
@@ -260,16 +262,19 @@ def _keep_busy(waiting: threading.Event) -> None:
     while True:
         waiting.wait()
         while waiting.is_set():
-            # Without Python's lock: at this priority its holder may not run for long, and the vector would wait for it.
+            # PBKDF2 runs without Python's lock. At this priority the lock's holder may not run for long, and the
+            # vector would wait for it.
             hashlib.pbkdf2_hmac("sha256", b"", b"", _BUSY_ROUNDS)
 
 
-def _read(connection: Connection, requests: queue.SimpleQueue[VectorRequest | str], waiting: threading.Event) -> None:
+def _read_requests(
+    connection: Connection, requests: queue.SimpleQueue[VectorRequest | str], waiting: threading.Event
+) -> None:
     """Takes requests at once, whatever is being computed, so that the daemon never waits to get rid of one."""
     while True:
         try:
             message = connection.recv()
-            if message == _TAKEN:
+            if message == _TAKEN_OVER:
                 waiting.clear()
             else:
                 requests.put(message)
@@ -277,7 +282,7 @@ def _read(connection: Connection, requests: queue.SimpleQueue[VectorRequest | st
             os._exit(0)
 
 
-def _compute(
+def _compute_vectors(
     connection: Connection,
     computation: Computation,
     requests: queue.SimpleQueue[VectorRequest | str],
@@ -289,7 +294,7 @@ def _compute(
         if isinstance(request, str):
             computation.warm()
             continue
-        computed = computation.vector(public.completed(request), begun=0.0)
+        computed = computation.vector(public.completed(request), start_s=0.0)
         waiting.set()
         cautions = json.dumps(computed.cautions).encode()
         values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
@@ -307,8 +312,8 @@ class _Public:
     def completed(self, request: VectorRequest) -> VectorRequest:
         """The request with its public inputs."""
         if self._inputs != request.inputs:
-            known = {**self._blocks, **request.blocks}
-            self._blocks = {identity: known[identity] for identity in named_blocks(request.inputs)}
+            blocks = {**self._blocks, **request.blocks}
+            self._blocks = {identity: blocks[identity] for identity in named_blocks(request.inputs)}
             self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
         return replace(request, public=self._resolved, blocks={})
 

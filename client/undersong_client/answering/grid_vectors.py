@@ -54,12 +54,12 @@ def grid_vector(
         rows: computes the rows; None asks the statistic for all at once, :func:`rows_one_by_one` for each alone.
     """
     statistic = planned.build()
-    found = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
+    record_rows = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
     if planned.sampling_rate < 1.0:
-        found = found.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
+        record_rows = record_rows.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
     return contribute(
         statistic,
-        found,
+        record_rows,
         scale=planned.scale,
         unit_contribution=privacy.contribution,
         max_per_unit=privacy.max_per_unit,
@@ -73,14 +73,14 @@ def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInp
     nothing = sp.csr_array((1, statistic.dimension))
 
     def row(place: int) -> "sp.csr_array[Any]":
-        one: Any = _One(records, place)
+        record: Any = _One(records, place)
         try:
-            found = sp.csr_array(statistic.rows(one, public, {}).take(np.zeros(1, dtype=np.int64)))
+            matrix = sp.csr_array(statistic.rows(record, public, {}).take(np.zeros(1, dtype=np.int64)))
         except Exception:  # noqa: BLE001 - of another package; the caller has logged that it fails
             return nothing
-        return found if found.shape == nothing.shape else nothing
+        return matrix if matrix.shape == nothing.shape else nothing
 
-    return Rows(lambda asked: sp.csr_array(sp.vstack([row(place) for place in asked], format="csr")), records.units)
+    return Rows(lambda places: sp.csr_array(sp.vstack([row(place) for place in places], format="csr")), records.units)
 
 
 class _One:
@@ -114,18 +114,18 @@ def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Boo
     first = np.unique(records.units, return_index=True)[1]
     hashes = records.unit_hashes[first]
     blocks = np.empty((len(hashes), 2), dtype="<u8")
-    blocks[:, 0], blocks[:, 1] = hashes, _occurrences(hashes)
+    blocks[:, 0], blocks[:, 1] = hashes, _count_occurrences(hashes)
     encryptor = Cipher(algorithms.AES256(tagged_hash("poisson subsample", coins)), modes.ECB()).encryptor()  # noqa: S305
     words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
     return words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
 
 
-def _occurrences(values: UInt64) -> Int64:
+def _count_occurrences(values: UInt64) -> Int64:
     """Returns, for each value, the number of equal values before it, int64 [n]."""
     order = np.argsort(values, kind="stable")
-    ordered = values[order]
-    begins = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]])[: len(values)])
+    sorted_values = values[order]
+    begins = np.flatnonzero(np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]])[: len(values)])
     runs = np.diff(np.append(begins, len(values)))
-    found = np.empty(len(values), dtype=np.int64)
-    found[order] = np.arange(len(values)) - np.repeat(begins, runs)
-    return found
+    occurrences = np.empty(len(values), dtype=np.int64)
+    occurrences[order] = np.arange(len(values)) - np.repeat(begins, runs)
+    return occurrences

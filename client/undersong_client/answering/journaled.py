@@ -13,9 +13,9 @@ from functools import partial
 from typing import TypeVar
 
 from undersong_client.answering.assemble import Assembled
-from undersong_client.answering.party import Answer, Deferral, DeferredVector, DroppedRequest, Slot, UnheardStream
+from undersong_client.answering.party import Deferral, DeferredVector, DroppedRequest, PendingReply, Slot, UnheardStream
 from undersong_client.consent import plugins, policy, trust
-from undersong_client.consent.approvals import Requests, manifest_hash
+from undersong_client.consent.approvals import Proposals, manifest_hash
 from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import MachineFault, PeerFault, PrivacyRefusal, UndersongError
@@ -28,12 +28,12 @@ from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
-HEARD_S = 0.1  # between two looks if a silent stream was heard
+HEARD_S = 0.1  # time between two looks if a silent stream was heard
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
 ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up
 LOOK_AFTER_S = 3600.0
 WAITING_REQUESTS = 64
-WAITING_BYTES = 256 * 2**20  # of all requests that wait; one may always
+WAITING_BYTES = 256 * 2**20  # size of all requests that wait; one request may always wait
 
 T = TypeVar("T")
 
@@ -55,45 +55,45 @@ class JournaledParty:
         self._clock = clock
         self._policy_read: list[FileState] = []
         self._looked_after: list[object] = []
-        self._proposals = Requests(home)
+        self._proposals = Proposals(home)
         self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
         self._turn = threading.Lock()  # held while a request is answered and journaled, not while a vector is computed
-        self._computing = threading.Lock()  # what computes holds caches of its own
+        self._computing = threading.Lock()  # The computation's caches allow one vector at a time.
 
     def answer(
         self,
         data: bytes,
-        begun: float | None = None,
+        start_s: float | None = None,
         *,
         is_asked: Callable[[], bool] = lambda: True,
         deferral: Deferral | None = None,
         waited_s: float = 0.0,
-    ) -> Answer:
+    ) -> PendingReply:
         """Answers one request and journals the reply.
 
-        The caller must :func:`wait_for_rung` and then call ``Answer.may_leave`` before it sends the reply.
+        The caller must :func:`wait_for_rung` and then call ``PendingReply.may_leave`` before it sends the reply.
 
         Args:
-            begun: time at which the request was taken up, in monotonic seconds; None takes now.
+            start_s: time at which the request was taken up, in monotonic seconds; None takes now.
             is_asked, deferral: as for :meth:`Party.answer`, which raises DeferredVector and DroppedRequest.
             waited_s: time for which the request waited before, for the log.
 
         Raises MachineFault and others if this machine has a fault, so that the reply cannot be made or journaled; it
         must not leave then. What was journaled before stays.
         """
-        begun = time.monotonic() if begun is None else begun
+        start_s = time.monotonic() if start_s is None else start_s
         self.look_after()
         with self._turn:
             deferred: DeferredVector | None = None
             try:
                 with self._outbox.together(), named_faults(self._home.path, root=self._home.path / SETTINGS):
                     try:
-                        answer = self._answer(data, begun, is_asked, deferral)
+                        answer = self._answer_request(data, start_s, is_asked, deferral)
                     except DeferredVector as waits:
                         deferred = waits
                     else:
-                        self._journal(answer, time.monotonic() - begun, waited_s)
+                        self._journal_reply(answer, time.monotonic() - start_s, waited_s)
             except BaseException:
                 self._assembled.party.forget()
                 raise
@@ -103,11 +103,13 @@ class JournaledParty:
 
     def compute(self, deferral: Deferral) -> None:
         """Computes the vector that a deferral wants, while other requests may be answered."""
-        assert deferral.wanted is not None
+        assert deferral.vector_request is not None
         with self._computing:
-            deferral.computed = self._assembled.computation.vector(deferral.wanted, begun=deferral.begun)
+            deferral.computed = self._assembled.computation.vector(deferral.vector_request, start_s=deferral.start_s)
 
-    def _answer(self, data: bytes, begun: float, is_asked: Callable[[], bool], deferral: Deferral | None) -> Answer:
+    def _answer_request(
+        self, data: bytes, start_s: float, is_asked: Callable[[], bool], deferral: Deferral | None
+    ) -> PendingReply:
         self._home.check_reachable()
         try:
             self._follow_policy()
@@ -117,11 +119,11 @@ class JournaledParty:
             self._home.check_reachable()
             log.error("%s", error.problem)
             refusal = PrivacyRefusal("this party's policy does not let it answer", "its people must look into its log")
-            refused = Answer(codec.refusal(refusal).SerializeToString(), kind="refusal")
+            refusal_reply = PendingReply(codec.refusal(refusal).SerializeToString(), kind="refusal")
             with suppress(PeerFault):
-                refused.request = codec.decode_request(data)
-            return refused
-        answer = self._assembled.party.answer(data, begun, is_asked=is_asked, deferral=deferral)
+                refusal_reply.request = codec.decode_request(data)
+            return refusal_reply
+        answer = self._assembled.party.answer(data, start_s, is_asked=is_asked, deferral=deferral)
         # A file that is missing with the whole folder is no reason to refuse.
         self._home.check_reachable()
         try:
@@ -140,37 +142,37 @@ class JournaledParty:
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on; acts at the first call, hourly, and after decisions."""
         coordinator = file_state(self._coordinator)
-        seen = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
-        if seen == self._looked_after:
+        surroundings = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
+        if surroundings == self._looked_after:
             return
         self._home.check_reachable()  # a coordinator's file that is missing with the folder was not left
-        left = "this party has left its coordinator" if coordinator == MISSING else ""
+        stop_reason = "this party has left its coordinator" if coordinator == MISSING else ""
         try:
-            if self._assembled.party.end_abandoned(left):
-                self._looked_after = seen
+            if self._assembled.party.end_abandoned(stop_reason):
+                self._looked_after = surroundings
         except MachineFault:
             raise
         except UndersongError as error:
             log.error("attempts that are over could not be erased: %s", error.problem)
-            self._looked_after = seen
+            self._looked_after = surroundings
 
-    def _journal(self, answer: Answer, took_s: float, waited_s: float) -> None:
-        asked, run, query, attempt = self._described(answer.request)
+    def _journal_reply(self, answer: PendingReply, took_s: float, waited_s: float) -> None:
+        request_kind, run, query, attempt = self._describe_request(answer.request)
         reply, kind = answer.reply, answer.kind
         self._outbox.record(
             reply,
             at=self._clock(),
             kind=kind,
-            answer_to=asked,
+            answer_to=request_kind,
             run=run,
             query=query,
             attempt=attempt,
             stored=answer.stored,
         )
-        self.last = (self._clock(), f"{asked} {run} {query}".strip())
+        self.last = (self._clock(), f"{request_kind} {run} {query}".strip())
         log.info(
             "answered %s with %s%s: %d bytes, %.3f s%s",
-            asked,
+            request_kind,
             kind,
             f" (run {run!r}{f', {query}, attempt {attempt}' if query else ''})" if run else "",
             len(reply),
@@ -178,7 +180,7 @@ class JournaledParty:
             f", after a wait of {waited_s:.1f} s" if waited_s >= LONG_WAIT_S else "",
         )
 
-    def _described(self, request: wire.Request | None) -> tuple[str, str, str, int]:
+    def _describe_request(self, request: wire.Request | None) -> tuple[str, str, str, int]:
         """The kind of a request, and its run, sum and attempt, for outbox and log."""
         if request is None:
             return "bytes that are no request", "", "", -1
@@ -195,37 +197,37 @@ class JournaledParty:
 
         Raises ConfigurationError or PrivacyRefusal where nothing may be answered.
         """
-        found = [file_state(self._policy), file_state(self._coordinator)]
-        if found != self._policy_read:
+        file_states = [file_state(self._policy), file_state(self._coordinator)]
+        if file_states != self._policy_read:
             self._policy_read = []
             fingerprint = trust.trusted(self._home).fingerprint
             allowed = policy.read(self._home)
             plugins.load_trusted(allowed)
             self._assembled.party.allow(allowed.bounds, fingerprint)
-            self._policy_read = found
+            self._policy_read = file_states
 
 
 def wait_for_rung(
-    begun: float,
+    start_s: float,
     first_rung_s: float,
     *,
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Sleeps until the next rung after ``begun`` (monotonic seconds); returns at once if ``first_rung_s`` is 0."""
+    """Sleeps until the next rung after ``start_s`` (monotonic seconds); returns at once if ``first_rung_s`` is 0."""
     if first_rung_s:
-        until = begun + limits.leaving_s(monotonic() - begun, first_rung_s)
-        while (left := until - monotonic()) > 0:
-            sleep(left)
+        deadline_s = start_s + limits.leaving_s(monotonic() - start_s, first_rung_s)
+        while (remaining_s := deadline_s - monotonic()) > 0:
+            sleep(remaining_s)
 
 
 @dataclass
-class _Asked:
+class _OpenRequest:
     """A request that is known here: its bytes, since when (monotonic seconds), and whether a stream asks for it now."""
 
     data: bytes = field(repr=False)
     since: float
-    is_wanted: bool = True  # by the stream that stands; a new stream asks again for what the coordinator still needs
+    is_wanted: bool = True  # A new stream begins with False: the coordinator asks again for what it still needs.
     is_taken: bool = False  # it is being answered
     is_held: bool = False  # a fault of this machine was met for it, and it is tried again
 
@@ -242,7 +244,7 @@ class Answering:
     Args:
         send: sends a reply on the stream, if one is open.
         stands: returns True if the stream still stands, None if only its next frame can tell.
-        held: where a fault of the machine is told.
+        held_steps: where a fault of the machine is told.
         clock: returns seconds since the epoch.
         monotonic, sleep: clock and sleep function that time the rungs, in seconds.
     """
@@ -254,7 +256,7 @@ class Answering:
         *,
         send: Callable[[Outgoing], None],
         stands: Callable[[], bool | None] = lambda: True,
-        held: HeldSteps | None = None,
+        held_steps: HeldSteps | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -262,32 +264,34 @@ class Answering:
         self.party = JournaledParty(home, assembled, clock=clock)
         self._send = send
         self._stands = stands
-        self._held = held or HeldSteps()
+        self._held = held_steps or HeldSteps()
         self._monotonic = monotonic
         self._sleep = sleep
-        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids
+        self._jobs: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()  # ids of requests; None stops the thread
         self._lock = threading.Lock()
-        self._asked: dict[bytes, _Asked] = {}  # by id
-        self._replies: OrderedDict[bytes, tuple[Outgoing, Answer]] = OrderedDict()
+        self._open_requests: dict[bytes, _OpenRequest] = {}
+        self._replies: OrderedDict[bytes, tuple[Outgoing, PendingReply]] = OrderedDict()
         self._computing: set[threading.Thread] = set()
         self._waiting: dict[Slot, list[bytes]] = {}  # ids that wait for a vector which is computed for another request
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="answers", daemon=True)
+        self._thread = threading.Thread(target=self._serve_requests, name="answers", daemon=True)
         self._thread.start()
 
     def wants(self, id_: bytes) -> bool:
         """Returns True if no request with this id is known. One that is being answered is asked for again by this."""
         with self._lock:
-            if (asked := self._asked.get(id_)) is not None:
-                asked.is_wanted = True
-            return asked is None and id_ not in self._replies
+            if (open_request := self._open_requests.get(id_)) is not None:
+                open_request.is_wanted = True
+            return open_request is None and id_ not in self._replies
 
     def request(self, envelope: Envelope) -> None:
         """Queues a request to be answered; ignores one that is queued already. Raises PeerFault if too many wait."""
         with self._lock:
-            if envelope.id in self._asked or envelope.id in self._replies:
+            if envelope.id in self._open_requests or envelope.id in self._replies:
                 return
-            sizes = [len(asked.data) for asked in self._asked.values() if not asked.is_taken]
+            sizes = [
+                len(open_request.data) for open_request in self._open_requests.values() if not open_request.is_taken
+            ]
             too_many = max(len(sizes), len(self._computing)) >= WAITING_REQUESTS
             if too_many or (sizes and sum(sizes) + len(envelope.data) > WAITING_BYTES):
                 raise PeerFault(
@@ -297,7 +301,7 @@ class Answering:
                     "the coordinator sends a run's next request after the reply to the last one",
                     code="too-many-requests",
                 )
-            self._asked[envelope.id] = _Asked(envelope.data, self._monotonic())
+            self._open_requests[envelope.id] = _OpenRequest(envelope.data, self._monotonic())
         self._jobs.put(envelope.id)
 
     def acknowledged(self, id_: bytes) -> None:
@@ -307,9 +311,11 @@ class Answering:
     def stream_ended(self) -> None:
         """Drops all waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
         with self._lock:
-            self._asked = {id_: asked for id_, asked in self._asked.items() if asked.is_taken}
-            for asked in self._asked.values():
-                asked.is_wanted = False
+            self._open_requests = {
+                id_: open_request for id_, open_request in self._open_requests.items() if open_request.is_taken
+            }
+            for open_request in self._open_requests.values():
+                open_request.is_wanted = False
 
     def unacknowledged(self) -> list[Outgoing]:
         """Returns the replies to send again on a new stream; leaves out those that may no longer leave."""
@@ -319,64 +325,66 @@ class Answering:
 
     def stop(self, grace_s: float) -> None:
         """Stops the threads, after waiting up to ``grace_s`` seconds for the requests that are being answered."""
-        until = time.monotonic() + grace_s
+        deadline_s = time.monotonic() + grace_s
         with self._lock:
-            self._asked = {id_: asked for id_, asked in self._asked.items() if asked.is_taken}
+            self._open_requests = {
+                id_: open_request for id_, open_request in self._open_requests.items() if open_request.is_taken
+            }
             computing = list(self._computing)
         self._stopping.set()
         self._jobs.put(None)
         for thread in (self._thread, *computing):
-            thread.join(max(0.0, until - time.monotonic()))
+            thread.join(max(0.0, deadline_s - time.monotonic()))
 
-    def _work(self) -> None:
+    def _serve_requests(self) -> None:
         while (id_ := self._jobs.get()) is not None:
             with self._lock:
-                asked = self._asked.get(id_)
-                if asked is None or asked.is_taken:
+                open_request = self._open_requests.get(id_)
+                if open_request is None or open_request.is_taken:
                     continue
-                asked.is_taken = True
-            self._answer(id_, asked, Deferral(), self._monotonic())
+                open_request.is_taken = True
+            self._answer_request(id_, open_request, Deferral(), self._monotonic())
 
-    def _answer(self, id_: bytes, asked: _Asked, deferral: Deferral, begun: float) -> None:
+    def _answer_request(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral, start_s: float) -> None:
         """Answers a request as far as it can be answered without a vector."""
         try:
             answer = self._when_heard(
                 partial(
                     self.party.answer,
-                    asked.data,
-                    begun,
-                    is_asked=partial(self._is_asked, asked),
+                    open_request.data,
+                    start_s,
+                    is_asked=partial(self._is_asked, open_request),
                     deferral=deferral,
-                    waited_s=begun - asked.since,
+                    waited_s=start_s - open_request.since,
                 )
             )
         except DeferredVector:
-            self._begin_vector(id_, asked, deferral)
+            self._begin_vector(id_, open_request, deferral)
             return
         except Exception as error:  # noqa: BLE001 - its words may hold private data
-            self._unanswered(id_, asked, error)
+            self._handle_failure(id_, open_request, error)
             return
-        self._release(asked)
-        self._leave(id_, asked, answer)
+        self._release_hold(open_request)
+        self._send_reply(id_, open_request, answer)
 
-    def _begin_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
+    def _begin_vector(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral) -> None:
         """Computes a slot's vector in a thread of its own; a second request for the slot waits until it may leave.
 
         Its own computation would be timed once more, against other rungs.
         """
         thread = threading.Thread(
-            target=self._answer_with_vector, args=(id_, asked, deferral), name="vector", daemon=True
+            target=self._answer_with_vector, args=(id_, open_request, deferral), name="vector", daemon=True
         )
         with self._lock:
             if (waiting := self._waiting.get(deferral.slot)) is not None:
-                asked.is_taken = False
+                open_request.is_taken = False
                 waiting.append(id_)
                 return
             self._waiting[deferral.slot] = []
             self._computing.add(thread)
         thread.start()
 
-    def _answer_with_vector(self, id_: bytes, asked: _Asked, deferral: Deferral) -> None:
+    def _answer_with_vector(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral) -> None:
         """Computes the vector; when it may leave, answers the request with it and sends it.
 
         Until then nothing here tells that it is done: a vector that is journaled would answer a repeated request at
@@ -384,36 +392,36 @@ class Answering:
         """
         try:
             self.party.compute(deferral)
-            wait_for_rung(deferral.begun, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
-            answer = self._answer_once_possible(asked, deferral)
-            self._release(asked)
-            if self._when_heard(partial(self._is_asked, asked)):
-                self._leave(id_, asked, answer)
+            wait_for_rung(deferral.start_s, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
+            answer = self._answer_once_possible(open_request, deferral)
+            self._release_hold(open_request)
+            if self._when_heard(partial(self._is_asked, open_request)):
+                self._send_reply(id_, open_request, answer)
             else:
-                self._drop(id_, "its vector is done and journaled, and the stream that asked is gone")
+                self._drop_request(id_, "its vector is done and journaled, and the stream that asked is gone")
         except DeferredVector:
-            self._drop(id_, "another vector is wanted by now")
+            self._drop_request(id_, "another vector is wanted by now")
         except Exception as error:  # noqa: BLE001 - its words may hold private data
-            self._unanswered(id_, asked, error)
+            self._handle_failure(id_, open_request, error)
         finally:
             with self._lock:
                 self._computing.discard(threading.current_thread())
                 waiting = self._waiting.pop(deferral.slot)
-            for other in waiting:
-                self._jobs.put(other)
+            for waiting_id in waiting:
+                self._jobs.put(waiting_id)
 
-    def _answer_once_possible(self, asked: _Asked, deferral: Deferral) -> Answer:
+    def _answer_once_possible(self, open_request: _OpenRequest, deferral: Deferral) -> PendingReply:
         """Answers with a vector that is done, again after a fault of this machine: it is not computed and timed anew.
 
         Raises DroppedRequest once nobody asks for the slot's vector.
         """
-        is_asked = partial(self._is_slot_asked, asked, deferral.slot)
-        answer = partial(self.party.answer, asked.data, deferral.begun, is_asked=is_asked, deferral=deferral)
+        is_asked = partial(self._is_slot_asked, open_request, deferral.slot)
+        answer = partial(self.party.answer, open_request.data, deferral.start_s, is_asked=is_asked, deferral=deferral)
         while True:
             try:
                 return self._when_heard(answer)
             except (UndersongError, OSError, sqlite3.Error) as fault:
-                self._hold(asked, fault)
+                self._hold_up(open_request, fault)
             if self._stopping.wait(self._held.pause_s(ANSWERING)) or not self._when_heard(is_asked):
                 raise DroppedRequest("a fault of this machine lasted until the stream that asked was gone")
 
@@ -426,69 +434,74 @@ class Answering:
                 while self._stands() is None:
                     time.sleep(HEARD_S)
 
-    def _is_asked(self, asked: _Asked) -> bool:
+    def _is_asked(self, open_request: _OpenRequest) -> bool:
         """True if the stream that asked still stands, or a new one has asked again. Raises UnheardStream."""
-        if not asked.is_wanted:
+        if not open_request.is_wanted:
             return False
         stands = self._stands()
         if stands is None:
             raise UnheardStream
-        return stands and asked.is_wanted
+        return stands and open_request.is_wanted
 
-    def _is_slot_asked(self, asked: _Asked, slot: Slot) -> bool:
+    def _is_slot_asked(self, open_request: _OpenRequest, slot: Slot) -> bool:
         """True if this request for a slot's vector is asked for, or one that waits for it. Raises UnheardStream."""
         with self._lock:
-            others = [other for id_ in self._waiting[slot] if (other := self._asked.get(id_)) is not None]
-        return any(self._is_asked(request) for request in (asked, *others))
+            other_requests = [
+                other_request
+                for id_ in self._waiting[slot]
+                if (other_request := self._open_requests.get(id_)) is not None
+            ]
+        return any(self._is_asked(request) for request in (open_request, *other_requests))
 
-    def _hold(self, asked: _Asked, fault: Exception) -> None:
-        asked.is_held = True
+    def _hold_up(self, open_request: _OpenRequest, fault: Exception) -> None:
+        open_request.is_held = True
         self._held.hold(ANSWERING, fault)
 
-    def _release(self, asked: _Asked) -> None:
+    def _release_hold(self, open_request: _OpenRequest) -> None:
         """Notes that a request is answered; what holds up another one, of another run perhaps, stays told."""
         with self._lock:
-            asked.is_held = False
-            is_held = any(other.is_held for other in self._asked.values())
+            open_request.is_held = False
+            is_held = any(request.is_held for request in self._open_requests.values())
         if not is_held:
             self._held.release(ANSWERING)
 
-    def _leave(self, id_: bytes, asked: _Asked, answer: Answer) -> None:
+    def _send_reply(self, id_: bytes, open_request: _OpenRequest, answer: PendingReply) -> None:
         if not answer.may_leave():
             log.warning("a vector that was done is not sent: its people have withdrawn their consent")
-            self._forget(id_)
+            self._forget_request(id_)
             return
         reply = Outgoing(id_, answer.reply)
-        with self._lock:  # from now on a new stream may send it
+        # A new stream may send the reply as soon as it is in this dictionary.
+        with self._lock:
             self._replies[id_] = reply, answer
-            self._asked.pop(id_, None)
+            self._open_requests.pop(id_, None)
             while len(self._replies) > KEPT_REPLIES:
                 self._replies.popitem(last=False)
         self._send(reply)
 
-    def _drop(self, id_: bytes, reason: str) -> None:
+    def _drop_request(self, id_: bytes, reason: str) -> None:
         log.warning("a request is dropped, and answered when it is asked again: %s", reason)
-        self._forget(id_)
+        self._forget_request(id_)
 
-    def _forget(self, id_: bytes) -> None:
+    def _forget_request(self, id_: bytes) -> None:
         with self._lock:
-            self._asked.pop(id_, None)
+            self._open_requests.pop(id_, None)
 
-    def _unanswered(self, id_: bytes, asked: _Asked, error: Exception) -> None:
+    def _handle_failure(self, id_: bytes, open_request: _OpenRequest, error: Exception) -> None:
         """Nothing leaves that is not journaled, and a fault of this machine is no refusal."""
         if isinstance(error, DroppedRequest):
-            self._drop(id_, str(error))
+            self._drop_request(id_, str(error))
             return
         if not isinstance(error, (UndersongError, OSError, sqlite3.Error)):
             log.error("internal error %s; the request stays unanswered", place_of(error))
-            self._forget(id_)
+            self._forget_request(id_)
             return
-        self._hold(asked, error)
+        self._hold_up(open_request, error)
         with self._lock:
-            asked.is_taken = False
-            if not asked.is_wanted:  # the coordinator repeats it
-                self._asked.pop(id_, None)
+            open_request.is_taken = False
+            if not open_request.is_wanted:  # the coordinator repeats it
+                self._open_requests.pop(id_, None)
                 return
-        again = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
-        again.daemon = True
-        again.start()
+        retry = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
+        retry.daemon = True
+        retry.start()

@@ -79,39 +79,44 @@ class Deferral:
     """A vector that is computed between two passes over its request.
 
     Attributes:
-        wanted: the vector that the first pass asks for, begun ``begun`` (monotonic seconds).
+        vector_request: the vector that the first pass asks for.
+        start_s: time at which its request was taken up, in monotonic seconds.
         computed: the vector, for the second pass.
         suspensions: how often the coordinator had ended or suspended the run by the first pass.
     """
 
-    wanted: VectorRequest | None = None
+    vector_request: VectorRequest | None = None
     computed: Computed | None = field(default=None, repr=False)
     suspensions: int = 0
-    begun: float = 0.0
+    start_s: float = 0.0
     first_rung_s: float = 0.0
 
     @property
     def slot(self) -> Slot:
         """A computation that runs once at a time: the vector of one attempt, whose coins are drawn for it."""
-        assert self.wanted is not None
-        return _slot(self.wanted)
+        assert self.vector_request is not None
+        return _slot_of(self.vector_request)
 
-    def take(self, request: VectorRequest, begun: float) -> Computed:
+    def take(self, request: VectorRequest, start_s: float) -> Computed:
         """Returns the vector. Raises DeferredVector in the first pass, and if another one is wanted now."""
-        same = self.wanted is not None and _slot(self.wanted) == _slot(request) and self.wanted.inputs == request.inputs
-        if self.computed is None or not same:
-            self.wanted, self.computed, self.begun = request, None, begun
+        is_same_vector = (
+            self.vector_request is not None
+            and _slot_of(self.vector_request) == _slot_of(request)
+            and self.vector_request.inputs == request.inputs
+        )
+        if self.computed is None or not is_same_vector:
+            self.vector_request, self.computed, self.start_s = request, None, start_s
             self.first_rung_s = request.planned.first_rung_s
             raise DeferredVector
         return self.computed
 
 
-def _slot(request: VectorRequest) -> Slot:
+def _slot_of(request: VectorRequest) -> Slot:
     return request.run, request.planned.name, request.coins
 
 
 @dataclass
-class Answer:
+class PendingReply:
     """The reply to one request, with the facts that decide when it may be sent.
 
     Attributes:
@@ -123,7 +128,7 @@ class Answer:
         request: the request; None for bytes that are no request.
         kind: name of the reply's kind of body.
         stored: the end of the reply, if the party's journal holds it already.
-        begun: time at which the request was taken up, in monotonic seconds.
+        start_s: time at which the request was taken up, in monotonic seconds.
         is_asked: returns True while somebody asks for the reply.
         deferral: takes the vector that the reply needs; None computes it while the request is answered.
     """
@@ -134,7 +139,7 @@ class Answer:
     request: wire.Request | None = field(default=None, repr=False)
     kind: str = ""
     stored: Stored = NOTHING
-    begun: float = 0.0
+    start_s: float = 0.0
     is_asked: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
     deferral: Deferral | None = field(default=None, repr=False, compare=False)
 
@@ -207,13 +212,14 @@ class Party:
         self._epoch: int | None = None  # the highest that was heard; None until it is read from the journal
         self._manifests: dict[bytes, Manifest] = {}
         self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate, machine)
-        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # of one vector: as planned, and alone
-        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # of the last request
-        # How often the coordinator has suspended or ended each run, by its manifest's hash.
+        self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # a vector's events: as planned, and alone
+        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # inputs of the last request
+        # The number of times that the coordinator has suspended or ended a run, by the manifest's hash.
         self._suspensions: Counter[bytes] = Counter()
-        self._checked: tuple[bytes, str] | None = None  # for which sum of which manifest they were checked
-        self.cautions: dict[str, tuple[str, ...]] = {}  # what the records speak against, by run; for its own people
-        self.refusals: dict[str, float] = {}  # the last words with which it refused, and when; for its own people
+        self._checked: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
+        # Only this party's own people read the cautions about its records (by run) and its last refusals (with times).
+        self.cautions: dict[str, tuple[str, ...]] = {}
+        self.refusals: dict[str, float] = {}
 
     @property
     def public_identity(self) -> bytes:
@@ -269,13 +275,13 @@ class Party:
             self._store.put(key, str(epoch).encode())
             self._epoch = epoch
 
-    def end_abandoned(self, left: str = "") -> bool:
+    def end_abandoned(self, stop_reason: str = "") -> bool:
         """Destroys the secrets of attempts that will not go on; returns False, and does nothing, during an answer.
 
         These are attempts of runs whose consent was withdrawn, and attempts that were begun long ago (``attempts``).
 
         Args:
-            left: reason why no run at all goes on here; "" if runs go on.
+            stop_reason: reason why no run at all goes on here; "" if runs go on.
 
         Raises ConfigurationError if the journal cannot be read or written.
         """
@@ -285,12 +291,12 @@ class Party:
                 self._consent.check(manifest)
             except PrivacyRefusal as refusal:
                 return refusal.problem
-            return left or ("the run has ended here" if self._ledger.is_closed(manifest.run) else "")
+            return stop_reason or ("the run has ended here" if self._ledger.is_closed(manifest.run) else "")
 
         if not self._lock.acquire(blocking=False):
             return False
         try:
-            self._attempts.end_abandoned(self._agreed, over)
+            self._attempts.end_abandoned(self._find_manifest, over)
         finally:
             self._lock.release()
         return True
@@ -302,15 +308,15 @@ class Party:
     def answer(
         self,
         data: bytes,
-        begun: float | None = None,
+        start_s: float | None = None,
         *,
         is_asked: Callable[[], bool] = lambda: True,
         deferral: Deferral | None = None,
-    ) -> Answer:
+    ) -> PendingReply:
         """Answers one request. It never raises for what a peer sent: a refusal is a reply with the reason.
 
         Args:
-            begun: time at which the request was taken up, in monotonic seconds, from which rungs count; None takes now.
+            start_s: time at which the request was taken up (monotonic seconds), from which rungs count; None takes now.
             is_asked: returns True while somebody asks for the reply.
             deferral: takes the vector that the reply needs, so that it is computed between two calls; None computes it
                 here.
@@ -323,10 +329,12 @@ class Party:
             ConfigurationError, PrivacyRefusal: a file of this party is missing or damaged, which is no refusal either.
         """
         with self._lock:
-            answer = Answer(begun=time.monotonic() if begun is None else begun, is_asked=is_asked, deferral=deferral)
+            answer = PendingReply(
+                start_s=time.monotonic() if start_s is None else start_s, is_asked=is_asked, deferral=deferral
+            )
             try:
                 answer.request = codec.decode_request(data)
-                reply = self._answer(answer.request, answer)
+                reply = self._dispatch_request(answer.request, answer)
             except (DroppedRequest, UnheardStream, DeferredVector, MachineFault, OSError, sqlite3.Error):
                 raise
             except UndersongError as error:
@@ -345,11 +353,11 @@ class Party:
             answer.kind, answer.reply = reply.WhichOneof("body") or "", reply.SerializeToString()
             return answer
 
-    def _answer(self, request: wire.Request, answer: Answer) -> wire.Reply:
-        handlers: dict[str, Callable[[Any, Answer], wire.Reply]] = {
-            "introduce": self._introduce,
-            "propose": self._propose,
-            "agree": self._agree,
+    def _dispatch_request(self, request: wire.Request, answer: PendingReply) -> wire.Reply:
+        handlers: dict[str, Callable[[Any, PendingReply], wire.Reply]] = {
+            "introduce": self._answer_introduce,
+            "propose": self._answer_propose,
+            "agree": self._answer_agree,
             "open_sum": self._open_sum,
             "prepare_sum": self._prepare_sum,
             "sum_step": self._sum_step,
@@ -361,10 +369,10 @@ class Party:
         kind = request.WhichOneof("body") or ""
         return handlers[kind](getattr(request, kind), answer)
 
-    def _reply(self, **body: Any) -> wire.Reply:
+    def _make_reply(self, **body: Any) -> wire.Reply:
         return wire.Reply(version=codec.VERSION, **body)
 
-    def _introduce(self, message: wire.Introduce, _answer: Answer) -> wire.Reply:
+    def _answer_introduce(self, message: wire.Introduce, _answer: PendingReply) -> wire.Reply:
         introduction = wire.Introduction(
             name=self.name,
             identity=self.public_identity,
@@ -374,40 +382,40 @@ class Party:
         )
         digest = codec.introduction_digest(message.challenge, self._address, introduction)
         introduction.signature = self._identity.sign(digest)
-        return self._reply(introduction=introduction)
+        return self._make_reply(introduction=introduction)
 
-    def _suspend_run(self, message: wire.SuspendRun, _answer: Answer) -> wire.Reply:
+    def _suspend_run(self, message: wire.SuspendRun, _answer: PendingReply) -> wire.Reply:
         self._suspensions[message.manifest_hash] += 1
-        self._consent.suspended(message.manifest_hash, now=True)
-        return self._reply(noted=wire.Noted())
+        self._consent.suspended(message.manifest_hash, is_suspended=True)
+        return self._make_reply(noted=wire.Noted())
 
     # The manifest
 
-    def _propose(self, message: wire.ProposeManifest, _answer: Answer) -> wire.Reply:
+    def _answer_propose(self, message: wire.ProposeManifest, _answer: PendingReply) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
         try:
-            self._review(manifest)
+            self._review_manifest(manifest)
         except UndersongError as error:
             self._consent.refused(manifest, error.problem)
             raise
         if reason := self._consent.reason_to_wait(manifest):
-            return self._reply(pending=wire.Pending(reason=reason))
+            return self._make_reply(pending=wire.Pending(reason=reason))
         self._store.put(f"run/{manifest.run}", manifest.hash)
-        return self._reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
+        return self._make_reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
 
-    def _agree(self, message: wire.AgreeManifest, _answer: Answer) -> wire.Reply:
+    def _answer_agree(self, message: wire.AgreeManifest, _answer: PendingReply) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
         if self._store.get(f"run/{manifest.run}") != manifest.hash:
             raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
         manifest.check_signatures(dict(message.signatures))
-        if self._agreed(manifest.hash) is None and (reason := self._consent.reason_to_wait(manifest)):
+        if self._find_manifest(manifest.hash) is None and (reason := self._consent.reason_to_wait(manifest)):
             raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
-        self._consent.suspended(manifest.hash, now=False)
+        self._consent.suspended(manifest.hash, is_suspended=False)
         self.computation.expect()
-        return self._reply(agreed=wire.ManifestAgreed())
+        return self._make_reply(agreed=wire.ManifestAgreed())
 
-    def _review(self, manifest: Manifest) -> None:
+    def _review_manifest(self, manifest: Manifest) -> None:
         review(
             manifest,
             self._policy,
@@ -419,20 +427,20 @@ class Party:
         plan = manifest.plan
         events = tuple(plan.charged_events())
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, events, unit=plan.privacy.unit))
-        known = self._store.get(f"run/{manifest.run}")
-        if known is not None and known != manifest.hash:
+        signed_hash = self._store.get(f"run/{manifest.run}")
+        if signed_hash is not None and signed_hash != manifest.hash:
             # The same run over another roster could isolate one party's contribution by subtraction.
             raise PrivacyRefusal(
                 f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
             )
 
-    def _manifest(self, hash_: bytes) -> Manifest:
-        manifest = self._agreed(hash_)
+    def _require_manifest(self, hash_: bytes) -> Manifest:
+        manifest = self._find_manifest(hash_)
         if manifest is None:
             raise PrivacyRefusal("that manifest was not agreed on", "agree on the manifest before asking for a sum")
         return manifest
 
-    def _agreed(self, hash_: bytes) -> Manifest | None:
+    def _find_manifest(self, hash_: bytes) -> Manifest | None:
         if hash_ not in self._manifests:
             data = self._store.get(f"agreed/{hash_.hex()}")
             if data is None:
@@ -442,38 +450,38 @@ class Party:
 
     # A private sum
 
-    def _open_sum(self, message: wire.OpenSum, _answer: Answer) -> wire.Reply:
-        manifest = self._manifest(message.manifest_hash)
+    def _open_sum(self, message: wire.OpenSum, _answer: PendingReply) -> wire.Reply:
+        manifest = self._require_manifest(message.manifest_hash)
         self._consent.check(manifest)
         inputs = read_inputs(message.inputs)
         add_blocks(message.blocks, inputs, self._blocks)
         if missing := missing_blocks(inputs, self._blocks):
-            return self._reply(missing=wire.MissingBlocks(blocks=missing))
-        self._public(manifest, message.sum, inputs)
-        asked = question(inputs)
+            return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
+        self._public_inputs(manifest, message.sum, inputs)
+        digest = question(inputs)
         fixed = self._attempts.question(manifest, message.sum)
-        if fixed is not None and fixed != asked:
+        if fixed is not None and fixed != digest:
             raise PrivacyRefusal(
                 f"{message.sum}: its public inputs are not those with which it was first asked",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
                 code="other-question",
             )
         self._accept_voids(manifest, message)
-        attempt = self._begun(manifest, message.sum, message.attempt)
-        reply = self._received(attempt, message.payload)
-        self._attempts.keep(attempt, named=inputs, asked=asked)
-        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+        attempt = self._begin_attempt(manifest, message.sum, message.attempt)
+        reply = self._receive_step(attempt, message.payload)
+        self._attempts.keep(attempt, named=inputs, asked=digest)
+        return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _prepare_sum(self, message: wire.PrepareSum, _answer: Answer) -> wire.Reply:
+    def _prepare_sum(self, message: wire.PrepareSum, _answer: PendingReply) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
-        manifest = self._manifest(message.manifest_hash)
+        manifest = self._require_manifest(message.manifest_hash)
         self._consent.check(manifest)
-        attempt = self._begun(manifest, message.sum, message.attempt)
-        reply = self._received(attempt, message.payload)
+        attempt = self._begin_attempt(manifest, message.sum, message.attempt)
+        reply = self._receive_step(attempt, message.payload)
         self._attempts.keep(attempt)
-        return self._reply(sum_reply=wire.SumReply(payload=reply.payload))
+        return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
-    def _begun(self, manifest: Manifest, name: str, number: int) -> Attempt:
+    def _begin_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
         """The attempt; a new one where the plan allows it, and then it is the only one at this sum."""
         attempt = self._attempts.find(manifest, name, number)
         if attempt is not None:
@@ -485,15 +493,15 @@ class Party:
             self._attempts.end(previous, "a new attempt was begun")
         for earlier, state in self._ledger.attempts(manifest.run, name).items():
             if state == "charged":
-                self._ledger.withdraw(self._charge(manifest, name, earlier), at=self._clock())
-        self._ledger.check_attempt(self._charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
+                self._ledger.withdraw(self._make_charge(manifest, name, earlier), at=self._clock())
+        self._ledger.check_attempt(self._make_charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
         return attempt
 
-    def _sum_step(self, message: wire.SumStep, answer: Answer) -> wire.Reply:
-        manifest = self._manifest(message.manifest_hash)
+    def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:
+        manifest = self._require_manifest(message.manifest_hash)
         self._check_under_way(manifest, answer)
         self._consent.check(manifest)
-        attempt = self._known(manifest, message.sum, message.attempt)
+        attempt = self._require_attempt(manifest, message.sum, message.attempt)
         try:
             step = attempt.machine.receive(message.payload)
             if isinstance(step, WantsInput):
@@ -502,74 +510,74 @@ class Party:
                         f"{message.sum}: a vector is asked for before its public inputs", "open the sum first"
                     )
                 if missing := missing_blocks(attempt.inputs, self._blocks):
-                    return self._reply(missing=wire.MissingBlocks(blocks=missing))
-                step = self._vector(attempt, attempt.inputs, answer)
+                    return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
+                step = self._mask_vector(attempt, attempt.inputs, answer)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._attempts.keep(attempt)
             raise
         self._attempts.keep(attempt)
         if step.vector:
-            self._send(attempt, step.payload)
-            answer.may_leave = partial(self._consents, manifest)
+            self._record_send(attempt, step.payload)
+            answer.may_leave = partial(self._has_consent, manifest)
         answer.stored = self._attempts.stored(attempt, step.payload)
-        return self._reply(sum_reply=wire.SumReply(payload=step.payload))
+        return self._make_reply(sum_reply=wire.SumReply(payload=step.payload))
 
-    def _check_under_way(self, manifest: Manifest, answer: Answer) -> None:
+    def _check_under_way(self, manifest: Manifest, answer: PendingReply) -> None:
         """Raises DroppedRequest where the run was suspended or ended while its vector was computed."""
         deferral = answer.deferral
         if deferral is None:
             return
-        if deferral.wanted is None:
+        if deferral.vector_request is None:
             deferral.suspensions = self._suspensions[manifest.hash]
         elif deferral.suspensions != self._suspensions[manifest.hash]:
             raise DroppedRequest(f"run {manifest.run!r} is not under way any more")
 
-    def _consents(self, manifest: Manifest) -> bool:
+    def _has_consent(self, manifest: Manifest) -> bool:
         try:
             self._consent.check(manifest)
         except UndersongError:
             return False
         return True
 
-    # What happens around a vector, in this order: inputs and question journaled (when the sum was opened), charged,
+    # A vector has this order of steps: inputs and question journaled (when the sum was opened), charged,
     # computed, journaled, its hash in the ledger, the ledger's head outside the folder (by whoever sends), sent. So
     # after a crash a charge without a hash means that nothing left, and the vector may be computed again under the same
     # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
 
-    def _vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: Answer) -> Reply:
-        self._public(attempt.manifest, attempt.query, inputs)
+    def _mask_vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: PendingReply) -> Reply:
+        self._public_inputs(attempt.manifest, attempt.query, inputs)
         if not answer.is_asked():
             raise DroppedRequest(f"the stream that asked for {attempt.query} is gone")
-        self._pay(attempt)
-        grid = self._grid(attempt.manifest, attempt.query, inputs, attempt.coins, answer)
-        self._consent.check(attempt.manifest)  # again: computing may take minutes, in which people decide otherwise
+        self._charge_attempt(attempt)
+        grid = self._compute_grid(attempt.manifest, attempt.query, inputs, attempt.coins, answer)
+        self._consent.check(attempt.manifest)  # Computing may take minutes, in which people may decide otherwise.
         return attempt.machine.provide(grid, attempt.question)
 
-    def _send(self, attempt: Attempt, payload: bytes) -> None:
+    def _record_send(self, attempt: Attempt, payload: bytes) -> None:
         """Before a vector leaves, for the first time or again."""
         self._store.commit()  # the ledger must not name a vector that the journal may lose
         charge = self._charge_of(attempt)
         try:
             if self._ledger.state(charge) == "unknown":  # an older ledger than the journal, before anything left
-                self._pay(attempt)
+                self._charge_attempt(attempt)
             self._ledger.send(charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
         except PrivacyRefusal as refusal:
             self._end_if_over(attempt, refusal)
             raise
 
-    def _pay(self, attempt: Attempt) -> None:
+    def _charge_attempt(self, attempt: Attempt) -> None:
         """Charges an attempt, once."""
         manifest, charge = attempt.manifest, self._charge_of(attempt)
-        at = self._clock()
-        self._consent.suspended(manifest.hash, now=False)
+        now_s = self._clock()
+        self._consent.suspended(manifest.hash, is_suspended=False)
         try:
             if not self._ledger.is_begun(manifest.run):
                 # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
                 plan = manifest.plan
-                whole = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
-                self._ledger.begin(charge, whole, at=at)
-            self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=at)
+                price = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
+                self._ledger.begin(charge, price, at=now_s)
+            self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=now_s)
         except PrivacyRefusal as refusal:
             self._end_if_over(attempt, refusal)
             raise
@@ -579,25 +587,25 @@ class Party:
         if self._ledger.state(self._charge_of(attempt)) not in ("unknown", "charged"):
             self._attempts.end(attempt, refusal.problem)
 
-    def _grid(
-        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: Answer
+    def _compute_grid(
+        self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
-        planned, public = manifest.plan[name], self._public(manifest, name, inputs)
+        planned, public = manifest.plan[name], self._public_inputs(manifest, name, inputs)
         answer.first_rung_s = planned.first_rung_s
-        found = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
-        blocks = {identity: block for identity, block in found if block is not None}
+        stored_blocks = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
+        blocks = {identity: block for identity, block in stored_blocks if block is not None}
         request = VectorRequest(
             manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
         )
         if answer.deferral is None:
-            computed = self.computation.vector(request, begun=answer.begun)
+            computed = self.computation.vector(request, start_s=answer.start_s)
         else:
-            computed = answer.deferral.take(request, answer.begun)
+            computed = answer.deferral.take(request, answer.start_s)
         self.cautions[manifest.run] = computed.cautions
         return computed.vector
 
-    def _public(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
+    def _public_inputs(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
         """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
         if self._resolved is None or self._resolved[0] != inputs:
             self._checked = None
@@ -609,7 +617,7 @@ class Party:
             self._checked = (manifest.hash, name)
         return public
 
-    def _known(self, manifest: Manifest, name: str, number: int) -> Attempt:
+    def _require_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
         attempt = self._attempts.find(manifest, name, number)
         if attempt is None:
             raise PrivacyRefusal(
@@ -624,25 +632,25 @@ class Party:
             parameters = manifest.sum_parameters(message.sum, certificate.attempt)
             statements = dict(certificate.statements)
             secagg.check_void_certificate(parameters, statements)
-            charge = self._charge(manifest, message.sum, certificate.attempt)
+            charge = self._make_charge(manifest, message.sum, certificate.attempt)
             if self._ledger.state(charge) != "sent" or self._ledger.voided(manifest.run, message.sum) >= VOIDED_VECTORS:
                 continue
             attempt = self._attempts.find(manifest, message.sum, certificate.attempt)
             if attempt is not None:
                 self._attempts.end(attempt, "the attempt is void")
-            self._ledger.void(charge, _digest(statements), at=self._clock())
+            self._ledger.void(charge, _hash_statements(statements), at=self._clock())
 
-    def _void_sum(self, message: wire.VoidSum, _answer: Answer) -> wire.Reply:
-        manifest = self._manifest(message.manifest_hash)
-        attempt = self._known(manifest, message.sum, message.attempt)
+    def _void_sum(self, message: wire.VoidSum, _answer: PendingReply) -> wire.Reply:
+        manifest = self._require_manifest(message.manifest_hash)
+        attempt = self._require_attempt(manifest, message.sum, message.attempt)
         statement = attempt.machine.void_statement()
         self._attempts.keep(attempt)
-        charge = self._charge(manifest, message.sum, message.attempt)
+        charge = self._make_charge(manifest, message.sum, message.attempt)
         if self._ledger.state(charge) == "charged":
             self._ledger.withdraw(charge, at=self._clock())
-        return self._reply(void_statement=wire.VoidStatement(statement=statement.payload))
+        return self._make_reply(void_statement=wire.VoidStatement(statement=statement.payload))
 
-    def _received(self, attempt: Attempt, payload: bytes) -> Reply:
+    def _receive_step(self, attempt: Attempt, payload: bytes) -> Reply:
         try:
             step = attempt.machine.receive(payload)
         except UndersongError:
@@ -655,32 +663,34 @@ class Party:
     # The ledger
 
     def _charge_of(self, attempt: Attempt) -> Charge:
-        return self._charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
+        return self._make_charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
-    def _charge(self, manifest: Manifest, name: str, attempt: int, asked: bytes = b"") -> Charge:
+    def _make_charge(self, manifest: Manifest, name: str, attempt: int, question_digest: bytes = b"") -> Charge:
         price = self._prices.get((manifest.hash, name))
         if price is None:
             planned = manifest.plan[name]
             price = planned.event(), planned.event_alone(manifest.plan.quorum)
             self._prices[manifest.hash, name] = price
-        event, alone = price
+        event, event_alone = price
         unit = manifest.plan.privacy.unit
-        return Charge(manifest.run, manifest.hash.hex(), name, attempt, (event,), asked.hex(), (alone,), unit)
+        return Charge(
+            manifest.run, manifest.hash.hex(), name, attempt, (event,), question_digest.hex(), (event_alone,), unit
+        )
 
-    def _close_run(self, message: wire.CloseRun, _answer: Answer) -> wire.Reply:
+    def _close_run(self, message: wire.CloseRun, _answer: PendingReply) -> wire.Reply:
         """The run has ended: its attempts too, and what it cost is signed, if it was ever agreed on."""
         self._suspensions[message.manifest_hash] += 1
-        manifest = self._agreed(message.manifest_hash)
+        manifest = self._find_manifest(message.manifest_hash)
         if manifest is None:
             self._consent.ended(message.manifest_hash)
-            return self._reply(noted=wire.Noted())
+            return self._make_reply(noted=wire.Noted())
         self._attempts.end_run(manifest)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
         self._consent.ended(manifest.hash)
         body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
         signature = self._identity.sign(tagged_hash(receipt.TAG, body))
-        return self._reply(receipt=wire.Receipt(body=body, signature=signature))
+        return self._make_reply(receipt=wire.Receipt(body=body, signature=signature))
 
 
-def _digest(statements: Mapping[str, bytes]) -> str:
+def _hash_statements(statements: Mapping[str, bytes]) -> str:
     return hashlib.sha256(canonical_json({name: value.hex() for name, value in statements.items()})).hexdigest()

@@ -29,7 +29,7 @@ from undersong_common.printable import counted, printable, shell_word, that_hold
 from undersong_common.rows import show_lines, show_rows
 
 if TYPE_CHECKING:
-    from undersong_client.consent.approvals import Request
+    from undersong_client.consent.approvals import Proposal
     from undersong_client.operations.corpus import CorpusCheck
     from undersong_client.operations.runs import Decided
     from undersong_common.overlap import Overlap
@@ -73,7 +73,7 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
         show_lines([f"{name}: undersong-party preview shows what to ask the operator for" for name in names])
 
 
-def _standing(request: "Request") -> str:
+def _standing(request: "Proposal") -> str:
     """The state of a proposed plan, for a table's cell."""
     parts = that_hold(
         (True, request.decision + (f" ({request.reason})" if request.reason else "")),
@@ -222,7 +222,7 @@ def revoke(
     )
 
 
-def _say(decided: "Request", as_json: bool) -> None:
+def _say(decided: "Proposal", as_json: bool) -> None:
     run, words = printable(decided.run), printable(decided.words)
     pending = decided.decision == "pending"
     more = "; a second person must approve too: a privacy officer and one for IT" if pending else ""

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 TAG = "undersong decision"
 MOST_PENDING = 100
-MOST_PLANS = 20  # under one name
+MOST_PLANS = 20  # plans that may be proposed under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HASH_BYTES = 32
 SHEET = ".sheet"  # suffix of the figures that were signed
@@ -43,7 +43,7 @@ SAVED = (".json", ".manifest", SHEET)  # suffixes of the files of one plan
 
 
 @dataclass(frozen=True)
-class Request:
+class Proposal:
     """One proposed plan and the state of the decision about it.
 
     Attributes:
@@ -112,13 +112,15 @@ class Request:
     @property
     def undecided(self) -> bool:
         """True if the plan waits for a person: open, acceptable to the policy, not replaced, ended or suspended."""
-        over = self.objection or self.replaced or self.ended_s or self.suspended_s
-        return self.is_open and not over
+        obstacle = self.objection or self.replaced or self.ended_s or self.suspended_s
+        return self.is_open and not obstacle
 
     @property
     def approvals(self) -> tuple[PersonalDecision, ...]:
         """The approvals of people that count."""
-        return tuple(each for each in self.people if each.decision == "approved" and each.at_s >= self.restored_s)
+        return tuple(
+            approval for approval in self.people if approval.decision == "approved" and approval.at_s >= self.restored_s
+        )
 
     @property
     def refused(self) -> bool:
@@ -135,9 +137,9 @@ class Request:
     @property
     def statement(self) -> bytes:
         """Returns the bytes that the decision's signature covers."""
-        people = [each.to_json() for each in self.people]
-        decided = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
-        return tagged_hash(TAG, canonical_json(decided))
+        people = [person.to_json() for person in self.people]
+        content = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
+        return tagged_hash(TAG, canonical_json(content))
 
 
 class Consent:
@@ -156,11 +158,11 @@ class Consent:
     def ended(self, manifest: bytes) -> None:
         """Records that no request of a run is answered any more; ``manifest`` is the hash of its manifest."""
 
-    def suspended(self, manifest: bytes, *, now: bool) -> None:
-        """Records that the coordinator has suspended (``now``) or resumed a run; ``manifest`` is its hash."""
+    def suspended(self, manifest: bytes, *, is_suspended: bool) -> None:
+        """Records that the coordinator has suspended (``is_suspended``) or resumed a run; ``manifest`` is its hash."""
 
 
-class Requests(Consent):
+class Proposals(Consent):
     """The folder of proposed plans and decisions, and with it the consent of people to each plan.
 
     Several processes may use it at once.
@@ -173,23 +175,23 @@ class Requests(Consent):
         self._home = home
         self._folder = home.requests
         self._clock = clock
-        self._approved: dict[bytes, tuple[FileState, FileState]] = {}  # as the files were, by manifest
+        self._approved: dict[bytes, tuple[FileState, FileState]] = {}  # states of the checked files, by manifest
 
-    def all(self) -> list[Request]:
+    def all(self) -> list[Proposal]:
         """Returns all requests, oldest first."""
-        found = []
+        requests = []
         for path in self._folder.glob("*.json"):
             try:
-                found.append(_request(path))
+                requests.append(_read_proposal(path))
             except ConfigurationError as error:  # one file does not hide the others
                 log.error("%s; %s", error.problem, error.remedy)
-        return sorted(found, key=lambda request: (request.received_s, request.run, request.number))
+        return sorted(requests, key=lambda request: (request.received_s, request.run, request.number))
 
-    def under(self, run: str) -> list[Request]:
+    def under(self, run: str) -> list[Proposal]:
         """Returns the plans that were proposed under one name; the last one is in force."""
-        return sorted((each for each in self.all() if each.run == run), key=lambda request: request.number)
+        return sorted((request for request in self.all() if request.run == run), key=lambda request: request.number)
 
-    def find(self, run: str, *, decision: Decision | None = None) -> Request:
+    def find(self, run: str, *, decision: Decision | None = None) -> Proposal:
         """Returns the request that ``run`` names: a whole hash, the name of a run, or the beginning of a hash.
 
         Of several plans under a name it returns the last one. A whole hash comes first, because an operator may name a
@@ -201,25 +203,25 @@ class Requests(Consent):
         Raises ConfigurationError if no request fits.
         """
         everything = self.all()
-        named = [each for each in everything if each.manifest == run.lower()] or self.under(run)
-        if not named and len(run) >= 6:
-            named = [each for each in everything if each.manifest.startswith(run.lower())]
-            if len(named) > 1:
-                named = []
-        if not named:
+        matches = [request for request in everything if request.manifest == run.lower()] or self.under(run)
+        if not matches and len(run) >= 6:
+            matches = [request for request in everything if request.manifest.startswith(run.lower())]
+            if len(matches) > 1:
+                matches = []
+        if not matches:
             raise ConfigurationError(
                 f"no run {run!r} was proposed to this party", "see `undersong-party requests`", code="unknown-run"
             )
-        return next((each for each in reversed(named) if each.decision == decision), named[-1])
+        return next((request for request in reversed(matches) if request.decision == decision), matches[-1])
 
-    def known(self, manifest: bytes) -> Request | None:
+    def known(self, manifest: bytes) -> Proposal | None:
         """Returns the request with this manifest hash; None if the manifest was never proposed here."""
-        path = self._path(manifest.hex())
-        return _request(path) if len(manifest) == HASH_BYTES and path.exists() else None
+        path = self._path_of(manifest.hex())
+        return _read_proposal(path) if len(manifest) == HASH_BYTES and path.exists() else None
 
-    def manifest_bytes(self, request: Request) -> bytes:
+    def manifest_bytes(self, request: Proposal) -> bytes:
         """Reads the manifest of a request and checks it against its hash."""
-        path = self._path(request.manifest).with_suffix(".manifest")
+        path = self._path_of(request.manifest).with_suffix(".manifest")
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -230,59 +232,61 @@ class Requests(Consent):
             )
         return data
 
-    def sheet(self, request: Request) -> dict[str, Any] | None:
+    def sheet(self, request: Proposal) -> dict[str, Any] | None:
         """Reads the figures of the sheet that was signed; None without one, or if the file has another hash."""
-        path = self._path(request.manifest).with_suffix(SHEET)
+        path = self._path_of(request.manifest).with_suffix(SHEET)
         figures = read_json(path) if request.sheet and path.exists() else None
         return figures if figures is not None and sheet_hash(figures) == request.sheet else None
 
-    def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Request:
+    def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Proposal:
         """Stores a proposal. A new plan under a known name becomes a new, pending request.
 
         Raises PrivacyRefusal if too many plans are proposed, or if the plan's words equal another plan's.
         """
-        with self._locked():
-            known = self.known(manifest.hash)
-            if known is not None and known.ended_s:
-                return known
-            if known is not None and not known.replaced:
-                return self._changed(known, objection=objection, suspended_s=0.0)
+        with self._hold_lock():
+            stored = self.known(manifest.hash)
+            if stored is not None and stored.ended_s:
+                return stored
+            if stored is not None and not stored.replaced:
+                return self._write_changes(stored, objection=objection, suspended_s=0.0)
             earlier = self.under(manifest.run)
-            made = known or self._checked(manifest, len(earlier), at, objection)
+            proposal = stored or self._admit_proposal(manifest, len(earlier), at, objection)
             if earlier:
-                made = replace(
-                    made,
+                proposal = replace(
+                    proposal,
                     number=earlier[-1].number + 1,
-                    changes=self._differences(manifest, earlier),
+                    changes=self._compare_with_earlier(manifest, earlier),
                     received_s=at,
                     replaced=False,
                     suspended_s=0.0,
                 )
                 log.warning(
                     "run %r is proposed with ANOTHER PLAN than before: %s",
-                    made.run,
-                    "; ".join(made.changes) or "one that was proposed earlier",
+                    proposal.run,
+                    "; ".join(proposal.changes) or "one that was proposed earlier",
                 )
             elif revised := self.under(str(manifest.task.get("revises", ""))):
-                made = replace(made, revises=revised[-1].run, changes=self._differences(manifest, revised))
-            replace_file(self._path(made.manifest).with_suffix(".manifest"), manifest.to_bytes())
-            kept = self._changed(made, objection=objection, always=True)
-            for each in earlier:
-                if each.manifest != made.manifest:
-                    self._changed(each, replaced=True)
-            self._prune(earlier, made)
-            return kept
+                proposal = replace(
+                    proposal, revises=revised[-1].run, changes=self._compare_with_earlier(manifest, revised)
+                )
+            replace_file(self._path_of(proposal.manifest).with_suffix(".manifest"), manifest.to_bytes())
+            saved = self._write_changes(proposal, objection=objection, always=True)
+            for earlier_plan in earlier:
+                if earlier_plan.manifest != proposal.manifest:
+                    self._write_changes(earlier_plan, replaced=True)
+            self._prune_manifests(earlier, proposal)
+            return saved
 
-    def _checked(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Request:
+    def _admit_proposal(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Proposal:
         from undersong_protocol.agreement.manifest import plan_words  # loads scipy, which no light command needs
 
         everything = self.all()
         undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
-        over = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
-        for request in over[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
+        finished = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
+        for request in finished[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
             for suffix in SAVED:
-                self._path(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
-        pending, large = len(undecided) - len(over), len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
+                self._path_of(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
+        pending, large = len(undecided) - len(finished), len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
         words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
         PrivacyRefusal.raise_first(
             (
@@ -298,15 +302,15 @@ class Requests(Consent):
                 "too-many-plans",
             ),
             (
-                # By chance this happens once in 2^90 plans; on purpose it would let one plan be approved for another.
-                any(each.words == words and each.manifest != hash_ for each in everything),
+                # Chance makes equal words once in 2^90 plans. An attacker would have one plan approved for another.
+                any(request.words == words and request.manifest != hash_ for request in everything),
                 "the plan has the words of another plan that was proposed to this party",
                 "somebody has searched for it: find out who made this plan",
                 "words-in-use",
             ),
         )
         privacy = manifest.plan.privacy
-        return Request(
+        return Proposal(
             run=manifest.run,
             manifest=hash_,
             received_s=at,
@@ -317,31 +321,33 @@ class Requests(Consent):
             words=words,
         )
 
-    def _differences(self, manifest: Manifest, earlier: list[Request]) -> tuple[str, ...]:
+    def _compare_with_earlier(self, manifest: Manifest, earlier: list[Proposal]) -> tuple[str, ...]:
         from undersong_client.consent.preview import differences
         from undersong_protocol.agreement.manifest import Manifest
 
         try:
-            before = Manifest.from_bytes(self.manifest_bytes(self._remembered(earlier)))
+            earlier_manifest = Manifest.from_bytes(self.manifest_bytes(self._last_seen_plan(earlier)))
         except UndersongError:
             return ("nobody can say what: the earlier plan is not kept any more",)
-        return differences(before, manifest)
+        return differences(earlier_manifest, manifest)
 
-    def _remembered(self, earlier: list[Request]) -> Request:
+    def _last_seen_plan(self, earlier: list[Proposal]) -> Proposal:
         """Returns the plan of this run that was last previewed or decided; the first plan if none was."""
         latest_s = self._clock() + CLOCK_TOLERANCE_S
 
-        def seen_s(request: Request) -> float:  # a time ahead of now is a wrong clock's, and says nothing
-            return max((at for at in (request.previewed_s, request.decided_s) if at <= latest_s), default=0.0)
+        def seen_s(request: Proposal) -> float:  # a time ahead of now is a wrong clock's, and says nothing
+            return max(
+                (time_s for time_s in (request.previewed_s, request.decided_s) if time_s <= latest_s), default=0.0
+            )
 
         return max(earlier, key=lambda request: (seen_s(request), -request.number))
 
-    def _prune(self, earlier: list[Request], now: Request) -> None:
+    def _prune_manifests(self, earlier: list[Proposal], proposal: Proposal) -> None:
         """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""
-        kept = {self._remembered(earlier).manifest, now.manifest} if earlier else {now.manifest}
-        for each in earlier:
-            if each.manifest not in kept and each.number > 1 and each.decision == "pending":
-                self._path(each.manifest).with_suffix(".manifest").unlink(missing_ok=True)
+        compared = {self._last_seen_plan(earlier).manifest, proposal.manifest} if earlier else {proposal.manifest}
+        for request in earlier:
+            if request.manifest not in compared and request.number > 1 and request.decision == "pending":
+                self._path_of(request.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, reason: str) -> None:
         # No plan with malformed figures is stored, and none from a coordinator that proposes too many.
@@ -350,36 +356,36 @@ class Requests(Consent):
             self.receive(manifest, at=self._clock(), objection=reason)
 
     def ended(self, manifest: bytes) -> None:
-        at = self._clock()
-        self._note(manifest, lambda known: known if known.ended_s else replace(known, ended_s=at))
+        time_s = self._clock()
+        self._update_stored(manifest, lambda stored: stored if stored.ended_s else replace(stored, ended_s=time_s))
 
-    def suspended(self, manifest: bytes, *, now: bool) -> None:
-        at = self._clock() if now else 0.0
-        self._note(manifest, lambda known: replace(known, suspended_s=at))
+    def suspended(self, manifest: bytes, *, is_suspended: bool) -> None:
+        time_s = self._clock() if is_suspended else 0.0
+        self._update_stored(manifest, lambda stored: replace(stored, suspended_s=time_s))
 
-    def previewed(self, request: Request, figures: Mapping[str, Any], *, at: float) -> None:
+    def previewed(self, request: Proposal, figures: Mapping[str, Any], *, at: float) -> None:
         """Records that a command has shown a plan to a person, with the sheet of these figures."""
         sheet, parts = sheet_hash(figures), sheet_parts(figures)
-        self._note(
+        self._update_stored(
             bytes.fromhex(request.manifest),
-            lambda known: replace(known, previewed_s=at, previewed_sheet=sheet, previewed_parts=parts),
+            lambda stored: replace(stored, previewed_s=at, previewed_sheet=sheet, previewed_parts=parts),
         )
 
-    def _note(self, manifest: bytes, change: Callable[[Request], Request]) -> None:
-        known = self.known(manifest)
-        if known is not None and change(known) != known:
-            with self._locked():
-                self._changed(change(_request(self._path(known.manifest))), always=True)
+    def _update_stored(self, manifest: bytes, change: Callable[[Proposal], Proposal]) -> None:
+        stored = self.known(manifest)
+        if stored is not None and change(stored) != stored:
+            with self._hold_lock():
+                self._write_changes(change(_read_proposal(self._path_of(stored.manifest))), always=True)
 
-    def _changed(self, request: Request, *, always: bool = False, **changes: Any) -> Request:
-        changed = replace(request, **changes)
-        if always or changed != request:
-            write_json(self._path(request.manifest), asdict(changed))
-        return changed
+    def _write_changes(self, request: Proposal, *, always: bool = False, **changes: Any) -> Proposal:
+        updated = replace(request, **changes)
+        if always or updated != request:
+            write_json(self._path_of(request.manifest), asdict(updated))
+        return updated
 
     def decide(
         self,
-        request: Request,
+        request: Proposal,
         decision: Decision,
         *,
         at: float,
@@ -387,7 +393,7 @@ class Requests(Consent):
         figures: Mapping[str, Any] | None = None,
         person: Person | None = None,
         roles: Sequence[str] = (),
-    ) -> Request:
+    ) -> Proposal:
         """Signs and writes a decision about one plan; returns the request as it is then.
 
         Args:
@@ -400,8 +406,8 @@ class Requests(Consent):
             ConfigurationError: the run has ended, the plan was replaced, the plan to approve was rejected or revoked,
                 or this person cannot give the approval that is missing.
         """
-        with self._locked():
-            request = _request(self._path(request.manifest))
+        with self._hold_lock():
+            request = _read_proposal(self._path_of(request.manifest))
             check_decision(request, decision)
             if figures is not None and request.decision == decision and not request.has_lapsed:
                 return request  # the sheet stays as it was signed
@@ -411,21 +417,21 @@ class Requests(Consent):
                 if decision == "approved":  # an approval on another sheet has lapsed
                     # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
                     approvals = request.approvals if request.restored_s <= at else ()
-                    people = tuple(each for each in approvals if each.sheet == sheet)
+                    people = tuple(approval for approval in approvals if approval.sheet == sheet)
                     check_another(people, person, roles)
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=sheet))
-                missing -= {each.role for each in people}
+                missing -= {approval.role for approval in people}
             if decision == "approved" and missing:
-                decided = replace(request, people=people, restored_s=min(request.restored_s, at))
+                updated = replace(request, people=people, restored_s=min(request.restored_s, at))
             else:
-                decided = replace(
+                updated = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
                 )
                 if figures is not None:
-                    write_json(self._path(request.manifest).with_suffix(SHEET), figures)
-                    decided = replace(decided, sheet=sheet)
-            signature = keys.identity(self._home).sign(decided.statement).hex()
-            return self._changed(replace(decided, signature=signature), always=True)
+                    write_json(self._path_of(request.manifest).with_suffix(SHEET), figures)
+                    updated = replace(updated, sheet=sheet)
+            signature = keys.identity(self._home).sign(updated.statement).hex()
+            return self._write_changes(replace(updated, signature=signature), always=True)
 
     def reason_to_wait(self, manifest: Manifest) -> str:
         from undersong_client.consent import policy
@@ -444,17 +450,17 @@ class Requests(Consent):
         return ""
 
     def check(self, manifest: Manifest) -> None:
-        # Before every reply: read and verified again whenever one of the files is another one.
-        seen = file_state(self._path(manifest.hash.hex())), file_state(self._home.keys / "identity.key")
-        if self._approved.get(manifest.hash) == seen:
+        # This runs before every reply, so files are read and verified again only when one of them has changed.
+        files_state = file_state(self._path_of(manifest.hash.hex())), file_state(self._home.keys / "identity.key")
+        if self._approved.get(manifest.hash) == files_state:
             return
         request = self.known(manifest.hash)
         if request is None or request.run != manifest.run:
             raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
         self._check_approved(request)
-        self._approved[manifest.hash] = seen
+        self._approved[manifest.hash] = files_state
 
-    def _check_approved(self, request: Request) -> None:
+    def _check_approved(self, request: Proposal) -> None:
         if request.decision != "approved":
             words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(
@@ -473,7 +479,7 @@ class Requests(Consent):
                 f"the approval of run {request.run!r} is not signed by this party's key", code="not-signed"
             )
 
-    def is_signed(self, request: Request) -> bool:
+    def is_signed(self, request: Proposal) -> bool:
         """Returns True if the decision is signed by this party's key."""
         try:
             public = keys.identity(self._home).public_key()
@@ -484,43 +490,41 @@ class Requests(Consent):
 
     def saved_files(self) -> dict[str, bytes]:
         """Returns every request, plan and signed sheet of this folder, by file name."""
-        with self._locked():
+        with self._hold_lock():
             paths = [path for suffix in SAVED for path in self._folder.glob(f"*{suffix}")]
             return {path.name: path.read_bytes() for path in sorted(paths)}
 
     def bring_back(self, files: Mapping[str, bytes], *, at: float) -> int:
         """Restores requests that are not here from what :meth:`saved_files` returned; returns their number.
 
-        What is here stays. A refusal counts again, an approval does not (:attr:`Request.restored_s`).
+        What is here stays. A refusal counts again, an approval does not (:attr:`Proposal.restored_s`).
         """
-        with self._locked():
+        with self._hold_lock():
             missing = [name for name in files if name.endswith(".json") and not (self._folder / name).exists()]
             for name in missing:
                 path = self._folder / name
                 for suffix in SAVED[1:]:
-                    if (beside := path.with_suffix(suffix).name) in files:
-                        replace_file(self._folder / beside, files[beside])
+                    if (sibling := path.with_suffix(suffix).name) in files:
+                        replace_file(self._folder / sibling, files[sibling])
                 replace_file(path, files[name])
-                request = _request(path)
+                request = _read_proposal(path)
                 # An approval that was signed by a clock ahead is from before this moment all the same.
-                approved_s = max((each.at_s for each in request.people), default=0.0)
+                approved_s = max((approval.at_s for approval in request.people), default=0.0)
                 restored_s = max(at, math.nextafter(approved_s, math.inf))
                 replaced = request.replaced or any(
-                    each.manifest != request.manifest for each in self.under(request.run)
+                    plan.manifest != request.manifest for plan in self.under(request.run)
                 )
-                self._changed(request, always=True, restored_s=restored_s, replaced=replaced)
+                self._write_changes(request, always=True, restored_s=restored_s, replaced=replaced)
             return len(missing)
 
-    def check_words(self, request: Request, stated: str) -> None:
-        """Raises PrivacyRefusal unless ``stated`` is the plan's words, which are computed anew, or its whole hash."""
+    def check_words(self, request: Proposal, typed: str) -> None:
+        """Raises PrivacyRefusal unless ``typed`` is the plan's words, which are computed anew, or its whole hash."""
         from undersong_protocol.agreement.manifest import plan_words, same_words
 
-        if stated.strip().lower() == request.manifest or same_words(
-            stated, plan_words(bytes.fromhex(request.manifest))
-        ):
+        if typed.strip().lower() == request.manifest or same_words(typed, plan_words(bytes.fromhex(request.manifest))):
             return
         remedy = f"look at it again: undersong-party preview {shell_word(request.run)}"
-        if any(same_words(stated, each.words) for each in self.under(request.run)):
+        if any(same_words(typed, plan.words) for plan in self.under(request.run)):
             raise PrivacyRefusal(
                 f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
                 + printable("; ".join(request.changes)),
@@ -532,7 +536,7 @@ class Requests(Consent):
         )
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _hold_lock(self) -> Iterator[None]:
         """The daemon and a command never change the requests at the same time."""
         file = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR, FILE_MODE)
         try:
@@ -541,7 +545,7 @@ class Requests(Consent):
         finally:
             os.close(file)
 
-    def _path(self, manifest: str) -> Path:
+    def _path_of(self, manifest: str) -> Path:
         return self._folder / f"{manifest}.json"
 
 
@@ -552,8 +556,8 @@ def manifest_hash(data: bytes) -> bytes:
 
 def sheet_hash(figures: Mapping[str, Any]) -> str:
     """Returns the hash (hex) of a sheet's figures: plan, budget before and after, and warnings, without signatures."""
-    read = {key: value for key, value in figures.items() if key != "people"}
-    return tagged_hash("undersong sheet", canonical_json(read)).hex()
+    signed_figures = {key: value for key, value in figures.items() if key != "people"}
+    return tagged_hash("undersong sheet", canonical_json(signed_figures)).hex()
 
 
 def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -570,7 +574,7 @@ def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def check_decision(request: Request, decision: Decision) -> None:
+def check_decision(request: Proposal, decision: Decision) -> None:
     """Raises ConfigurationError if this decision about the plan is no longer possible."""
     run, name = f"run {request.run!r}", shell_word(request.run)
     ConfigurationError.raise_first(
@@ -613,11 +617,11 @@ def check_decision(request: Request, decision: Decision) -> None:
     )
 
 
-def _request(path: Path) -> Request:
+def _read_proposal(path: Path) -> Proposal:
     try:
         value = read_json(path)
-        people = tuple(PersonalDecision(**each) for each in value.get("people", ()))
-        request = Request(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
+        people = tuple(PersonalDecision(**person) for person in value.get("people", ()))
+        request = Proposal(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
         times = (
             *(request.received_s, request.decided_s, request.ended_s),
             *(request.suspended_s, request.previewed_s, request.restored_s),

@@ -86,7 +86,7 @@ class Person:
         return {key: value for key, value in asdict(self).items() if value or key not in _ADDED}
 
 
-_ADDED = ("log_in", "issuer", "subject", "role_from", "let_in_by")  # after version 0.3
+_ADDED = ("log_in", "issuer", "subject", "role_from", "let_in_by")  # Files of version 0.3 lack these fields.
 
 
 @dataclass(frozen=True)
@@ -102,11 +102,11 @@ class PersonalDecision(Person):
     at_s: float = 0.0
     sheet: str = ""
 
-    def words(self, at: str) -> str:
-        """Returns the decision and the person in one line; ``at`` is the time in words."""
+    def words(self, time_words: str) -> str:
+        """Returns the decision and the person in one line; ``time_words`` is the time in words."""
         comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
-        known_by = f" ({self.known_by})" if self.known_by else ""
-        return f"{self.decision} by {self.name}, {self.role}, {at}{known_by}{comment}"
+        identity_words = f" ({self.known_by})" if self.known_by else ""
+        return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment}"
 
 
 def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
@@ -117,17 +117,17 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
             "have them approve",
             code="other-role",
         )
-    for other in approved if roles else ():
-        if other.role == person.role or other.name.casefold() == person.name.casefold():
+    for approver in approved if roles else ():
+        if approver.role == person.role or approver.name.casefold() == person.name.casefold():
             problem = "your policy asks for two people"
-        elif shared := other.identities & person.identities:
+        elif shared := approver.identities & person.identities:
             problem = f"{printable(sorted(shared)[0])} stands behind both of you, who count as one person"
-        elif (other.log_in == "terminal") != (person.log_in == "terminal"):
+        elif (approver.log_in == "terminal") != (person.log_in == "terminal"):
             problem = "an account of the page and one of the machine may be the same person's"
         else:
             continue
         raise ConfigurationError(
-            f"{other.name}, {other.role}, has approved; {problem}",
+            f"{approver.name}, {approver.role}, has approved; {problem}",
             "have another person approve, from an account of their own, where the first one did",
             code="same-person",
         )
@@ -147,8 +147,8 @@ def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", com
     """Returns the person who types this command: an account of the machine, with the duty that was given to it."""
     account, duty = terminal_identity(), None
     if (home.page / PAGE_FILE).exists():
-        with duties(home) as given:
-            duty = given.of(account)
+        with duties(home) as party_duties:
+            duty = party_duties.of(account)
     return Person(
         name or caller_at_terminal()[1],
         role if duty is None else duty.name,
@@ -159,13 +159,13 @@ def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", com
     )
 
 
-def note_decision(home: PartyHome, what: str, about: str, person: Person | None) -> None:
+def note_decision(home: PartyHome, action: str, subject: str, person: Person | None) -> None:
     """Writes a decision to the log of the page, wherever it was taken, with whoever took it and how they were known."""
     from undersong_common.pages.store import FILE_NAME, AuditLog
 
     account = "terminal" if person is None else person.account or "terminal"
-    known_by = f" ({person.known_by})" if person is not None and person.known_by else ""
-    AuditLog(home.page / FILE_NAME).note(account, what, f"{about}{known_by}")
+    identity_words = f" ({person.known_by})" if person is not None and person.known_by else ""
+    AuditLog(home.page / FILE_NAME).note(account, action, f"{subject}{identity_words}")
 
 
 def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
@@ -175,5 +175,5 @@ def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
         changes: remedies of the checks.
         operator: the operator with a contact, in words.
     """
-    wanted = "; ".join(dict.fromkeys(change for change in changes if change))
-    return f"ask {operator}: {wanted or 'plan the run within the bounds of this hospital'}"
+    requests = "; ".join(dict.fromkeys(change for change in changes if change))
+    return f"ask {operator}: {requests or 'plan the run within the bounds of this hospital'}"

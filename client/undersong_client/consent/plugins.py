@@ -55,16 +55,16 @@ class Installed:
 def installed(policy: HospitalPolicy) -> tuple[Installed, ...]:
     """Lists every statistic that another package declares here, and every trusted one, without importing any."""
     trusted = policy.trusted
-    found = []
-    for each in plugins.installed("statistics"):
+    entries = []
+    for plugin in plugins.installed("statistics"):
         source, fault = "", ""
         try:
-            source = plugins.source_hash(each)
+            source = plugins.source_hash(plugin)
         except ConfigurationError as error:
             fault = error.problem
-        found.append(Installed(each.name, each.words, source, trusted.get(each.name, ""), fault))
-    missing = sorted(set(trusted) - {each.name for each in found})
-    return (*found, *(Installed(name, "", "", trusted[name], "trusted, and not installed") for name in missing))
+        entries.append(Installed(plugin.name, plugin.words, source, trusted.get(plugin.name, ""), fault))
+    missing = sorted(set(trusted) - {entry.name for entry in entries})
+    return (*entries, *(Installed(name, "", "", trusted[name], "trusted, and not installed") for name in missing))
 
 
 def load_trusted(policy: HospitalPolicy) -> None:

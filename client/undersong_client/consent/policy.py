@@ -68,7 +68,7 @@ class HospitalPolicy:
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
         least, post_quantum = self.minimum_colluders, get_args(RequirePostQuantum)
-        untrusted = [each for each in self.trusted_statistics if not TRUSTED.fullmatch(each)]
+        untrusted = [entry for entry in self.trusted_statistics if not TRUSTED.fullmatch(entry)]
         unknown = sorted(set(self.units) - set(UNITS))
         faults: tuple[tuple[object, str, str], ...] = (
             (
@@ -131,7 +131,7 @@ class HospitalPolicy:
     @property
     def trusted(self) -> dict[str, str]:
         """Source hash (SHA-256, hex) of each trusted statistic of another package, by name."""
-        return {name: source for name, _, source in (each.rpartition("=") for each in self.trusted_statistics)}
+        return {name: source for name, _, source in (entry.rpartition("=") for entry in self.trusted_statistics)}
 
     @property
     def bounds(self) -> Policy:
@@ -204,44 +204,49 @@ _STRICTER_IF_LARGER = ("minimum_parties", "declared_units")
 _STRICTER_IF_SMALLER = ("run_epsilon", "total_epsilon", "total_delta")
 
 
-def loosened(before: HospitalPolicy, after: HospitalPolicy) -> tuple[str, ...]:
-    """Returns the rules that ``after`` loosens, in words; () if it refuses every plan that ``before`` refuses.
+def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
+    """Returns the rules that the change loosens, in words; () if every plan that was refused still is.
 
     A rule is loosened if any plan that was refused, or that waited for a person, could be signed after the change. It
     does not matter if another rule becomes stricter.
     """
-    old, new = before.to_json(), after.to_json()
+    old, new = policy_before.to_json(), policy_after.to_json()
     is_looser = {
         **{rule: bool({*new[rule]} - {*old[rule]}) for rule in _ALLOWED},
-        **{rule: getattr(after, rule) < getattr(before, rule) for rule in _STRICTER_IF_LARGER},
-        **{rule: getattr(after, rule) > getattr(before, rule) for rule in _STRICTER_IF_SMALLER},
-        "required_parties": bool({*before.required_parties} - {*after.required_parties}),
+        **{rule: getattr(policy_after, rule) < getattr(policy_before, rule) for rule in _STRICTER_IF_LARGER},
+        **{rule: getattr(policy_after, rule) > getattr(policy_before, rule) for rule in _STRICTER_IF_SMALLER},
+        "required_parties": bool({*policy_before.required_parties} - {*policy_after.required_parties}),
         # More parts allow more runs; fewer leave a larger delta, and so a smaller epsilon, to the runs that were.
-        "total_parts": after.total_parts != before.total_parts,
-        "approval": after.approval == "standing" and before.approval != "standing",
-        "two_people": before.two_people and not after.two_people,
-        "require_post_quantum": after.require_post_quantum != "always" and before.require_post_quantum == "always",
-        "minimum_colluders": _assumes_fewer(after.minimum_colluders, before.minimum_colluders),
+        "total_parts": policy_after.total_parts != policy_before.total_parts,
+        "approval": policy_after.approval == "standing" and policy_before.approval != "standing",
+        "two_people": policy_before.two_people and not policy_after.two_people,
+        "require_post_quantum": policy_after.require_post_quantum != "always"
+        and policy_before.require_post_quantum == "always",
+        "minimum_colluders": _assumes_fewer(policy_after.minimum_colluders, policy_before.minimum_colluders),
     }
-    return tuple(f"{rule}: {_words(old[rule])} -> {_words(new[rule])}" for rule, looser in is_looser.items() if looser)
+    return tuple(
+        f"{rule}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}" for rule, looser in is_looser.items() if looser
+    )
 
 
-def changed(before: HospitalPolicy, after: HospitalPolicy) -> tuple[str, ...]:
+def changed(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
     """Returns every rule that differs, in words, with its value before and after."""
-    old, new = before.to_json(), after.to_json()
-    return tuple(f"{rule}: {_words(old[rule])} -> {_words(new[rule])}" for rule in old if old[rule] != new[rule])
+    old, new = policy_before.to_json(), policy_after.to_json()
+    return tuple(
+        f"{rule}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}" for rule in old if old[rule] != new[rule]
+    )
 
 
-def _assumes_fewer(after: MinimumColluders, before: MinimumColluders) -> bool:
+def _assumes_fewer(rule_after: MinimumColluders, rule_before: MinimumColluders) -> bool:
     """True if some number of parties may assume fewer colluding ones after than before."""
 
     def least(rule: MinimumColluders, parties: int) -> int:
         return defaults(parties)[2] if rule == "default" else rule
 
-    return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_DEFAULTS + 1))
+    return any(least(rule_after, parties) < least(rule_before, parties) for parties in range(1, MOST_DEFAULTS + 1))
 
 
-def _words(value: Any) -> str:
+def _rule_words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -277,10 +282,11 @@ def review(
     """
     bounds.check_statistics(manifest.plan, policy)
     manifest.plan.check_form()
-    bounds.check(manifest.plan, manifest.roster, policy)  # before statistics are built and noise is priced
+    # The bounds come before ``verify``, which builds statistics and prices noise.
+    bounds.check(manifest.plan, manifest.roster, policy)
     manifest.verify()
-    mine = [member for member in manifest.roster if member.name == name]
-    if not mine or mine[0].identity != identity:
+    matches = [member for member in manifest.roster if member.name == name]
+    if not matches or matches[0].identity != identity:
         raise PrivacyRefusal("the manifest's roster does not hold this party's own name and key")
     if manifest.embedder != embedder:
         raise PrivacyRefusal(

@@ -46,7 +46,7 @@ def coordinator(home: PartyHome) -> Coordinator:
         )
     value = read_json(home.coordinator)
     try:
-        found = Coordinator(
+        joined = Coordinator(
             name=str(value["name"]),
             addresses=tuple(enrolment.check_address(str(address)) for address in value["addresses"]),
             server_name=str(value["server_name"]),
@@ -58,9 +58,9 @@ def coordinator(home: PartyHome) -> Coordinator:
         raise ConfigurationError(
             f"{home.coordinator}: is damaged", "enroll again with a new package", code="file-damaged"
         ) from None
-    if enrolment.coordinator_fingerprint(found.ca_certificate, found.signing_key) != found.fingerprint:
+    if enrolment.coordinator_fingerprint(joined.ca_certificate, joined.signing_key) != joined.fingerprint:
         raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
-    return found
+    return joined
 
 
 def trusted(home: PartyHome) -> Coordinator:
@@ -68,10 +68,12 @@ def trusted(home: PartyHome) -> Coordinator:
 
     Raises ConfigurationError if the party has joined none or has left, PrivacyRefusal if the policy does not trust it.
     """
-    known = coordinator(home)
-    if known.fingerprint not in policy.read(home).coordinators:
-        raise PrivacyRefusal(f"the policy does not trust the coordinator {known.name}", "enroll again with its package")
-    return known
+    joined = coordinator(home)
+    if joined.fingerprint not in policy.read(home).coordinators:
+        raise PrivacyRefusal(
+            f"the policy does not trust the coordinator {joined.name}", "enroll again with its package"
+        )
+    return joined
 
 
 def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Package:
@@ -95,25 +97,25 @@ def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Pa
     return package
 
 
-def compare(package: enrolment.Package, stated: str) -> None:
+def compare(package: enrolment.Package, typed_fingerprint: str) -> None:
     """Raises ConfigurationError unless the package has the fingerprint that was told by telephone or on paper."""
-    if not enrolment.same_fingerprint(stated, package.fingerprint):
+    if not enrolment.same_fingerprint(typed_fingerprint, package.fingerprint):
         raise ConfigurationError(
             "the package's fingerprint is not the one that was stated; it may have been replaced on its way",
             "compare it with the operator by telephone, and do not go on until both are equal",
         )
 
 
-def accept(home: PartyHome, package: enrolment.Package, stated: str) -> bytes:
+def accept(home: PartyHome, package: enrolment.Package, typed_fingerprint: str) -> bytes:
     """Stores the package's coordinator as trusted; returns an enrolment request, as the bytes of its file.
 
     Args:
-        stated: the fingerprint that the operator told by telephone or on paper.
+        typed_fingerprint: the fingerprint that the operator told by telephone or on paper.
 
     Raises:
         ConfigurationError: the package has another fingerprint; nothing is stored.
     """
-    compare(package, stated)
+    compare(package, typed_fingerprint)
     write_json(
         home.coordinator,
         {
@@ -141,22 +143,22 @@ def install(home: PartyHome, data: bytes) -> datetime:
     Raises:
         ConfigurationError: the grant is another coordinator's, or for other keys.
     """
-    known = coordinator(home)
-    grant = enrolment.Grant.parse(data, signing_key=known.signing_key, ca_certificate=known.ca_certificate)
+    joined = coordinator(home)
+    grant = enrolment.Grant.parse(data, signing_key=joined.signing_key, ca_certificate=joined.ca_certificate)
     tls_key = keys.pending_tls_key(home)
     grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
     if grant.addresses:
-        # Before the key that the certificate is for is used up: this may be repeated.
-        there = {**read_json(home.coordinator), "addresses": list(grant.addresses), "server_name": grant.server_name}
-        write_json(home.coordinator, there)
+        # The addresses come first: until the certificate's key is used up, this step may be repeated.
+        document = {**read_json(home.coordinator), "addresses": list(grant.addresses), "server_name": grant.server_name}
+        write_json(home.coordinator, document)
     keys.install(home, "".join(pem if pem.endswith("\n") else pem + "\n" for pem in (grant.certificate, *grant.chain)))
     return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
 
 
 def validity(home: PartyHome) -> tuple[datetime, datetime]:
     """Returns begin and end of the validity of the certificate in use."""
-    found = _in_use(home)
-    return found.not_valid_before_utc, found.not_valid_after_utc
+    certificate = _in_use(home)
+    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
 
 
 def certified_name(home: PartyHome) -> str:

@@ -47,20 +47,22 @@ def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) ->
         raise ConfigurationError(
             "nobody gives a role of the rule of two to themselves", "have another one give it", code="own-role"
         )
-    with duties(home) as given:
-        given.give(account, duty, source=f"the administrator {by[0]}", by=by)
+    with duties(home) as party_duties:
+        party_duties.give(account, duty, source=f"the administrator {by[0]}", by=by)
 
 
-def check_one_of_two(home: PartyHome, person: Person, others: Sequence[Person]) -> None:
-    """Raises an error unless a person may be one of the two, beside the ``others`` who have decided so already."""
-    with duties(home) as given:
-        if given.provider and person.log_in != "provider":
+def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]) -> None:
+    """Raises an error unless a person may be one of the two, beside the ``deciders`` who have decided so already."""
+    with duties(home) as party_duties:
+        if party_duties.provider and person.log_in != "provider":
             raise PrivacyRefusal(
                 f"the rule of two people counts people of your organisation, and {person.account!r} is none",
                 "log in to the page with your organisation",
                 code="not-identified",
             )
-        if not given.provider and (not person.log_in or (person.log_in == "terminal" and caller_at_terminal()[0] == 0)):
+        if not party_duties.provider and (
+            not person.log_in or (person.log_in == "terminal" and caller_at_terminal()[0] == 0)
+        ):
             raise PrivacyRefusal(
                 "the rule of two people counts accounts of people, and this is none",
                 "log in to the page, or type it from an account of your own, by sudo -u",
@@ -74,16 +76,16 @@ def check_one_of_two(home: PartyHome, person: Person, others: Sequence[Person]) 
                 f" {json.dumps(ROLES_OF_TWO[0])}{' --terminal' if person.log_in == 'terminal' else ''}",
                 code="no-duty",
             )
-        for one in (person, *others):
+        for member in (person, *deciders):
             # Whoever let the account in is excluded, and not the person who was let in.
-            if until := given.excluded_until(one.identities - {one.let_in_by}):
-                when = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+            if end_s := party_duties.excluded_until(member.identities - {member.let_in_by}):
+                time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(end_s))
                 raise PrivacyRefusal(
-                    f"{one.account} has given rights to an account here, and is none of the two before {when}",
+                    f"{member.account} has given rights to an account here, and is none of the two before {time_words}",
                     "have two others decide, or wait until then",
                     code="gave-rights",
                 )
-    check_another(others, person, ROLES_OF_TWO)
+    check_another(deciders, person, ROLES_OF_TWO)
 
 
 # Loosening
@@ -119,13 +121,15 @@ def pending_wish(home: PartyHome) -> Wish | None:
     return wish if 0 <= time.time() - wish.at_s < DAY_S else None
 
 
-def check_loosening(home: PartyHome, before: HospitalPolicy, after: HospitalPolicy, person: Person | None) -> None:
+def check_loosening(
+    home: PartyHome, policy_before: HospitalPolicy, policy_after: HospitalPolicy, person: Person | None
+) -> None:
     """Raises an error unless a policy may be changed so by this person now.
 
     A policy that asks for two people is loosened by two, each of whom could approve a run with the other. Raises
     WaitsForSecondPerson for the first of them.
     """
-    changes = loosened(before, after) if before.two_people else ()
+    changes = loosened(policy_before, policy_after) if policy_before.two_people else ()
     if not changes:
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
@@ -135,12 +139,12 @@ def check_loosening(home: PartyHome, before: HospitalPolicy, after: HospitalPoli
             "change it on the page, or by undersong-party policy set",
             code="not-identified",
         )
-    change = hashlib.sha256(canonical_json([before.to_json(), after.to_json()])).hexdigest()
+    change = hashlib.sha256(canonical_json([policy_before.to_json(), policy_after.to_json()])).hexdigest()
     wish = pending_wish(home)
-    others = () if wish is None or wish.change != change else (wish.person,)
-    is_again = any(other.account == person.account for other in others)
-    check_one_of_two(home, person, () if is_again else others)
-    if others and not is_again:
+    deciders = () if wish is None or wish.change != change else (wish.person,)
+    is_again = any(decider.account == person.account for decider in deciders)
+    check_one_of_two(home, person, () if is_again else deciders)
+    if deciders and not is_again:
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
     home.page.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -35,7 +35,8 @@ HEALTH = "/grpc.health.v1.Health/Check"
 CONNECT_S = 8.0
 SMALLEST_FREE_BYTES = 2**30
 EXPIRY_WARNING_DAYS = 14
-PROXIES, EXCEPTIONS = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")  # as gRPC reads them
+# gRPC reads these variables, in this order.
+PROXIES, EXCEPTIONS = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
 UNREAD_PROXIES = ("HTTPS_PROXY", "HTTP_PROXY")
 DEFAULT_PROXY_PORT = 443
 LONGEST_ANSWER_BYTES = 8192
@@ -68,46 +69,46 @@ def check(
         offline: True leaves out the checks that need the coordinator.
         now_s: time now, seconds since the epoch; None takes the clock.
     """
-    now = time.time() if now_s is None else now_s
-    yield _ask("files", lambda: _files(home))
-    yield _ask("keys", lambda: _keys(home))
-    yield _ask("policy", lambda: _policy(home))
-    yield from _warned(_plugins(home))
-    yield _ask("budget", lambda: _budget(home))
-    yield _ask("data", lambda: _data(home, checkpoints, now))
-    yield from _warned(_file(home))
-    yield from _warned(_weak_choices(home))
-    yield _ask("disk", lambda: _disk(home))
-    yield _ask("embedder", lambda: _embedder(home))
+    current_s = time.time() if now_s is None else now_s
+    yield _run_check("files", lambda: _check_files(home))
+    yield _run_check("keys", lambda: _check_keys(home))
+    yield _run_check("policy", lambda: _check_policy(home))
+    yield from _until_error(_check_plugins(home))
+    yield _run_check("budget", lambda: _check_budget(home))
+    yield _run_check("data", lambda: _check_data(home, checkpoints, current_s))
+    yield from _until_error(_check_data_file(home))
+    yield from _until_error(_weak_choices(home))
+    yield _run_check("disk", lambda: _check_disk(home))
+    yield _run_check("embedder", lambda: _check_embedder(home))
     if home.settings.teacher_model:
-        yield _ask("teacher model", lambda: _teacher_model(home))
-    yield _ask("certificate", lambda: _certificate(home, now))
-    yield _proxy(home, environment)
+        yield _run_check("teacher model", lambda: _check_teacher_model(home))
+    yield _run_check("certificate", lambda: _check_certificate(home, current_s))
+    yield _check_proxy(home, environment)
     if not offline:
-        yield from _network(home, environment, time.time if now_s is None else lambda: now)
+        yield from _check_network(home, environment, time.time if now_s is None else lambda: current_s)
 
 
-def _ask(name: str, question: Callable[[], str | Finding]) -> Finding:
+def _run_check(name: str, question: Callable[[], str | Finding]) -> Finding:
     """The question's answer as a finding, or as a problem where it raises."""
     try:
-        found = question()
+        answer = question()
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
-    return found if isinstance(found, Finding) else Finding(name, "ok", found)
+    return answer if isinstance(answer, Finding) else Finding(name, "ok", answer)
 
 
-def _warned(findings: Iterator[Finding]) -> Iterator[Finding]:
+def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
     """Findings until an error, which a finding above has named already."""
     with contextlib.suppress(UndersongError):
         yield from findings
 
 
-def _files(home: PartyHome) -> str:
+def _check_files(home: PartyHome) -> str:
     home.check_modes()
     return "no other user may read this party's files"
 
 
-def _keys(home: PartyHome) -> str:
+def _check_keys(home: PartyHome) -> str:
     for name in keys.SECRETS:
         keys.secret(home, name)
     if home.settings.insecure_noise_seed is not None:
@@ -118,7 +119,7 @@ def _keys(home: PartyHome) -> str:
     return "identity, store and data key are here"
 
 
-def _policy(home: PartyHome) -> str:
+def _check_policy(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
@@ -133,21 +134,21 @@ def _policy(home: PartyHome) -> str:
     )
 
 
-def _plugins(home: PartyHome) -> Iterator[Finding]:
+def _check_plugins(home: PartyHome) -> Iterator[Finding]:
     """Each trusted statistic of another package; none of them is imported."""
-    for each in plugins.installed(policy.read(home)):
-        if each.holds:
-            yield Finding(f"statistic {each.name}", "ok", f"{each.package}, its source is the trusted one")
-        elif each.trusted:
+    for statistic in plugins.installed(policy.read(home)):
+        if statistic.holds:
+            yield Finding(f"statistic {statistic.name}", "ok", f"{statistic.package}, its source is the trusted one")
+        elif statistic.trusted:
             yield Finding(
-                f"statistic {each.name}",
+                f"statistic {statistic.name}",
                 "problem",
-                each.state,
+                statistic.state,
                 "install the release that was trusted, or distrust it",
             )
 
 
-def _budget(home: PartyHome) -> str:
+def _check_budget(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.has_budget:
         raise ConfigurationError(
@@ -156,21 +157,21 @@ def _budget(home: PartyHome) -> str:
     return f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g} in all, {allowed.run_epsilon:g} a run"
 
 
-def _data(home: PartyHome, checkpoints: Path, now: float) -> str:
+def _check_data(home: PartyHome, checkpoints: Path, now_s: float) -> str:
     data = datasets.load(home)
-    ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now)
+    ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now_s)
     entries = counted(len(ledger.entries()), "entry", "entries")
     lengths = snapshot.facts(home).lengths.words
     sealed = f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
     return f"{sealed}; {lengths}" if lengths else sealed
 
 
-def _file(home: PartyHome) -> Iterator[Finding]:
-    if home.settings.data and (why := datasets.changed_since(home)):
+def _check_data_file(home: PartyHome) -> Iterator[Finding]:
+    if home.settings.data and (reason := datasets.changed_since(home)):
         yield Finding(
             "data file",
             "warning",
-            f"{why}; this party goes on answering from what was added, and nobody else is told",
+            f"{reason}; this party goes on answering from what was added, and nobody else is told",
             "if it shall count as it is now: undersong-party data add FILE --new-version",
         )
 
@@ -193,7 +194,7 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
         )
 
 
-def _disk(home: PartyHome) -> str:
+def _check_disk(home: PartyHome) -> str:
     free = shutil.disk_usage(home.path).free
     says = f"{free / 2**30:.1f} GiB free"
     if free < SMALLEST_FREE_BYTES:
@@ -201,25 +202,26 @@ def _disk(home: PartyHome) -> str:
     return says
 
 
-def _embedder(home: PartyHome) -> str:
+def _check_embedder(home: PartyHome) -> str:
     from undersong_client.answering.assemble import embedder_of
 
-    found = embedder_of(home) if home.settings.data else home.settings.load_embedder()
+    embedder = embedder_of(home) if home.settings.data else home.settings.load_embedder()
     if home.settings.embedder != PACKAGED:
-        found.try_out()
-    return f"{home.settings.embedder}, SHA-256 {found.fingerprint[:16]}..., {found.max_windows} windows of a long text"
+        embedder.try_out()
+    windows = f"{embedder.max_windows} windows of a long text"
+    return f"{home.settings.embedder}, SHA-256 {embedder.fingerprint[:16]}..., {windows}"
 
 
-def _teacher_model(home: PartyHome) -> str:
+def _check_teacher_model(home: PartyHome) -> str:
 
     fine_tuning.load(home.settings.teacher_model, classes=2)
     return f"{home.settings.teacher_model} can be fine-tuned"
 
 
-def _certificate(home: PartyHome, now: float) -> Finding:
-    trust.check_clock(home, now)
+def _check_certificate(home: PartyHome, now_s: float) -> Finding:
+    trust.check_clock(home, now_s)
     _, end = trust.validity(home)
-    days = (end - datetime.fromtimestamp(now, UTC)).total_seconds() / 86400
+    days = (end - datetime.fromtimestamp(now_s, UTC)).total_seconds() / 86400
     grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
     return Finding(
         "certificate",
@@ -229,10 +231,10 @@ def _certificate(home: PartyHome, now: float) -> Finding:
     )
 
 
-def _proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
-    name, value = _first(environment, PROXIES)
+def _check_proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
+    name, value = _first_variable(environment, PROXIES)
     if not value:
-        ignored = [each for each in UNREAD_PROXIES if environment.get(each)]
+        ignored = [variable for variable in UNREAD_PROXIES if environment.get(variable)]
         says = f"{', '.join(ignored)} is set and not read: the daemon reads {', '.join(PROXIES)}"
         return Finding("proxy", "ok", says if ignored else "none is configured")
     with contextlib.suppress(UndersongError):  # said by the findings below
@@ -247,7 +249,7 @@ def _proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
     )
 
 
-def _first(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
+def _first_variable(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
     """Returns the first of these variables that is set, with its value, which may be empty."""
     return next(((name, environment[name]) for name in names if name in environment), ("", ""))
 
@@ -255,16 +257,16 @@ def _first(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, s
 def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | None:
     """Returns the proxy through which gRPC dials an address, by gRPC's own rules; None if it dials directly."""
     try:
-        found = urlsplit(_first(environment, PROXIES)[1])
-        usable = found.scheme == "http" and found.hostname and (found.port or DEFAULT_PROXY_PORT)
+        proxy = urlsplit(_first_variable(environment, PROXIES)[1])
+        usable = proxy.scheme == "http" and proxy.hostname and (proxy.port or DEFAULT_PROXY_PORT)
     except ValueError:
         return None
     host = address.rpartition(":")[0].strip("[]")
-    excepted = _first(environment, EXCEPTIONS)[1].split(",")
-    return None if not usable or any(_excepts(entry.strip(), host) for entry in excepted if entry) else found
+    excepted = _first_variable(environment, EXCEPTIONS)[1].split(",")
+    return None if not usable or any(_is_excepted(entry.strip(), host) for entry in excepted if entry) else proxy
 
 
-def _excepts(entry: str, host: str) -> bool:
+def _is_excepted(entry: str, host: str) -> bool:
     """Tells if one entry of ``no_proxy`` holds for a host: the end of its name, or a network."""
     if host.lower().endswith(entry.lower()):
         return True
@@ -273,7 +275,7 @@ def _excepts(entry: str, host: str) -> bool:
     return False
 
 
-def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Finding]:
+def _check_network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[], float]) -> Iterator[Finding]:
     try:
         coordinator = trust.coordinator(home)
     except UndersongError as error:
@@ -281,7 +283,7 @@ def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[]
         return
     offset = None
     for address in coordinator.addresses:
-        answer, coordinator_s = _health(home, coordinator, address)
+        answer, coordinator_s = _ask_health(home, coordinator, address)
         if coordinator_s is not None and offset is None:
             offset = clock() - coordinator_s
         if answer is None:
@@ -295,10 +297,10 @@ def _network(home: PartyHome, environment: Mapping[str, str], clock: Callable[[]
             )
         else:
             yield from _why_not(home, coordinator, address, _proxy_of(environment, address))
-    yield _clock(home, offset)
+    yield _check_clock(home, offset)
 
 
-def _health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tuple[str | None, float | None]:
+def _ask_health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tuple[str | None, float | None]:
     """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
 
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
@@ -310,8 +312,8 @@ def _health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tu
     with secure_channel(address, coordinator, credential) as channel:
         try:
             _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
-            stated = dict(call.initial_metadata()).get(CLOCK_METADATA)
-            return None, None if stated is None else float(stated)
+            clock_metadata = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            return None, None if clock_metadata is None else float(clock_metadata)
         except grpc.RpcError as error:
             if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
                 return printable(str(error.details())), None
@@ -325,10 +327,10 @@ def _why_not(
 ) -> Iterator[Finding]:
     host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
     if proxy is not None:
-        yield from _through(home, coordinator, host, address, proxy)
+        yield from _dial_through_proxy(home, coordinator, host, address, proxy)
         return
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         yield Finding(
             f"name {host}",
@@ -337,11 +339,11 @@ def _why_not(
             "check the name with the operator, and this machine's DNS",
         )
         return
-    yield Finding(f"name {host}", "ok", str(found[0][4][0]))
-    yield from _dial(home, coordinator, host, port)
+    yield Finding(f"name {host}", "ok", str(addresses[0][4][0]))
+    yield from _dial_directly(home, coordinator, host, port)
 
 
-def _dial(home: PartyHome, coordinator: trust.Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _dial_directly(home: PartyHome, coordinator: trust.Coordinator, host: str, port: int) -> Iterator[Finding]:
     place = f"port {host}:{port}"
     try:
         raw = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -355,10 +357,10 @@ def _dial(home: PartyHome, coordinator: trust.Coordinator, host: str, port: int)
         return
     yield Finding(place, "ok", "open")
     with raw:
-        yield _ask(f"TLS {host}", lambda: _tls(home, coordinator, host, raw))
+        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw))
 
 
-def _through(
+def _dial_through_proxy(
     home: PartyHome, coordinator: trust.Coordinator, host: str, address: str, proxy: SplitResult
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
@@ -376,18 +378,18 @@ def _through(
         answer = b""
         with contextlib.suppress(OSError):
             raw.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n".encode())
-            while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER_BYTES and (more := raw.recv(1)):
-                answer += more
+            while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER_BYTES and (byte := raw.recv(1)):
+                answer += byte
         status = answer.partition(b"\r\n")[0].decode("latin-1")
         if status.split(" ")[1:2] != ["200"]:
             says = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
             yield Finding(place, "problem", says, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}")
             return
         yield Finding(place, "ok", f"passes CONNECT to {address}")
-        yield _ask(f"TLS {host}", lambda: _tls(home, coordinator, host, raw))
+        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw))
 
 
-def _tls(home: PartyHome, coordinator: trust.Coordinator, host: str, raw: socket.socket) -> NoReturn:
+def _raise_tls_fault(home: PartyHome, coordinator: trust.Coordinator, host: str, raw: socket.socket) -> NoReturn:
     """Raises the reason why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -418,11 +420,11 @@ def _tls(home: PartyHome, coordinator: trust.Coordinator, host: str, raw: socket
         ) from None
 
 
-def _clock(home: PartyHome, offset: float | None) -> Finding:
+def _check_clock(home: PartyHome, offset: float | None) -> Finding:
     """``offset``: from the coordinator's clock, where it has just told it; else that of the last connection counts."""
-    when = ""
+    time_words = ""
     if offset is None:
-        when = " at the last connection"
+        time_words = " at the last connection"
         try:
             offset = float(read_json(home.status)["clock_offset_s"])
         except (UndersongError, KeyError, TypeError, ValueError):
@@ -431,7 +433,7 @@ def _clock(home: PartyHome, offset: float | None) -> Finding:
         return Finding(
             "clock",
             "problem",
-            f"{clock_words(offset)}{when}",
+            f"{clock_words(offset)}{time_words}",
             "set this machine's clock (timedatectl set-ntp true), or tell the operator that theirs is wrong",
         )
-    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{when}")
+    return Finding("clock", "ok", f"{abs(offset):.1f} s from the coordinator's{time_words}")

@@ -26,11 +26,11 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 log = logging.getLogger(__name__)
 
 WELCOME_S = 20.0
-PING_SHARE = 1.5  # of a keepalive period, after which a ping should have been sent
-PONG_S = 2.0  # in which it should have been answered
+PING_SHARE = 1.5  # keepalive periods of silence after which a ping has surely been sent
+PONG_S = 2.0  # time in which a ping is usually answered
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
-UNREAD_BYTES = 2**21  # that the coordinator may send ahead
+UNREAD_BYTES = 2**21  # bytes that the coordinator may send before they are read
 
 Frames = Iterable[Any]
 
@@ -120,7 +120,7 @@ class Connection:
         self._reassembler = reassembler
         self.welcome: wire.Welcome | None = None
         self.ended: Ended | None = None
-        self._changed = threading.Condition()  # one of these two
+        self._changed = threading.Condition()  # It tells that ``welcome`` or ``ended`` has changed.
         self._heard_at = time.monotonic()
         self._opens = False  # a long request, and so reads nothing: pings go out, and the silence is its own
         self._queue: asyncio.Queue[Frames | None] = asyncio.Queue()
@@ -131,50 +131,50 @@ class Connection:
         reassembler.new_stream()
         self._loop = event_loop()
         self.send(wire.FromParty(hello=hello))
-        self._loop.call_soon_threadsafe(self._begin)
+        self._loop.call_soon_threadsafe(self._begin_stream)
 
     def wait_welcome(self, stop: Callable[[], bool] = lambda: False, limit_s: float = WELCOME_S) -> wire.Welcome:
         """Waits up to ``limit_s`` seconds for the coordinator's Welcome and returns it.
 
         Raises TransportError if it does not come, or if the stream ends before; then ``ended`` holds the reason.
         """
-        begun = time.monotonic()
+        start_s = time.monotonic()
         with self._changed:
             while self.welcome is None and self.ended is None:
                 self._changed.wait(0.2)
                 if stop():
                     break
-                if time.monotonic() - begun > limit_s:
-                    self._end(Ended(f"no answer from {self.address} in {limit_s:.0f} s"))
+                if time.monotonic() - start_s > limit_s:
+                    self._end_stream(Ended(f"no answer from {self.address} in {limit_s:.0f} s"))
         if self.welcome is None:
             raise TransportError(self.ended.reason if self.ended else "stopped")
         return self.welcome
 
     def send(self, frame: wire.FromParty) -> None:
-        self._put([frame])
+        self._queue_frames([frame])
 
     def send_reply(self, reply: framing.Outgoing) -> None:
         """Sends a reply, without the chunks that the coordinator holds already."""
-        held = {} if self.welcome is None else framing.held_by(self.welcome.held)
-        self._put(
+        held_chunks = {} if self.welcome is None else framing.held_by(self.welcome.held)
+        self._queue_frames(
             wire.FromParty(transfer=frame) if isinstance(frame, wire.Transfer) else wire.FromParty(chunk=frame)
-            for frame in reply.frames(held)
+            for frame in reply.frames(held_chunks)
         )
 
-    def keep_alive(self, now: float) -> None:
+    def keep_alive(self, now_s: float) -> None:
         """Sends a ping if the stream has been silent, and ends it after a long silence; call it regularly."""
         if self.welcome is None:
             return
         period = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
-        silent = now - self._heard_at
+        silent = now_s - self._heard_at
         if silent > SILENCES * period and not self._opens:
-            self._end(Ended(f"silent for {silent:.0f} s", welcomed=True))
-            self._loop.call_soon_threadsafe(self._cancel)
+            self._end_stream(Ended(f"silent for {silent:.0f} s", welcomed=True))
+            self._loop.call_soon_threadsafe(self._cancel_stream)
         elif silent > period * (1 + self._pings):
             self._pings += 1
             self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
 
-    def stands(self, now: float) -> bool | None:
+    def stands(self, now_s: float) -> bool | None:
         """True while the stream stands, False once it has ended; None if it has been silent for too long to tell.
 
         A process that was stopped, or a machine that slept, finds its stream as it left it. So a stream counts for
@@ -183,64 +183,64 @@ class Connection:
         if self.ended is not None or self.welcome is None:
             return False
         period = max(0.2, min(300.0, self.welcome.keepalive_s))
-        return True if self._opens or now - self._heard_at <= PING_SHARE * period + PONG_S else None
+        return True if self._opens or now_s - self._heard_at <= PING_SHARE * period + PONG_S else None
 
     def close(self, reason: str) -> None:
         """Sends a last frame with ``reason``, waits briefly until it has left, and ends the stream."""
         if self.ended is None and self.welcome is not None:
             self.send(wire.FromParty(goodbye=wire.Goodbye(reason=reason)))
-            self._put(None)
+            self._queue_frames(None)
             self._over.wait(GOODBYE_S)
-        self._end(Ended(reason, welcomed=self.welcome is not None))
-        self._loop.call_soon_threadsafe(self._cancel)
+        self._end_stream(Ended(reason, welcomed=self.welcome is not None))
+        self._loop.call_soon_threadsafe(self._cancel_stream)
         self._over.wait(GOODBYE_S)
 
-    def _put(self, frames: Frames | None) -> None:
+    def _queue_frames(self, frames: Frames | None) -> None:
         """Queues frames for sending; None closes the sending side."""
         self._loop.call_soon_threadsafe(self._queue.put_nowait, frames)
 
-    # In the stream's own thread
+    # The methods below run in the stream's own thread.
 
-    def _begin(self) -> None:
-        self._task = asyncio.ensure_future(self._stream())
-        self._task.add_done_callback(self._done)
+    def _begin_stream(self) -> None:
+        self._task = asyncio.ensure_future(self._run_stream())
+        self._task.add_done_callback(self._finish_stream)
 
-    def _cancel(self) -> None:
+    def _cancel_stream(self) -> None:
         task, self._task = self._task, None  # once: a second one would break off what the first one has to end
         if task is not None:
             task.cancel()
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _finish_stream(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("internal error %s; the stream is given up", type(error).__name__)  # words may hold private data
-        self._end(Ended("the stream broke off", welcomed=self.welcome is not None))
+        self._end_stream(Ended("the stream broke off", welcomed=self.welcome is not None))
         self._over.set()
 
-    async def _stream(self) -> None:
+    async def _run_stream(self) -> None:
         channel = self._dialled()
         call = channel.stream_stream(framing.METHOD)()
-        writer = asyncio.ensure_future(self._write(call))
+        writer = asyncio.ensure_future(self._write_frames(call))
         try:
-            await self._read(call)
+            await self._read_frames(call)
         except PeerFault as fault:
             words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
-            self._end(Ended(words, 30.0, welcomed=self.welcome is not None))
+            self._end_stream(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
             code, details = error.code(), printable(str(error.details()))
-            refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+            is_refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
             if code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
                 log.debug("%s: %s", code.name, details)  # gRPC's words, for a specialist
-                said = f"the coordinator at {self.address} cannot be reached"
+                reason = f"the coordinator at {self.address} cannot be reached"
             else:
-                said = f"{code.name}: {details}"
-            self._end(Ended(said, welcomed=self.welcome is not None, refused=refused))
+                reason = f"{code.name}: {details}"
+            self._end_stream(Ended(reason, welcomed=self.welcome is not None, refused=is_refused))
         finally:
             call.cancel()
             writer.cancel()
             await asyncio.wait([writer])
             await channel.close()
 
-    async def _write(self, call: Any) -> None:
+    async def _write_frames(self, call: Any) -> None:
         try:
             while (frames := await self._queue.get()) is not None:
                 for frame in frames:
@@ -252,23 +252,23 @@ class Connection:
             log.error("internal error %s; the stream is given up", type(error).__name__)
             call.cancel()
 
-    async def _read(self, call: Any) -> None:
+    async def _read_frames(self, call: Any) -> None:
         while (data := await call.read()) is not grpc.aio.EOF:
             self._heard_at = time.monotonic()
             self._pings = 0
             message = parsed(wire.ToParty, data, "coordinator", "sent bytes that are no message")
-            if not await self._frame(message):
+            if not await self._handle_frame(message):
                 self._queue.put_nowait(None)
                 await call.code()  # the coordinator ends its side itself
                 return
-        self._end(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
+        self._end_stream(Ended("the coordinator ended the stream", welcomed=self.welcome is not None))
 
-    async def _frame(self, message: wire.ToParty) -> bool:
+    async def _handle_frame(self, message: wire.ToParty) -> bool:
         """Handles one frame; returns False if the stream must end."""
         kind = message.WhichOneof("frame")
         if self.welcome is None:
             if kind == "goodbye":
-                self._goodbye(message.goodbye)
+                self._take_goodbye(message.goodbye)
                 return False
             if kind != "welcome":
                 raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
@@ -289,9 +289,9 @@ class Connection:
             self._listener.acknowledged(id_)
         match kind:
             case "transfer":
-                await self._arrived(self._reassembler.transfer(message.transfer))
+                await self._take_message(self._reassembler.transfer(message.transfer))
             case "chunk":
-                await self._arrived(self._reassembler.chunk(message.chunk))
+                await self._take_message(self._reassembler.chunk(message.chunk))
             case "ack":
                 self._listener.acknowledged(message.ack.id)
             case "ping":
@@ -303,19 +303,19 @@ class Connection:
             case "renewed":
                 self._listener.renewed(message.renewed)
             case "goodbye":
-                self._goodbye(message.goodbye)
+                self._take_goodbye(message.goodbye)
                 return False
             case _:
                 raise PeerFault("coordinator", "sent a second Welcome, or a frame without content")
         return True
 
-    async def _arrived(self, arrived: framing.Arrived | None) -> None:
+    async def _take_message(self, arrived: framing.Arrived | None) -> None:
         """Opens a request that is wanted, outside the loop where that takes long; nothing else is read meanwhile."""
         if arrived is None:
             return
         # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
-        wanted = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
-        if not wanted:
+        wanted_ids = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
+        if not wanted_ids:
             return
         if arrived.plain_size <= framing.CHUNK_BYTES:
             data = arrived.open()
@@ -326,11 +326,11 @@ class Connection:
             finally:
                 self._heard_at = time.monotonic()
                 self._opens = False
-        for id_ in wanted:
+        for id_ in wanted_ids:
             self._listener.request(framing.Envelope(id_, data))
 
-    def _goodbye(self, message: wire.Goodbye) -> None:
-        self._end(
+    def _take_goodbye(self, message: wire.Goodbye) -> None:
+        self._end_stream(
             Ended(
                 f"the coordinator says: {printable(message.reason, 200)}",
                 message.reconnect_after_s,
@@ -338,10 +338,10 @@ class Connection:
             )
         )
 
-    def _end(self, ended: Ended) -> None:
+    def _end_stream(self, stream_end: Ended) -> None:
         with self._changed:
             if self.ended is None:
-                self.ended = ended
+                self.ended = stream_end
             self._changed.notify_all()
 
 
@@ -358,20 +358,20 @@ def event_loop() -> asyncio.AbstractEventLoop:
     with _lock:
         if _loop is None:
             started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
-            thread = threading.Thread(target=lambda: asyncio.run(_run(started)), name=THREAD, daemon=True)
+            thread = threading.Thread(target=lambda: asyncio.run(_run_until_stopped(started)), name=THREAD, daemon=True)
             thread.start()
             _loop, stop = started.get()
-            atexit.register(_end, _loop, stop, thread)
+            atexit.register(_stop_loop, _loop, stop, thread)
         return _loop
 
 
-async def _run(started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
+async def _run_until_stopped(started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
     stop = asyncio.Event()
     started.put((asyncio.get_running_loop(), stop))
     await stop.wait()
 
 
-def _end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
+def _stop_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:
     """Cancels what still runs, while it can: the interpreter breaks its threads off anywhere, in gRPC's code too."""
     loop.call_soon_threadsafe(stop.set)
     thread.join(END_S)

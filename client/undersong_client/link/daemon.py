@@ -18,7 +18,7 @@ from undersong_client import keys
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
 from undersong_client.consent import policy, trust
-from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.home import (
     CLOCK_TOLERANCE_S,
     SETTINGS,
@@ -42,15 +42,15 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 log = logging.getLogger(__name__)
 
 CONNECTING = "connecting"  # the step that a fault before or in a stream holds up
-LOOK_S = 0.25  # how often decisions, pauses and silence are looked for
-AWAY_TOLD_S = 3600.0  # between two lines of the log while nothing connects
+LOOK_S = 0.25  # time between two looks for decisions, pauses and silence
+AWAY_TOLD_S = 3600.0  # time between two lines of the log while nothing connects
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
 BUDGET_LOW = 0.1  # share of the budget that is left when people are told
 TELL_REASON_S = 10.0  # for each address of the coordinator
 
-# By name, with their help. None depends on a record: the spent budget follows from the approved plans and the requested
-# sums, both of which the coordinator knows.
+# Figures for a monitor, by name, with their help texts. No figure depends on a record: the spent budget follows from
+# the approved plans and the requested sums, both of which the coordinator knows.
 METRICS = {
     "connected": "1 while a stream to the coordinator stands and the party answers.",
     "paused": "1 while the hospital's people have paused it.",
@@ -121,8 +121,10 @@ class Daemon(Listener):
         self._outbox = Outbox(home)
         self._held = HeldSteps(home.held_steps_file, root=home.path / SETTINGS, clock=clock)
         self._dialled: Connection | None = None
-        self._answering = Answering(home, assembled, send=self._send, stands=self._stands, held=self._held, clock=clock)
-        self._requests = Requests(home)
+        self._answering = Answering(
+            home, assembled, send=self._send_reply, stands=self._stream_stands, held_steps=self._held, clock=clock
+        )
+        self._requests = Proposals(home)
         self._reassembler = framing.Reassembler("coordinator")
         self._boot = os.urandom(framing.ID_BYTES)
         self._random = random.Random(os.urandom(16))
@@ -133,8 +135,8 @@ class Daemon(Listener):
         self._status_at = 0.0
         self._refusals_written: dict[str, float] = {}
         self._renewal_asked = 0.0
-        self._held_back = False  # whether a reply waits for the end of a pause
-        self._known: dict[str, Request] = {}  # as it was last seen, by the plan's hash
+        self._held_back = False  # True while a reply waits for the end of a pause
+        self._known: dict[str, Proposal] = {}  # last state of every proposal, by the plan's hash
         settings = home.settings
         self._notices = Notices(settings.notify, settings.party, clock)
         self._decisions_seen = 0
@@ -148,42 +150,42 @@ class Daemon(Listener):
 
     def run(self) -> None:
         """Runs until :meth:`stop`. Raises ConfigurationError or PrivacyRefusal if only a person can help."""
-        self._note(state="starting", pid=os.getpid(), software=SOFTWARE)
+        self._note_status(state="starting", pid=os.getpid(), software=SOFTWARE)
         log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
-        self._attempt("looking after attempts", self._answering.party.look_after)
+        self._attempt_step("looking after attempts", self._answering.party.look_after)
         if self._warm:
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
         failures = 0
         try:
             while not self._stop.is_set():
-                ended = self._stream_or_fault(failures)
+                stream_end = self._stream_or_fault(failures)
                 if self._stop.is_set():
                     break
-                failures = 0 if ended.welcomed else failures + 1
-                self._wait(self._pause_after(ended, failures), ended)
+                failures = 0 if stream_end.welcomed else failures + 1
+                self._wait_between_streams(self._pause_after(stream_end, failures), stream_end)
         finally:
             self._answering.stop(20.0)
             self._assembled.computation.stop()
             if self._connection is not None:
                 self._connection.close("the daemon stops")
             self._held.close()
-            self._note(state="stopped")
+            self._note_status(state="stopped")
             log.info("stopped")
 
     # A fault of the machine, or a file of the party that cannot be read now, holds up one step, which is tried again.
     # Whatever else a person must correct ends the daemon.
 
-    def _attempt(self, step: str, act: Callable[[], object]) -> None:
+    def _attempt_step(self, step: str, act: Callable[[], object]) -> None:
         if not self._held.is_due(step):
             return
         try:
             act()
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
-            self._held.hold(step, self._passing(error))
+            self._held.hold(step, self._pass_fault(error))
         else:
             self._held.release(step)
 
-    def _passing(self, error: Exception) -> Exception:
+    def _pass_fault(self, error: Exception) -> Exception:
         """Returns a fault of the machine or of a file; raises any other error."""
         of_machine = isinstance(error, (MachineFault, OSError, sqlite3.Error))
         of_file = isinstance(error, UndersongError) and (error.code in FAULTS_OF_FILES or not self._home.is_reachable)
@@ -193,18 +195,18 @@ class Daemon(Listener):
 
     def _stream_or_fault(self, failures: int) -> Ended:
         try:
-            ended = self._stream(failures)
+            stream_end = self._run_stream(failures)
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
-            held = self._held.hold(CONNECTING, self._passing(error))
+            fault = self._held.hold(CONNECTING, self._pass_fault(error))
             with self._lock:
                 connection, self._connection = self._dialled, None
             if connection is not None:
                 connection.close("its machine has a fault")
-            return Ended(held.problem, self._held.pause_s(CONNECTING))
+            return Ended(fault.problem, self._held.pause_s(CONNECTING))
         self._held.release(CONNECTING)
-        return ended
+        return stream_end
 
-    def _stands(self) -> bool | None:
+    def _stream_stands(self) -> bool | None:
         """True if the present stream stands; None if only its next frame can tell."""
         connection = self._dialled
         stands = False if connection is None else connection.stands(time.monotonic())
@@ -212,16 +214,16 @@ class Daemon(Listener):
 
     # One stream
 
-    def _stream(self, failures: int) -> Ended:
+    def _run_stream(self, failures: int) -> Ended:
         """Dials the next address, and stays as long as the stream lasts."""
         coordinator = trust.trusted(self._home)
         address = coordinator.addresses[failures % len(coordinator.addresses)]
         paused = self._home.pause.exists()
-        hello = self._hello(paused)
+        hello = self._make_hello(paused)
         self._outbox.record(
             _hello_text(hello, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
         )
-        self._note(state="connecting", address=address)
+        self._note_status(state="connecting", address=address)
         self._answering.stream_ended()  # not later: a request may follow the welcome at once
         connection = Connection(
             address,
@@ -238,21 +240,21 @@ class Daemon(Listener):
         except TransportError as error:
             connection.close("no welcome")
             return connection.ended or Ended(error.problem)
-        self._welcomed(connection, welcome, paused)
-        reason = self._stay(connection, coordinator, paused)
+        self._take_welcome(connection, welcome, paused)
+        reason = self._stay_connected(connection, coordinator, paused)
         if self._stop.is_set():
             self._answering.stop(20.0)  # the reply under way still finds its stream
         with self._lock:
             self._connection = None
         connection.close(reason)
-        ended = connection.ended or Ended(reason, welcomed=True)
+        stream_end = connection.ended or Ended(reason, welcomed=True)
         log.info("disconnected: %s", reason)
-        return ended
+        return stream_end
 
-    def _welcomed(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
+    def _take_welcome(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
         offset = self._clock() - welcome.clock_s
         name, software = printable(welcome.coordinator, 63), printable(welcome.software, 63)
-        self._note(
+        self._note_status(
             state="paused" if paused else "connected",
             coordinator=name,
             coordinator_software=software,
@@ -276,7 +278,7 @@ class Daemon(Listener):
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
-    def _stay(self, connection: Connection, coordinator: trust.Coordinator, paused: bool) -> str:
+    def _stay_connected(self, connection: Connection, coordinator: trust.Coordinator, paused: bool) -> str:
         """Blocks until the stream must be replaced; returns the reason."""
         self._decisions_seen = 0
         while connection.ended is None:
@@ -286,15 +288,15 @@ class Daemon(Listener):
             if self._home.pause.exists() != paused or self._held_back:
                 self._held_back = False  # the next stream brings it, where that is not paused
                 return "paused by its people" if not paused else "goes on"
-            if not self._trusted(coordinator):
+            if not self._is_trusted(coordinator):
                 return "this party's policy does not trust this coordinator any more"
-            self._attempt("looking for decisions", partial(self._tell_decisions, connection))
-            self._attempt("looking after attempts", self._answering.party.look_after)
-            self._attempt("looking after certificate and budget", partial(self._renew, connection))
-            self._say()
+            self._attempt_step("looking for decisions", partial(self._tell_decisions, connection))
+            self._attempt_step("looking after attempts", self._answering.party.look_after)
+            self._attempt_step("looking after certificate and budget", partial(self._renew_certificate, connection))
+            self._write_status()
         return connection.ended.reason
 
-    # What the stream's thread calls
+    # The stream's thread calls these methods.
 
     def wants(self, id_: bytes) -> bool:
         # during a pause nothing is answered; the coordinator asks again after it
@@ -311,51 +313,53 @@ class Daemon(Listener):
             log.warning("the certificate was not renewed: %s", printable(message.problem) or "no reason given")
             return
         try:
-            until = trust.install(self._home, message.grant)
+            end = trust.install(self._home, message.grant)
         except ConfigurationError as error:
             log.warning("the certificate was not renewed: %s", error.problem)
             return
-        log.info("certificate renewed until %s; the next connection uses it", until.date().isoformat())
+        log.info("certificate renewed until %s; the next connection uses it", end.date().isoformat())
 
-    def _send(self, reply: framing.Outgoing) -> None:
+    def _send_reply(self, reply: framing.Outgoing) -> None:
         with self._lock:
             if self._home.pause.exists():
                 self._held_back = True
             elif self._connection is not None:
                 self._connection.send_reply(reply)
 
-    # What is looked after while a stream lasts
+    # While a stream lasts, these are done regularly.
 
     def _tell_decisions(self, connection: Connection) -> None:
         self._home.check_reachable()
-        changed = self._home.requests.stat().st_mtime_ns
-        if changed == self._decisions_seen:
+        modified_ns = self._home.requests.stat().st_mtime_ns
+        if modified_ns == self._decisions_seen:
             return
-        self._decisions_seen = changed
+        self._decisions_seen = modified_ns
         requests = self._requests.all()
         for request in requests:
-            known = self._known.get(request.manifest)
+            earlier = self._known.get(request.manifest)
             self._known[request.manifest] = request
-            if known is not None and known.decision != request.decision:
+            if earlier is not None and earlier.decision != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
-            elif known is None and request.undecided:
+            elif earlier is None and request.undecided:
                 log.info("run %r waits for a decision: see `undersong-party preview`", request.run)
-            if request.ended_s and known is not None and not known.ended_s:
+            if request.ended_s and earlier is not None and not earlier.ended_s:
                 self._notices.tell("run-ended", request.manifest, about=request.run)
         waiting = [request for request in requests if request.undecided]
         for request in waiting:
             self._notices.tell("request-waits", request.manifest, about=request.run)
-        another = [{"run": each.run, "changes": list(each.changes)} for each in waiting if each.number > 1]
-        self._note(waiting=len(waiting), changed=another)
+        changed_plans = [
+            {"run": request.run, "changes": list(request.changes)} for request in waiting if request.number > 1
+        ]
+        self._note_status(waiting=len(waiting), changed=changed_plans)
 
-    def _renew(self, connection: Connection) -> None:
-        now = time.monotonic()
-        if self._renewal_asked and now - self._renewal_asked < RENEW_LOOK_S:
+    def _renew_certificate(self, connection: Connection) -> None:
+        now_s = time.monotonic()
+        if self._renewal_asked and now_s - self._renewal_asked < RENEW_LOOK_S:
             return
         _, end = trust.validity(self._home)
-        self._renewal_asked = now
-        self._note(certificate_until=end.isoformat())
+        self._renewal_asked = now_s
+        self._note_status(certificate_until=end.isoformat())
         datasets.check_retention(self._home, self._clock())
         if end.timestamp() - self._clock() < EXPIRES_SOON_S:
             self._notices.tell("certificate-expires", end.isoformat())
@@ -368,9 +372,9 @@ class Daemon(Listener):
         self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
         connection.send(wire.FromParty(renew=wire.Renew(request=request)))
 
-    def _trusted(self, coordinator: trust.Coordinator) -> bool:
-        seen = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
-        if seen == self._trust_seen:
+    def _is_trusted(self, coordinator: trust.Coordinator) -> bool:
+        trust_state = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
+        if trust_state == self._trust_seen:
             return True
         try:
             trusted = trust.trusted(self._home).fingerprint == coordinator.fingerprint
@@ -378,10 +382,10 @@ class Daemon(Listener):
             # Files that cannot be read now are no distrust; the party's own answers meet the same fault.
             return isinstance(error, (MachineFault, OSError)) or not self._home.is_reachable
         if trusted:
-            self._trust_seen = seen
+            self._trust_seen = trust_state
         return trusted
 
-    def _hello(self, paused: bool) -> wire.Hello:
+    def _make_hello(self, paused: bool) -> wire.Hello:
         settings = self._home.settings
         hello = wire.Hello(
             version=framing.VERSION,
@@ -403,43 +407,43 @@ class Daemon(Listener):
         budget = ledger.budget
         return 0.0 if budget is None else max(0.0, budget.epsilon - ledger.spent(budget.delta))
 
-    # Between streams
+    # These methods serve the time without a stream.
 
-    def _pause_after(self, ended: Ended, failures: int) -> float:
-        if ended.reconnect_after_s < 0:
+    def _pause_after(self, stream_end: Ended, failures: int) -> float:
+        if stream_end.reconnect_after_s < 0:
             raise ConfigurationError(
-                f"the coordinator ended this connection for good: {ended.reason}",
+                f"the coordinator ended this connection for good: {stream_end.reason}",
                 "talk to the operator; then start the daemon again",
             )
-        if ended.refused:
+        if stream_end.refused:
             return self._backoff.refused_s * (0.5 + self._random.random())
-        if ended.reconnect_after_s > 0:
-            wait_s = max(self._backoff.first_s, min(ended.reconnect_after_s, 3600.0))
+        if stream_end.reconnect_after_s > 0:
+            wait_s = max(self._backoff.first_s, min(stream_end.reconnect_after_s, 3600.0))
             return wait_s * (1.0 + 0.2 * self._random.random())
         return self._backoff.wait_s(failures, self._random.random())
 
-    def _wait(self, seconds: float, ended: Ended) -> None:
-        if ended.welcomed:
-            self._note(state="waiting", problem=ended.reason)
+    def _wait_between_streams(self, seconds: float, stream_end: Ended) -> None:
+        if stream_end.welcomed:
+            self._note_status(state="waiting", problem=stream_end.reason)
         else:
-            self._tell_away(ended.reason, seconds)
-        until = time.monotonic() + seconds
-        while not self._stop.is_set() and time.monotonic() < until:
-            self._attempt("looking after attempts", self._answering.party.look_after)
-            self._stop.wait(min(LOOK_S, max(0.0, until - time.monotonic())))
-            self._say()
+            self._tell_away(stream_end.reason, seconds)
+        deadline_s = time.monotonic() + seconds
+        while not self._stop.is_set() and time.monotonic() < deadline_s:
+            self._attempt_step("looking after attempts", self._answering.party.look_after)
+            self._stop.wait(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+            self._write_status()
 
     def _tell_away(self, reason: str, seconds: float) -> None:
         """Says since when nothing connects, and who helps: in the status, and in the log at first and once an hour."""
-        now = self._clock()
-        self._away_since_s = self._away_since_s or now
+        now_s = self._clock()
+        self._away_since_s = self._away_since_s or now_s
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._away_since_s))
-        self._note(
+        self._note_status(
             state="waiting",
             problem=f"{reason}, since {since}; nothing is lost",
             remedy="it is tried again by itself; if it lasts, ask IT: undersong-party check",
         )
-        hourly = now >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
+        hourly = now_s >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
         log.log(
             logging.WARNING if hourly else logging.DEBUG,
             "cannot connect: %s, since %s; nothing is lost; next try in %.1f s, told again in an hour",
@@ -448,38 +452,46 @@ class Daemon(Listener):
             seconds,
         )
         if hourly:
-            self._away_told_s, self._away_reason = now, reason
+            self._away_told_s, self._away_reason = now_s, reason
 
     # The status file
 
-    def _note(self, **facts: Any) -> None:
-        changed = any(self._facts.get(key) != value for key, value in facts.items())
+    def _note_status(self, **facts: Any) -> None:
+        is_changed = any(self._facts.get(key) != value for key, value in facts.items())
         self._facts.update(facts)
-        if changed:
+        if is_changed:
             self._status_at = 0.0
-        self._say()
+        self._write_status()
 
-    def _say(self) -> None:
+    def _write_status(self) -> None:
         self._assembled.computation.keep_running()
-        now = time.monotonic()
+        now_s = time.monotonic()
         refusals = dict(self._assembled.party.refusals)
-        if now - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
+        if now_s - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
             return
-        self._status_at = now
+        self._status_at = now_s
         self._refusals_written = refusals
         last = self._answering.party.last
-        answered = {"answered_s": last[0], "answered": last[1]} if last else {}
-        refused = [{"at_s": at, "problem": problem} for problem, at in refusals.items()]
-        current = {"refused": refused, "cautions": dict(self._assembled.party.cautions), "written_s": self._clock()}
-        facts = {**self._facts, **answered, **current}
-        self._attempt("writing the status", partial(write_json, self._home.status, facts))
-        self._attempt("writing the figures", self._write_figures)
+        answer_facts = {"answered_s": last[0], "answered": last[1]} if last else {}
+        refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
+        current = {
+            "refused": refusal_facts,
+            "cautions": dict(self._assembled.party.cautions),
+            "written_s": self._clock(),
+        }
+        facts = {**self._facts, **answer_facts, **current}
+        self._attempt_step("writing the status", partial(write_json, self._home.status, facts))
+        self._attempt_step("writing the figures", self._write_figures)
 
     def _write_figures(self) -> None:
         """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
         if self._figures is None:
             return
-        state, until, budget = self._facts["state"], self._facts.get("certificate_until"), self._assembled.ledger.budget
+        state, certificate_end, budget = (
+            self._facts["state"],
+            self._facts.get("certificate_until"),
+            self._assembled.ledger.budget,
+        )
         if state in ("connected", "paused"):
             self._contact_s = self._clock()
         values = {
@@ -487,7 +499,9 @@ class Daemon(Listener):
             "paused": float(self._home.pause.exists()),
             "last_contact_seconds": self._contact_s,
             "requests_waiting": self._facts.get("waiting"),
-            "certificate_expires_seconds": None if until is None else datetime.fromisoformat(until).timestamp(),
+            "certificate_expires_seconds": None
+            if certificate_end is None
+            else datetime.fromisoformat(certificate_end).timestamp(),
             "epsilon_budget": None if budget is None else budget.epsilon,
             "epsilon_left": None if budget is None else self._epsilon_left(),
             "held_up_seconds": min((step.since_s for step in self._held.all()), default=0.0),
@@ -503,9 +517,9 @@ class Daemon(Listener):
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:
-    left = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
-    left += f", policy {hello.policy}" if hello.policy else ""
-    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{left}"
+    suffix = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
+    suffix += f", policy {hello.policy}" if hello.policy else ""
+    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{suffix}"
 
 
 # The coordinator may learn few reasons for not starting, each one code of ``DoesNotStart``. They depend on settings,
@@ -547,13 +561,13 @@ def _refuse_start(
     home: PartyHome, reason: wire.DoesNotStart, refusal: UndersongError, clock: Callable[[], float], use_proxy: bool
 ) -> NoReturn:
     try:
-        _tell(home, reason, clock, use_proxy=use_proxy)
+        _tell_reason(home, reason, clock, use_proxy=use_proxy)
     except UndersongError as error:
         log.warning("the coordinator was not told that this daemon does not start: %s", error.problem)
     raise refusal
 
 
-def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
+def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
     """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
     coordinator, name = trust.coordinator(home), trust.certified_name(home)
     hello = wire.Hello(
@@ -562,8 +576,8 @@ def _tell(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float]
     outbox = Outbox(home)
     failed = TransportError("no address of the coordinator is known")
     for address in coordinator.addresses:
-        said = f"to {address}: party {name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
-        outbox.record(said.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
+        summary = f"to {address}: party {name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
+        outbox.record(summary.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
         connection = Connection(
             address,
             coordinator,

@@ -16,15 +16,15 @@ from undersong_common.errors import ConfigurationError
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def pinned(get_fab: Callable[[str, int], Any], hashes: frozenset[str], refused: type[Exception]) -> Callable[..., Any]:
+def pinned(get_fab: Callable[[str, int], Any], hashes: frozenset[str], refusal: type[Exception]) -> Callable[..., Any]:
     """Wraps ``get_fab`` to raise ``refused`` for a bundle whose SHA-256 is not in ``hashes``."""
 
     def get(fab_hash: str, run_id: int) -> Any:
         fab = get_fab(fab_hash, run_id)
-        found = hashlib.sha256(fab.content).hexdigest()
-        if found not in hashes:
-            print(f"run {run_id} brings the app bundle {found}, which is not pinned; it is not run", flush=True)
-            raise refused
+        digest = hashlib.sha256(fab.content).hexdigest()
+        if digest not in hashes:
+            print(f"run {run_id} brings the app bundle {digest}, which is not pinned; it is not run", flush=True)
+            raise refusal
         return fab
 
     return get
@@ -35,7 +35,7 @@ def run(hashes: Sequence[str], arguments: Sequence[str]) -> None:
 
     Raises ConfigurationError for a malformed hash, or a version of Flower that is missing or unsuitable.
     """
-    if not hashes or not all(HASH.fullmatch(each) for each in hashes):
+    if not hashes or not all(HASH.fullmatch(digest) for digest in hashes):
         raise ConfigurationError(
             "--fab-hash takes the SHA-256 of an app bundle, 64 hexadecimal digits",
             "sha256sum the bundle that `flwr build` wrote; ask the operator for the same bundle",
@@ -48,10 +48,10 @@ def run(hashes: Sequence[str], arguments: Sequence[str]) -> None:
         raise ConfigurationError("Flower is not installed", "pip install 'undersong[flower]'") from None
     pull = internal._pull_and_store_message
 
-    def pulling(**given: Any) -> Any:
+    def pulling(**keywords: Any) -> Any:
         # A run that is not running: Flower leaves its messages alone and goes on.
-        given["get_fab"] = pinned(given["get_fab"], frozenset(hashes), RunNotRunningException)
-        return pull(**given)
+        keywords["get_fab"] = pinned(keywords["get_fab"], frozenset(hashes), RunNotRunningException)
+        return pull(**keywords)
 
     internal._pull_and_store_message = pulling
     sys.argv = ["flower-supernode", *arguments]

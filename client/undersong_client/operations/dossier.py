@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_client.consent import preview
-from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.storage.outbox import Entry
@@ -46,7 +46,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         PrivacyRefusal: the ledger's hash chain is broken.
     """
     opened = PartyHome(home)
-    known = Requests(opened)
+    known = Proposals(opened)
     request = known.find(run)
     found = None if audit is None else impact.read_audit(audit)
     ledger = data.ledger(home, verify=True)
@@ -83,7 +83,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     )
 
 
-def _decision(request: Request, part: str, local_time: Callable[[float], str]) -> Section:
+def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) -> Section:
     decided = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
     reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
     return Section(
@@ -146,7 +146,7 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     return [Section("Messages that left", more, table=table, folded=True)]
 
 
-def _joined_ids(home: PartyHome, request: Request) -> tuple[str, ...]:
+def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     """A sentence for a run before ids of one patient were joined: its guarantee was of each id."""
     # A time ahead of now was read while the clock was wrong: such a run may have been before any of them.
     received_s = request.received_s if request.received_s <= time.time() + CLOCK_TOLERANCE_S else 0.0
@@ -160,7 +160,7 @@ def _joined_ids(home: PartyHome, request: Request) -> tuple[str, ...]:
     )
 
 
-def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
+def _spent(request: Proposal, value: Mapping[str, Any], ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
     privacy = value["privacy"]
     epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
     alone = privacy["epsilon_if_all_others_collude"]
@@ -185,7 +185,7 @@ def _spent(request: Request, value: Mapping[str, Any], ledger: data.LedgerFacts,
     )
 
 
-def _check(request: Request) -> Section:
+def _check(request: Proposal) -> Section:
     run = shell_word(request.run)
     return Section(
         "How to check this page",

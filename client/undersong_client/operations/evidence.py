@@ -19,7 +19,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 
 from undersong_client import keys
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome, read_input
 from undersong_client.operations import dossier, joining
 from undersong_client.storage.outbox import Entry, Outbox
@@ -56,7 +56,7 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
     files = {
         OUTBOX: json.dumps([asdict(entry) for entry in Outbox(party_home).entries()], indent=1).encode(),
         LOG: log.saved(),
-        **{f"{REQUESTS}{name}": data for name, data in Requests(party_home).saved_files().items()},
+        **{f"{REQUESTS}{name}": data for name, data in Proposals(party_home).saved_files().items()},
         **dict(_dossiers(party_home, at, local_time)),
     }
     index = {
@@ -82,7 +82,7 @@ def save_file(home: Path, file: Path, *, local_time: Callable[[float], str]) -> 
 
 
 def _dossiers(home: PartyHome, at: float, local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
-    for request in Requests(home).all():
+    for request in Proposals(home).all():
         if request.people or request.decided_s:
             with suppress(UndersongError):  # such as a plan that is not stored any more: its decision is saved
                 page = dossier.dossier(home.path, request.manifest, audit=None, local_time=local_time)
@@ -103,7 +103,7 @@ def restore(home: Path, file: Path) -> Restored:
     log = AuditLog(party_home.page / FILE_NAME)
     log_entries = log.bring_back(files[LOG])  # first: it refuses what was changed
     restored = Restored(
-        Requests(party_home).bring_back(requests, at=time.time()),
+        Proposals(party_home).bring_back(requests, at=time.time()),
         Outbox(party_home).bring_back(entries),
         log_entries,
     )

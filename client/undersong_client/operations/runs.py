@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_client import keys
 from undersong_client.consent import approvals
-from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from undersong_common.privacy.ledger import Ledger
 
 
-def requests(home: Path) -> tuple[Request, ...]:
+def requests(home: Path) -> tuple[Proposal, ...]:
     """Returns the plans that were proposed to this party, with the decisions, oldest first."""
-    return tuple(Requests(PartyHome(home)).all())
+    return tuple(Proposals(PartyHome(home)).all())
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Consent:
     The figures are current until the plan is approved. After that they are those of the signed sheet.
     """
 
-    request: Request
+    request: Proposal
     figures: dict[str, Any]
 
     @property
@@ -57,7 +57,7 @@ def only_waiting(home: Path) -> str:
     If no plan waits, it returns the only one that the policy's checks refuse. Raises ConfigurationError if there is no
     such plan or several.
     """
-    every = Requests(PartyHome(home)).all()
+    every = Proposals(PartyHome(home)).all()
     waiting = [each for each in every if each.undecided] or [each for each in every if each.refused]
     if len(waiting) != 1:
         raise ConfigurationError(
@@ -80,14 +80,14 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
         PrivacyRefusal: the data set's ledger is missing, broken or outdated.
     """
     opened = PartyHome(home)
-    known = Requests(opened)
+    known = Proposals(opened)
     request = known.find(run)
     signed = None if request.has_lapsed else known.sheet(request)
     return _consent(opened, known, request, checkpoints, signed)
 
 
 def _consent(
-    opened: PartyHome, known: Requests, request: Request, checkpoints: Path, signed: dict[str, Any] | None = None
+    opened: PartyHome, known: Proposals, request: Proposal, checkpoints: Path, signed: dict[str, Any] | None = None
 ) -> Consent:
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
@@ -115,7 +115,7 @@ def _consent(
     )
 
 
-def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger") -> dict[str, Any]:
+def _ended(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger") -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
@@ -136,7 +136,7 @@ def _ended(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger
     return found
 
 
-def own_part(home: Path, request: Request) -> str:
+def own_part(home: Path, request: Proposal) -> str:
     """Returns a sentence on the sums that this party's numbers left for before a run was withdrawn; "" for other runs.
 
     It reads the ledger and the plan. Raises ConfigurationError if the plan is damaged, PrivacyRefusal if the ledger is.
@@ -147,7 +147,7 @@ def own_part(home: Path, request: Request) -> str:
     from undersong_protocol.agreement.manifest import Manifest
 
     opened = PartyHome(home)
-    manifest = Manifest.from_bytes(Requests(opened).manifest_bytes(request))
+    manifest = Manifest.from_bytes(Proposals(opened).manifest_bytes(request))
     entries = Ledger.read(opened.ledger).entries() if opened.ledger.exists() else []
     slots = {kind: {_slot(entry) for entry in entries if entry["kind"] == kind} for kind in ("sent", "void")}
     left = {(run, query) for run, query, _ in slots["sent"] - slots["void"]}
@@ -166,7 +166,7 @@ def _slot(entry: Mapping[str, Any]) -> tuple[str, str, int]:
     return entry["run"], entry["query"], entry["attempt"]
 
 
-def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledger | None") -> dict[str, Any]:
+def figures(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger | None") -> dict[str, Any]:
     """Returns the figures of a request (``consent.preview.figures``), with its cost if there is a ledger."""
     from undersong_client.consent import plugins, policy, preview, trust
     from undersong_client.records import cautions, snapshot
@@ -192,14 +192,14 @@ def figures(opened: PartyHome, known: Requests, request: Request, ledger: "Ledge
         has_labels=data.table.labels is not None,
         teacher_model=settings.teacher_model,
         coordinator=trust.coordinator(opened) if opened.coordinator.exists() else None,
-        own=own_figures(opened, manifest.labels).for_sheet(),
+        own_figures=own_figures(opened, manifest.labels).for_sheet(),
         drill=settings.drill,
     )
 
 
 def note_shown(home: Path, consent: Consent) -> None:
     """Records that this sheet was shown to a person, who may approve it from now on."""
-    Requests(PartyHome(home)).previewed(consent.request, consent.figures, at=time.time())
+    Proposals(PartyHome(home)).previewed(consent.request, consent.figures, at=time.time())
 
 
 def approve(
@@ -211,7 +211,7 @@ def approve(
     person: Person,
     sheet: str | None = None,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
-) -> Request:
+) -> Proposal:
     """Approves one plan: signs the consent and the sheet that the person read.
 
     The plan stays pending if the policy asks for two people and this is the first approval.
@@ -229,7 +229,7 @@ def approve(
     """
 
     opened = PartyHome(home)
-    known = Requests(opened)
+    known = Proposals(opened)
     request = known.find(run)
     try:
         known.check_words(request, words)
@@ -266,7 +266,7 @@ def approve(
     return decided
 
 
-def _note(opened: PartyHome, what: str, request: Request, person: Person) -> None:
+def _note(opened: PartyHome, what: str, request: Proposal, person: Person) -> None:
     comment = f": {person.comment}" if person.comment else ""
     about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
     note_decision(opened, what, about, person)
@@ -286,14 +286,14 @@ class AnotherSheet(PrivacyRefusal):
 class Decided:
     """A signed decision; ``still_approved`` is the number of other plans of this name that stay approved."""
 
-    request: Request
+    request: Proposal
     still_approved: int = 0
 
 
 def reject(home: Path, run: str, person: Person) -> Decided:
     """Rejects the latest plan under a run's name for good; the person's comment is sent to the operator."""
     opened = PartyHome(home)
-    known = Requests(opened)
+    known = Proposals(opened)
     request = known.find(run)
     decided = known.decide(request, "rejected", at=time.time(), reason=person.comment, person=person)
     _note(opened, "reject", request, person)
@@ -309,7 +309,7 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     from undersong_client.storage import datasets
 
     opened = PartyHome(home)
-    known = Requests(opened)
+    known = Proposals(opened)
     at = time.time()
     request = known.find(run, decision="approved")
     decision: Decision = "revoked"
@@ -347,7 +347,7 @@ def which_plan(run: str) -> ConfigurationError:
     )
 
 
-def _approved(known: Requests, run: str, request: Request) -> list[Request]:
+def _approved(known: Proposals, run: str, request: Proposal) -> list[Proposal]:
     return [each for each in known.under(run) if each.decision == "approved" and each.manifest != request.manifest]
 
 

@@ -44,7 +44,7 @@ def flow_control(unread_bytes: int) -> list[tuple[str, int]]:
 
 
 @dataclass(frozen=True)
-class Limits:
+class FrameLimits:
     """Limits on what a receiver accepts from one peer.
 
     Attributes:
@@ -201,9 +201,9 @@ class Reassembler:
         room: memory limit that several peers' reassemblers share.
     """
 
-    def __init__(self, peer: str, limits: Limits | None = None, room: SharedRoom | None = None) -> None:
+    def __init__(self, peer: str, limits: FrameLimits | None = None, room: SharedRoom | None = None) -> None:
         self._peer = peer
-        self._limits = limits or Limits()
+        self._limits = limits or FrameLimits()
         self._parts: dict[bytes, _Part] = {}  # messages in part, keyed by content, least recently touched first
         self._declined: dict[bytes, None] = {}  # contents whose chunks are on their way and not wanted
         self._room = room

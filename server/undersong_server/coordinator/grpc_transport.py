@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from undersong_protocol.wire.framing import ID_BYTES, Envelope, Limits, Outgoing, Reassembler, SharedRoom
+from undersong_protocol.wire.framing import ID_BYTES, Envelope, FrameLimits, Outgoing, Reassembler, SharedRoom
 from undersong_protocol.wire.messages import federation_pb2
 from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
@@ -103,7 +103,7 @@ class Link:
 class Mailbox:
     """Requests and replies of one party, across its streams. Lives in the event loop."""
 
-    def __init__(self, name: str, limits: Limits, room: SharedRoom) -> None:
+    def __init__(self, name: str, limits: FrameLimits, room: SharedRoom) -> None:
         self.name = name
         self.link: Link | None = None
         self.changed_at = time.monotonic()
@@ -196,9 +196,9 @@ class GrpcTransport:
         epoch: of the serving process, which every request carries; 0 carries none.
     """
 
-    def __init__(self, metrics: Metrics, limits: Limits | None = None, epoch: int = 0) -> None:
+    def __init__(self, metrics: Metrics, limits: FrameLimits | None = None, epoch: int = 0) -> None:
         self._metrics = metrics
-        self._limits = limits or Limits()
+        self._limits = limits or FrameLimits()
         self._room = SharedRoom(UNFINISHED_BYTES)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._decision = threading.Event()

@@ -23,7 +23,7 @@ from undersong_common.files import holding
 from undersong_common.printable import printable
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.wire import codec
-from undersong_protocol.wire.framing import Limits
+from undersong_protocol.wire.framing import FrameLimits
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell_ending
@@ -339,7 +339,7 @@ class FlowerTransport:
             self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
             return None
         replies = codec.batch(message.content[codec.RECORD], codec.REPLIES) if codec.RECORD in message.content else []
-        allowed, largest = Limits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
+        allowed, largest = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
         if len(replies) > count or largest > allowed:
             self._say(
                 f"the SuperNode of {self._name(node)} brings {len(replies)} replies of up to {largest} bytes;"

@@ -9,7 +9,7 @@ from tests.doubles.coded import raises
 from tests.doubles.loops import wait_for
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import WAITING_BYTES, WAITING_REQUESTS, Answering
-from undersong_client.answering.party import Answer
+from undersong_client.answering.party import PendingReply
 from undersong_common.errors import MachineFault, PeerFault
 from undersong_common.machine import HeldSteps
 from undersong_protocol.wire.framing import Envelope
@@ -28,7 +28,7 @@ class Slow:
         self.asked.append(len(data))
         self.begun.set()
         assert self.go_on.wait(20)
-        return Answer(b"answer")
+        return PendingReply(b"answer")
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_waiting_bytes_of_all_streams_are_bounded_but_one_request_fits(waiting):
         with raises(PeerFault, "too-many-requests"):
             answers.request(envelope(10 * stream + 2, b"xx"))
         answers.stream_ended()
-    assert list(answers._asked) == [envelope(0).id]
+    assert list(answers._open_requests) == [envelope(0).id]
     answers.request(envelope(99, b"last"))
     recorded.go_on.set()
     assert [sent.get(timeout=20).id for _ in range(2)] == [envelope(0).id, envelope(99).id]
@@ -82,7 +82,7 @@ def test_a_fault_of_one_request_is_told_while_others_are_answered(monkeypatch):
         def answer(self, data, _begun, **_):
             if self.is_faulty and data == b"faulty":
                 raise MachineFault("a file: No space left on device", "free space", code="enospc")
-            return Answer(b"answer")
+            return PendingReply(b"answer")
 
     monkeypatch.setattr(answering, "JournaledParty", Faulty)
     sent, held = queue.Queue(), HeldSteps()

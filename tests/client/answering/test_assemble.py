@@ -12,7 +12,7 @@ from undersong_common.embedding import Embedder
 
 
 class Unasked(Computation):
-    def vector(self, request, *, begun):
+    def vector(self, request, *, start_s):
         raise AssertionError("a record was read")
 
 

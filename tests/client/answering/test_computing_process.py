@@ -58,7 +58,7 @@ def process():
 
 
 def ask(computing: Computation) -> list[int]:
-    return computing.vector(REQUEST, begun=time.monotonic()).vector.values.tolist()
+    return computing.vector(REQUEST, start_s=time.monotonic()).vector.values.tolist()
 
 
 def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_path, authority, monkeypatch, process):
@@ -68,8 +68,8 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
     computing = process(partial(hashed, home))
     computing.expect()
     pid = computing.pid
-    expected = hashed(home).vector(REQUEST, begun=0.0)
-    found = computing.vector(REQUEST, begun=time.monotonic())
+    expected = hashed(home).vector(REQUEST, start_s=0.0)
+    found = computing.vector(REQUEST, start_s=time.monotonic())
     assert found.vector.values.tolist() == expected.vector.values.tolist() != ZEROS
     assert found.cautions == expected.cautions
     assert ask(computing) == expected.vector.values.tolist()
@@ -86,7 +86,7 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
     watching = threading.Thread(target=look)
     watching.start()
     slow = replace(REQUEST, planned=replace(PLANNED, first_rung_s=1.0))
-    computing.vector(slow, begun=time.monotonic())
+    computing.vector(slow, start_s=time.monotonic())
     done.set()
     watching.join()
     assert len(states) > 5
@@ -111,11 +111,11 @@ def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, capl
     computing.expect()
     first = computing.pid
     begun = time.monotonic()
-    assert computing.vector(REQUEST, begun=begun).vector.values.tolist() == ZEROS
+    assert computing.vector(REQUEST, start_s=begun).vector.values.tolist() == ZEROS
     took = time.monotonic() - begun
     assert took >= limits.FIRST_S / 2
     assert "labels: this party answers with zeros" in caplog.text
-    computing._opened = partial(Scripted, "")  # as if the memory sufficed now
+    computing._make_computation = partial(Scripted, "")  # as if the memory sufficed now
     assert ask(computing) == [7, 7, 7]
     assert computing.pid != first
     assert "private note" not in caplog.text + "".join(capfd.readouterr())
@@ -168,14 +168,14 @@ def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch)
     named = [Segment(store.add(encode_numbers(np.full((2, 3), float(number)))).id) for number in range(3)]
     computing, there = process(partial(Scripted, "")), computing_process._Public()
     monkeypatch.setattr(
-        computing, "_running", lambda: SimpleNamespace(send_bytes=lambda asked: sent.append(pickle.loads(asked)))
+        computing, "_ensure_running", lambda: SimpleNamespace(send_bytes=lambda asked: sent.append(pickle.loads(asked)))
     )
 
     def asked(*segments: Segment) -> set[bytes]:
         inputs = (Input("x", segments),)
         blocks = {segment.block: store.get(segment.block) for segment in segments}
         public = resolve(inputs, store)
-        assert computing._asked(replace(REQUEST, public=public, inputs=inputs, blocks=blocks))
+        assert computing._send_request(replace(REQUEST, public=public, inputs=inputs, blocks=blocks))
         travelled = pickle.loads(pickle.dumps(sent.pop()))
         found = there.completed(travelled)
         assert np.array_equal(found.public.numbers["x"], public.numbers["x"])
@@ -215,9 +215,9 @@ def test_the_daemon_looks_for_a_vector_only_at_public_times(process, monkeypatch
         return Computed(GridVector(np.zeros(3, dtype=np.int64))) if len(looked) == 6 else None
 
     computing = process(partial(Scripted, ""), monotonic=clock, sleep=clock.sleep)
-    monkeypatch.setattr(computing, "_asked", lambda _: True)
-    monkeypatch.setattr(computing, "_arrived", arrived)
-    computing.vector(REQUEST, begun=100.0)
+    monkeypatch.setattr(computing, "_send_request", lambda _: True)
+    monkeypatch.setattr(computing, "_receive_vector", arrived)
+    computing.vector(REQUEST, start_s=100.0)
     assert looked == clock.woken
     looks = [0.5, 1.0, *(2**n - 0.5 for n in range(1, 5))]
     assert clock.woken == pytest.approx([limits.FIRST_S * look for look in looks], abs=1e-4)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from tests.federation.faults.test_one_fault import CONTENTS, foreign
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError
@@ -86,7 +86,7 @@ def check_that_it_answers(hospital):
     """Every stored request can be read, and an honest run goes through, now and after a restart."""
     home = PartyHome(hospital.path)
     files = list(home.requests.glob("*.json"))
-    assert len(Requests(home).all()) == len(files)
+    assert len(Proposals(home).all()) == len(files)
     party, federated = hospital.start(), Federated(hospital.folder, hospital.identity, 2, run="another run")
     federated.agree(lambda asked: party.answer(asked).reply)
     vectors = []
@@ -158,7 +158,7 @@ def test_an_approval_changed_by_hand_is_refused(hospital, federated, key, value)
 def test_an_approval_changed_for_another_decision_is_refused(hospital, federated):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
-    Requests(PartyHome(hospital.path)).decide(Requests(PartyHome(hospital.path)).all()[0], "revoked", at=7.0)
+    Proposals(PartyHome(hospital.path)).decide(Proposals(PartyHome(hospital.path)).all()[0], "revoked", at=7.0)
     file = PartyHome(hospital.path).requests / f"{federated.manifest.hash.hex()}.json"
     file.write_text(file.read_text().replace('"revoked"', '"approved"'))
     assert refusal(party.answer(federated.opening()).reply)

@@ -12,7 +12,7 @@ from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vec
 from undersong_client import flower_app
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import Answering
-from undersong_client.answering.party import Answer
+from undersong_client.answering.party import PendingReply
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Daemon
 from undersong_common.errors import UndersongError
@@ -28,7 +28,7 @@ class Asked:
         self.hospital = Hospital(folder / "hospital")
         self.federated = Federated(folder, self.hospital.identity, parties=2)
         self.party = self.hospital.start()
-        self.answers: dict[str, Answer] = {}
+        self.answers: dict[str, PendingReply] = {}
         self.federated.agree(lambda request: self.party.answer(request).reply)
 
     def run(self) -> None:
@@ -79,8 +79,8 @@ class Vectors:
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def answer(self, _data: bytes, _begun: float, **_: Any) -> Answer:
-        return Answer(b"vector", 0.02, lambda: Vectors.consent)
+    def answer(self, _data: bytes, _begun: float, **_: Any) -> PendingReply:
+        return PendingReply(b"vector", 0.02, lambda: Vectors.consent)
 
 
 def test_the_daemon_asks_after_the_wait_and_before_every_new_stream(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,9 +113,9 @@ def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -
         "_held_back": False,
     }
     vars(daemon).update(stand_in, _lock=threading.Lock())
-    daemon._send(Outgoing(bytes(16), b"before"))
+    daemon._send_reply(Outgoing(bytes(16), b"before"))
     pause.touch()
-    daemon._send(Outgoing(bytes(16), b"vector"))
+    daemon._send_reply(Outgoing(bytes(16), b"vector"))
     assert len(sent) == 1
     assert daemon._held_back
 
@@ -123,7 +123,9 @@ def test_a_paused_daemon_sends_nothing_that_was_done_meanwhile(tmp_path: Path) -
 def test_flower_message_brings_no_vector_after_consent_is_withdrawn(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flower_app, "_answered", lambda *_: [Answer(b"vector", 0.0, lambda: False), Answer(b"other")])
+    monkeypatch.setattr(
+        flower_app, "_answered", lambda *_: [PendingReply(b"vector", 0.0, lambda: False), PendingReply(b"other")]
+    )
     home = PartyHome(asked.hospital.path)
     refused, other = flower_app.answers(home, [b"", b""])
     assert codec.decode_reply(refused, ME).WhichOneof("body") == "refusal"

@@ -23,7 +23,7 @@ from tests.doubles.typed import built, typed
 from undersong_client.cli.app import app
 from undersong_client.consent import policy as policy_file
 from undersong_client.consent import preview
-from undersong_client.consent.approvals import Request, Requests
+from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import Person
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
@@ -80,7 +80,7 @@ def proposed(
     plan = plan_sums(requests, Privacy(epsilon, 1e-5, unit, max_per_unit), quorum)
     task = {"name": "triage", "description": "a note", "labels": ["good", "bad"], **(task or {})}
     manifest = Manifest(run, task, "wasp", Embedder.load().fingerprint, (own, *others), plan)
-    Requests(opened).receive(manifest, at=time.time())
+    Proposals(opened).receive(manifest, at=time.time())
     return manifest
 
 
@@ -171,8 +171,8 @@ def test_the_one_plan_that_waits_is_shown_without_its_name(home):
 
 def test_plan_refused_by_the_guard_is_shown_with_reason_and_remedy(home):
     refused = proposed(home, epsilon=2.5)
-    Requests(PartyHome(home)).refused(refused, "the policy allows 2")
-    Requests(PartyHome(home)).suspended(refused.hash, now=True)  # it has failed at the coordinator
+    Proposals(PartyHome(home)).refused(refused, "the policy allows 2")
+    Proposals(PartyHome(home)).suspended(refused.hash, is_suspended=True)  # it has failed at the coordinator
     listed, shown = command("requests", "--home", home), command("preview", "--home", home)
     assert "the policy allows 2" in listed
     assert "the policy allows 2" in shown
@@ -352,9 +352,9 @@ def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_p
     assert "elsewhere" not in shown
     approve = ("approve", "spring", plan_words(manifest.hash), "--home", home)
     assert words in command(*approve, code=2)
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     command(*approve, "--despite-cautions")
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_standing_consent_looks_at_the_records_when_it_is_given(home, tmp_path):
@@ -381,7 +381,7 @@ def test_runs_are_approved_rejected_and_revoked_by_name_or_hash(home):
     command("approve", first.hash.hex()[:10], *plan_words(first.hash).split(), "--home", home)
     with raises(ConfigurationError, "long-comment"):
         runs.reject(home, "second", Person("Ada", comment="x" * 2001))
-    assert Requests(PartyHome(home)).find("second").decision == "pending"
+    assert Proposals(PartyHome(home)).find("second").decision == "pending"
     command("reject", "second", "--reason", "not now", "--home", home)
     assert "was rejected" in command("approve", "second", second.hash.hex(), "--home", home, code=2)
     decided = json.loads(command("revoke", "first", "--home", home, "--json"))
@@ -403,7 +403,7 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
         "approve", shown.hash.hex()[:12], plan_words(shown.hash), "--home", home, code=2
     )
     assert "are not the words" in command(*approve, "zebra " * 9, "--home", home, code=3)
-    assert {each.decision for each in Requests(PartyHome(home)).all()} == {"pending"}
+    assert {each.decision for each in Proposals(PartyHome(home)).all()} == {"pending"}
     listed = command("requests", "--home", home)
     assert "REPLACED by another plan since" in listed
     assert "ANOTHER PLAN than before: epsilon 0.1 -> 2, privacy unit user -> sample" in listed
@@ -412,7 +412,7 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
     assert "  - privacy unit user -> sample" in words
     assert "THIS PLAN WAS REPLACED" in command("preview", shown.hash.hex()[:12], "--home", home)
     command(*approve, *plan_words(changed.hash).split(), "--home", home)
-    decided = {each.manifest: each.decision for each in Requests(PartyHome(home)).all()}
+    decided = {each.manifest: each.decision for each in Proposals(PartyHome(home)).all()}
     assert decided == {shown.hash.hex(): "pending", changed.hash.hex(): "approved"}
 
 
@@ -427,21 +427,21 @@ def test_revoking_a_name_revokes_every_plan_approved_under_it(home):
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(third.hash), "--home", home)
     command("revoke", "spring", "--reason", "no more", "--home", home)
-    decided = {each.manifest: each.decision for each in Requests(PartyHome(home)).all()}
+    decided = {each.manifest: each.decision for each in Proposals(PartyHome(home)).all()}
     assert decided == {
         first.hash.hex(): "revoked",
         second.hash.hex(): "rejected",
         third.hash.hex(): "revoked",
     }
     proposed(home, epsilon=1.0)  # the first once more: what was decided about it stands
-    assert Requests(PartyHome(home)).find("spring").decision == "revoked"
+    assert Proposals(PartyHome(home)).find("spring").decision == "revoked"
 
 
 def test_what_the_guard_refuses_cannot_be_approved(home):
     manifest = proposed(home, epsilon=2.5)
     said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
     assert "the policy allows 2" in said
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
 
 
 def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
@@ -455,10 +455,10 @@ def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
     policy_file.change(PartyHome(home), two_people=False)
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
     assert "CHANGED since it was shown: the budget (set anew, or charged by" in command(*approve, code=3)
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     command("preview", "spring", "--home", home)
     command(*approve)
-    known = Requests(PartyHome(home))
+    known = Proposals(PartyHome(home))
     assert known.sheet(known.find("spring"))["cost"]["budget"] == 40
     sheet = next(home.glob("requests/*.sheet"))
     sheet.write_text(sheet.read_text().replace("40.0", "41.0"))
@@ -469,11 +469,11 @@ def test_a_run_that_has_ended_cannot_be_approved(home):
     manifest = proposed(home)
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
-    Requests(PartyHome(home)).ended(manifest.hash)
+    Proposals(PartyHome(home)).ended(manifest.hash)
     assert "has ended" in command("approve", "spring", plan_words(manifest.hash), "--home", home, code=2)
     assert "ended 20" in command("requests", "--home", home)
     assert "has ended" in command("revoke", "spring", "--home", home, code=2)
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"  # what was signed stays as it was
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"  # what was signed stays as it was
     assert "this run ended 20" in command("preview", "spring", "--home", home)
 
 
@@ -483,10 +483,10 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     signed = command("preview", "spring", "--home", home)
     assert "those that were signed" in signed
-    decided = Requests(PartyHome(home)).find("spring").decided_s
+    decided = Proposals(PartyHome(home)).find("spring").decided_s
     command("budget", "set", "--epsilon", "40", "--delta", "1e-4", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)  # once more: nothing is signed anew
-    assert Requests(PartyHome(home)).find("spring").decided_s == decided
+    assert Proposals(PartyHome(home)).find("spring").decided_s == decided
     assert command("preview", "spring", "--home", home) == signed
     ledger = Ledger.read(PartyHome(home).ledger)
     for planned in manifest.plan.sums:
@@ -497,7 +497,7 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
         ledger.send(charge, "00" * 32)
     assert command("preview", "spring", "--home", home) == signed  # a run under way
     ledger.close("spring", manifest.hash.hex())
-    Requests(PartyHome(home)).ended(manifest.hash)
+    Proposals(PartyHome(home)).ended(manifest.hash)
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     kept = signed.split("What it is for")[1].split("decided:")[0]
@@ -517,7 +517,7 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
 
 def test_ended_run_without_a_signed_sheet_shows_cost_and_no_refusal(home):
     manifest = proposed(home)
-    requests = Requests(PartyHome(home))
+    requests = Proposals(PartyHome(home))
     requests.decide(requests.find("spring"), "approved", at=time.time(), reason="standing policy")
     Ledger.read(PartyHome(home).ledger).close("spring", manifest.hash.hex())
     assert "REFUSES" in command("preview", "spring", "--home", home)  # it has not ended for all that its people know
@@ -614,7 +614,7 @@ def test_parties_that_the_policy_names_must_take_part(home):
 
 def stored(home: Path, text: str) -> None:
     """A string of a peer wherever this party's folder may hold one, unchecked, as a hand or an older version would."""
-    request = Request(text, "00" * 32, 5.0, reason=text, method=text, objection=text, words=text)
+    request = Proposal(text, "00" * 32, 5.0, reason=text, method=text, objection=text, words=text)
     changed = dataclasses.replace(request, manifest="11" * 32, number=2, changes=(text,))
     facts = {
         "state": "connected",
@@ -655,7 +655,7 @@ def test_strings_from_outside_forge_nothing_on_any_screen(home):
 
 @pytest.mark.parametrize("forged", ["a\x1b[2Jb", "a\nok       budget: no limit"])
 def test_what_the_coordinator_answers_to_check_forges_nothing(home, forged, monkeypatch):
-    monkeypatch.setattr(checks, "_health", lambda *_: (forged, None))
+    monkeypatch.setattr(checks, "_ask_health", lambda *_: (forged, None))
     screen = command("check", "--home", home, code=2).split("\n")
     assert all(map(harmless, screen))
     assert sum(line.startswith("ok       budget") for line in screen) == 1

@@ -9,7 +9,7 @@ from tests.doubles.coded import raises
 from tests.doubles.party_home import command
 from undersong_client import keys
 from undersong_client.consent import approvals, policy
-from undersong_client.consent.approvals import MOST_PLANS, Requests
+from undersong_client.consent.approvals import MOST_PLANS, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.consent.preview import differences
@@ -38,7 +38,7 @@ def home(tmp_path):
 
 @pytest.fixture
 def consent(home):
-    return Requests(home, clock=lambda: 5.0)
+    return Proposals(home, clock=lambda: 5.0)
 
 
 def test_a_new_policy_allows_nothing(home):
@@ -50,7 +50,7 @@ def test_a_new_policy_allows_nothing(home):
 
 
 def test_a_run_waits_until_a_person_approves_it(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     assert "waits for the approval" in consent.reason_to_wait(wanted)
     with raises(PrivacyRefusal, "plan-pending"):
         consent.check(wanted)
@@ -63,7 +63,7 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
 
 
 def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     request = requests.find("first")
 
@@ -86,7 +86,7 @@ def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, cons
 @pytest.mark.parametrize(("approved_s", "restored_s"), [(6.0, 7.0), (6.0, 1e9), (1e9, 7.0)])
 def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, approved_s, restored_s):
     """Also where either time was read while the clock was ahead; who approves later counts at once."""
-    requests = Requests(home)
+    requests = Proposals(home)
     consent.reason_to_wait(manifest())
 
     def approve(name, role, at):
@@ -106,7 +106,7 @@ def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, 
 
 
 def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     for each in (wanted, manifest(wanted.hash.hex())):
         consent.reason_to_wait(each)
     requests.decide(requests.find(wanted.hash.hex()), "approved", at=6.0)
@@ -115,7 +115,7 @@ def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
 
 
 def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
     with pytest.raises(PrivacyRefusal, match="rejected by this party: too much"):
@@ -138,7 +138,7 @@ def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
     policy.change(home, approval="standing")
     assert consent.reason_to_wait(manifest()) == ""
     consent.check(manifest())
-    assert Requests(home).find("first").reason == "standing policy"
+    assert Proposals(home).find("first").reason == "standing policy"
     policy.change(home, approval="each")
     assert consent.reason_to_wait(manifest("second")) != ""
 
@@ -146,7 +146,7 @@ def test_a_standing_policy_approves_and_signs_by_itself(home, consent):
 def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, consent, caplog):
     approved, other = manifest(), manifest(epsilon=3.0)
     consent.reason_to_wait(approved)
-    requests = Requests(home)
+    requests = Proposals(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
     with raises(PrivacyRefusal, "not-approved"):
         consent.check(other)
@@ -165,7 +165,7 @@ def test_an_approval_holds_for_one_plan_and_another_one_is_a_new_request(home, c
 
 def test_a_revision_says_what_differs_from_the_run_that_was_decided(home, consent):
     consent.reason_to_wait(manifest())
-    requests = Requests(home)
+    requests = Proposals(home)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
     plain = manifest("second", epsilon=1.0)
     consent.reason_to_wait(dataclasses.replace(plain, task={**plain.task, "revises": "first"}))
@@ -182,7 +182,7 @@ def test_a_revision_says_what_differs_from_the_run_that_was_decided(home, consen
 
 def test_decision_counts_for_the_plan_shown_and_no_later_one(home, consent):
     consent.reason_to_wait(manifest())
-    requests = Requests(home)
+    requests = Proposals(home)
     meant = requests.find("first")
     consent.reason_to_wait(manifest(epsilon=3.0))
     with raises(ConfigurationError, "replaced"):
@@ -191,7 +191,7 @@ def test_decision_counts_for_the_plan_shown_and_no_later_one(home, consent):
 
 
 def test_words_of_another_plan_are_refused(home, consent):
-    requests = Requests(home)
+    requests = Proposals(home)
     consent.reason_to_wait(manifest())
     first = requests.find("first")
     requests.check_words(first, first.words.upper().replace(" ", ", "))
@@ -208,7 +208,7 @@ def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
     path = next(home.requests.glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"words": "acid"}))
     with pytest.raises(PrivacyRefusal):
-        Requests(home).check_words(Requests(home).find("first"), "acid")
+        Proposals(home).check_words(Proposals(home).find("first"), "acid")
 
 
 def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, consent, monkeypatch):
@@ -217,11 +217,11 @@ def test_a_plan_that_was_searched_for_the_words_of_another_is_refused(home, cons
     for run in ("first", "second"):
         with raises(PrivacyRefusal, "words-in-use"):
             consent.reason_to_wait(manifest(run, epsilon=0.5))
-    assert len(Requests(home).all()) == 1
+    assert len(Proposals(home).all()) == 1
 
 
 def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consent):
-    requests = Requests(home)
+    requests = Proposals(home)
     consent.reason_to_wait(manifest(epsilon=1.0))
     consent.reason_to_wait(manifest(epsilon=1.5))
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
@@ -236,7 +236,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
 
 
 def test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen(home, consent):
-    requests = Requests(home, clock=lambda: 9.0)
+    requests = Proposals(home, clock=lambda: 9.0)
     consent.reason_to_wait(manifest(epsilon=1.0))
     requests.previewed(requests.find("first"), {}, at=1e9)
     consent.reason_to_wait(manifest(epsilon=1.5))
@@ -252,14 +252,14 @@ def test_a_name_takes_some_plans_and_no_more(home, consent):
     with raises(PrivacyRefusal, "too-many-plans"):
         consent.reason_to_wait(manifest(epsilon=9.0))
     kept = [
-        each.number for each in Requests(home).under("first") if (home.requests / f"{each.manifest}.manifest").exists()
+        each.number for each in Proposals(home).under("first") if (home.requests / f"{each.manifest}.manifest").exists()
     ]
     assert kept == [1, MOST_PLANS]  # the one that it is compared with, and the one that stands
 
 
 def test_a_run_that_has_ended_is_not_approved_again(home, consent):
     consent.reason_to_wait(manifest())
-    requests = Requests(home)
+    requests = Proposals(home)
     requests.decide(requests.find("first"), "approved", at=6.0)
     consent.ended(manifest().hash)
     with raises(ConfigurationError, "run-ended"):
@@ -267,7 +267,7 @@ def test_a_run_that_has_ended_is_not_approved_again(home, consent):
 
 
 def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     stale = requests.find("first")
     requests.decide(stale, "approved", at=6.0)
@@ -318,7 +318,7 @@ def _more_sums(before):
 
 @pytest.mark.parametrize("forged", ["decision", "signature"])
 def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     path = next(home.requests.glob("*.json"))
     if forged == "signature":
@@ -333,7 +333,7 @@ def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
 
 
 def test_what_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.refused(wanted, "asks for epsilon 2, the policy allows 1")
     (request,) = requests.all()
     assert (request.objection, request.undecided) == ("asks for epsilon 2, the policy allows 1", False)
@@ -346,7 +346,7 @@ def test_what_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
 
 
 def test_another_manifest_that_is_refused_leaves_the_first_ones_approval(home, consent):
-    wanted, requests = manifest(), Requests(home)
+    wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "approved", at=6.0)
     consent.refused(manifest(epsilon=3.0), "has another manifest already")
@@ -374,16 +374,16 @@ def test_undecided_ended_runs_take_no_place_and_bounded_room(home, consent, monk
     for number in range(12):
         proposed = dataclasses.replace(plain, run=f"run {number:02}")
         consent.reason_to_wait(proposed)
-        consent.ended(proposed.hash) if number % 2 else consent.suspended(proposed.hash, now=True)
-    assert len(Requests(home).all()) <= 6
+        consent.ended(proposed.hash) if number % 2 else consent.suspended(proposed.hash, is_suspended=True)
+    assert len(Proposals(home).all()) <= 6
     assert "waits" in consent.reason_to_wait(dataclasses.replace(plain, run="one more"))
-    assert [each.run for each in Requests(home).all() if each.undecided] == ["one more"]
+    assert [each.run for each in Proposals(home).all() if each.undecided] == ["one more"]
 
 
 def test_a_run_is_found_by_name_or_by_the_beginning_of_its_hash(home, consent):
     wanted = manifest("../../etc/passwd")
     consent.reason_to_wait(wanted)
-    requests = Requests(home)
+    requests = Proposals(home)
     assert requests.find(wanted.hash.hex()[:8]) == requests.find("../../etc/passwd")
     with raises(ConfigurationError, "unknown-run"):
         requests.find("nothing")
@@ -394,7 +394,7 @@ def test_a_damaged_manifest_is_not_shown(home, consent):
     consent.reason_to_wait(manifest())
     next(home.requests.glob("*.manifest")).write_bytes(b"{}")
     with raises(ConfigurationError, "damaged"):
-        Requests(home).manifest_bytes(Requests(home).find("first"))
+        Proposals(home).manifest_bytes(Proposals(home).find("first"))
 
 
 def test_a_policy_that_was_changed_by_hand_is_refused(home):
@@ -431,7 +431,7 @@ def test_a_refused_proposal_of_ill_formed_figures_is_not_kept(home, consent):
         consent.refused(dataclasses.replace(wanted, plan=plan), "refused")
     assert not list(home.requests.glob("*.*json*")) + list(home.requests.glob("*.manifest"))
     consent.refused(wanted, "refused")
-    assert [each.objection for each in Requests(home).all()] == ["refused"]
+    assert [each.objection for each in Proposals(home).all()] == ["refused"]
 
 
 @pytest.mark.parametrize(
@@ -442,14 +442,14 @@ def test_a_stored_file_of_another_form_does_not_hide_the_others(home, consent, c
     consent.reason_to_wait(manifest("second"))
     path = home.requests / f"{manifest('first').hash.hex()}.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    assert [each.run for each in Requests(home).all()] == ["second"]
+    assert [each.run for each in Proposals(home).all()] == ["second"]
 
 
 def test_refused_proposals_do_not_count_among_those_that_wait(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 3)
     for number in range(10):
         consent.refused(manifest(f"refused {number}"), "refused")
-    assert len(Requests(home).all()) <= 4  # the newest are kept, and only so many
+    assert len(Proposals(home).all()) <= 4  # the newest are kept, and only so many
     for number in range(3):
         assert "waits for the approval" in consent.reason_to_wait(manifest(f"wanted {number}"))
     with pytest.raises(PrivacyRefusal):

@@ -287,7 +287,7 @@ def test_a_budget_that_is_exceeded_refuses_the_run_before_anything_is_sent(parti
     agree(parties, first)
     ledger = parties["p0"]._ledger
     for planned in first.plan.sums:
-        ledger.charge(parties["p0"]._charge(first, planned.name, 0))
+        ledger.charge(parties["p0"]._make_charge(first, planned.name, 0))
     second = make_manifest(plan_of(), parties, LABELS, run="second")
     reply = propose(parties["p0"], second)
     problem = refused(reply)

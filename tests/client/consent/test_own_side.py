@@ -10,7 +10,7 @@ from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.storage.own_figures import proposed_delta
 from undersong_common.embedding import Embedder
@@ -133,9 +133,9 @@ def test_approve_without_words_shows_the_sheet_and_names_the_rest(home):
     assert "how many of your records have each label" in " ".join(done.stdout.split())
     assert done.exception.exit_code == 2
     assert "which plan of run" in str(done.exception)
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     command("approve", "spring", plan_words(manifest.hash), "--home", home)  # the sheet was shown
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):

@@ -12,7 +12,7 @@ from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from undersong_client.consent import policy, two_people
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision, check_another
 from undersong_client.consent.policy import HospitalPolicy, changed, loosened
 from undersong_client.consent.two_people import check_one_of_two, give_duty
@@ -123,9 +123,9 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     assert "to themselves" in typed(30001, "policy", "duty", "#30001", "IT", "--terminal", code=2)
     approve(30001, "--name", "Ada")
     approve(30001, "--name", "Bert", "--role", "IT", code=2)  # another name and role are no other person
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     approve(30002, "--name", "Bert")
-    request = Requests(PartyHome(home)).find("spring")
+    request = Proposals(PartyHome(home)).find("spring")
     assert request.decision == "approved"
     assert [person.account for person in request.people] == ["#30001 at the terminal", "#30002 at the terminal"]
     log = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "approve"]

@@ -25,7 +25,7 @@ from tests.doubles.processes import free_port
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
-from undersong_client.answering.party import Answer, DeferredVector, DroppedRequest
+from undersong_client.answering.party import DeferredVector, DroppedRequest, PendingReply
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
 from undersong_client.link.connection import Ended
@@ -66,9 +66,9 @@ class Running:
         self.handled: list[bytes] = []
         handle = self.assembled.party.answer
 
-        def counting(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
+        def counting(data: bytes, start_s: float | None = None, **passed: Any) -> PendingReply:
             self.handled.append(data)
-            return handle(data, begun, **passed)
+            return handle(data, start_s, **passed)
 
         self.assembled.party.answer = counting  # type: ignore[method-assign]
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -162,10 +162,10 @@ def held(running):
     found = SimpleNamespace(gate=threading.Event(), entered=threading.Event())
     handle = running.assembled.party.answer
 
-    def slow(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
+    def slow(data: bytes, start_s: float | None = None, **passed: Any) -> PendingReply:
         found.entered.set()
         found.gate.wait(10)
-        return handle(data, begun, **passed)
+        return handle(data, start_s, **passed)
 
     running.assembled.party.answer = slow
     yield found
@@ -236,7 +236,7 @@ def test_a_large_reply_leaves_out_what_the_coordinator_holds(running, coordinato
 
     large = os.urandom(4 * CHUNK_BYTES)
     reply = fed.Reply(version=codec.VERSION, sum_reply=fed.SumReply(payload=large)).SerializeToString()
-    running.assembled.party.answer = lambda *_, **__: Answer(reply)
+    running.assembled.party.answer = lambda *_, **__: PendingReply(reply)
     first = coordinator.next_stream()
     first.post(INTRODUCE)
     transfer = first.next("transfer")
@@ -272,23 +272,23 @@ def laddered(running):
         facts.computed += 1
         return object()
 
-    def pass_over(data: bytes, begun: float | None = None, **passed: Any) -> Answer:
+    def pass_over(data: bytes, start_s: float | None = None, **passed: Any) -> PendingReply:
         deferral = passed["deferral"]
         facts.first = facts.first or data
         if data != facts.first:
-            return answer(data, begun, **passed)
+            return answer(data, start_s, **passed)
         facts.passes += 1
         facts.asked.set()
         if facts.is_done:
-            return Answer(answer(data).reply)
-        if deferral.wanted is None:
-            deferral.wanted, deferral.begun, deferral.first_rung_s = wanted, begun, 0.7
+            return PendingReply(answer(data).reply)
+        if deferral.vector_request is None:
+            deferral.vector_request, deferral.start_s, deferral.first_rung_s = wanted, start_s, 0.7
             raise DeferredVector
         facts.looks += 1
         if not passed["is_asked"]():
             raise DroppedRequest("its stream is gone")
         facts.is_done = True
-        return Answer(answer(data).reply, first_rung_s=0.7)
+        return PendingReply(answer(data).reply, first_rung_s=0.7)
 
     running.assembled.party.answer = pass_over
     running.assembled.computation.vector = compute
@@ -720,7 +720,7 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
         def broken(*_):
             raise RuntimeError("private note 3")
 
-        running.assembled.party._propose = broken
+        running.assembled.party._answer_propose = broken
         reply = propose(stream, manifest_for(home))
         assert reply.refusal.kind == fed.Refusal.INTERNAL
     written = caplog.text + home.status.read_text() + str(reply)
@@ -748,7 +748,7 @@ def test_waits_grow_with_failures_and_differ():
 
 def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, monkeypatch):
     first = coordinator.next_stream()
-    welcomed, answer = running.daemon._welcomed, running.daemon._answering.party.answer
+    welcomed, answer = running.daemon._take_welcome, running.daemon._answering.party.answer
 
     def late(*arguments):
         time.sleep(0.5)  # one request is being answered and one waits before this side is done with the welcome
@@ -758,7 +758,7 @@ def test_requests_that_come_with_the_welcome_are_answered(running, coordinator, 
         time.sleep(1.0)
         return answer(*arguments, **passed)
 
-    monkeypatch.setattr(running.daemon, "_welcomed", late)
+    monkeypatch.setattr(running.daemon, "_take_welcome", late)
     monkeypatch.setattr(running.daemon._answering.party, "answer", slow)
     first.cut()
     second = coordinator.next_stream()

@@ -7,7 +7,7 @@ import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.operations.runs import own_part
 from undersong_client.storage.outbox import Outbox
@@ -96,10 +96,10 @@ def test_a_withdrawal_says_until_which_sum_the_hospital_took_part(home, tmp_path
         ledger.charge(charge, at=5.0)
         if number < 2:  # the third was charged, and its vector never left
             ledger.send(charge, "aa" * 32, at=5.0)
-    request = Requests(PartyHome(home)).find("spring")
+    request = Proposals(PartyHome(home)).find("spring")
     assert own_part(home, request) == ""
     command("revoke", "spring", "--home", home)
-    request = Requests(PartyHome(home)).find("spring")
+    request = Proposals(PartyHome(home)).find("spring")
     assert "took part until sum 2 of 4 ('votes/1')" in own_part(home, request)
     assert "took part until sum 2 of 4" in " ".join(command("preview", "spring", "--home", home).split())
     page = tmp_path / "dossier.html"
@@ -112,4 +112,4 @@ def test_a_withdrawal_before_the_first_sum_says_so(home):
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     command("revoke", "spring", "--home", home)
-    assert "took part in no sum" in own_part(home, Requests(PartyHome(home)).find("spring"))
+    assert "took part in no sum" in own_part(home, Proposals(PartyHome(home)).find("spring"))

@@ -10,7 +10,7 @@ import pytest
 from tests.client.cli.test_cli import proposed
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.operations import evidence
 from undersong_client.operations import outbox as outboxes
@@ -65,11 +65,11 @@ def test_decisions_outbox_and_log_come_back_with_a_restore(home, tmp_path):
     command("evidence", saved, "--home", home)
     assert "exists already" in command("evidence", saved, "--home", home, code=2)
     before, log = Outbox(PartyHome(home)).entries(), AuditLog(PartyHome(home).page / FILE_NAME).entries()
-    sheet = Requests(PartyHome(home)).sheet(Requests(PartyHome(home)).find("spring"))
+    sheet = Proposals(PartyHome(home)).sheet(Proposals(PartyHome(home)).find("spring"))
     new = lost_and_restored(home, tmp_path)
     counts = json.loads(command("restore-evidence", saved, "--home", new, "--json"))
     assert counts == {"requests": 2, "messages": 2, "log_entries": len(log)}
-    requests = Requests(PartyHome(new))
+    requests = Proposals(PartyHome(new))
     request = requests.find("spring")
     assert [person.decision for person in request.people] == ["approved"]
     assert requests.is_signed(request)
@@ -96,7 +96,7 @@ def test_a_restored_approval_consents_to_nothing_until_given_again(home, tmp_pat
         command("revoke", "spring", "--home", home)
     new = lost_and_restored(home, tmp_path)
     command("restore-evidence", saved, "--home", new)
-    requests = Requests(PartyHome(new))
+    requests = Proposals(PartyHome(new))
     assert requests.find("spring").undecided
     assert "waits for the approval" in requests.reason_to_wait(approved)
     with raises(PrivacyRefusal, "plan-restored"):
@@ -117,7 +117,7 @@ def test_what_is_here_stays_when_evidence_comes_back(home, tmp_path):
     Outbox(PartyHome(home)).record(b"later", at=10.0, kind="receipt", run="spring")
     assert evidence.restore(home, saved) == evidence.Restored(0, 0, 0)
     with raises(PrivacyRefusal, "plan-revoked"):
-        Requests(PartyHome(home)).check(approved)
+        Proposals(PartyHome(home)).check(approved)
 
 
 def test_messages_that_come_back_stand_before_newer_ones_and_say_so(home, tmp_path):
@@ -164,7 +164,7 @@ def test_a_changed_file_of_evidence_is_refused_and_nothing_written(home, tmp_pat
     new = lost_and_restored(home, tmp_path)
     with raises(ConfigurationError, "no-evidence"):
         evidence.restore(new, changed(saved, name, change))
-    assert not Requests(PartyHome(new)).all()
+    assert not Proposals(PartyHome(new)).all()
     assert not Outbox(PartyHome(new)).entries()
 
 
@@ -182,7 +182,7 @@ def test_evidence_of_another_key_names_what_to_put_back(home, tmp_path):
     command("init", "alpha", "--home", new)
     said = command("restore-evidence", saved, "--home", new, code=2)
     assert "not signed by the key of this folder" in said
-    assert not Requests(PartyHome(new)).all()
+    assert not Proposals(PartyHome(new)).all()
 
 
 def test_evidence_holds_no_record_and_no_secret(home, tmp_path):

@@ -18,7 +18,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy, two_people
-from undersong_client.consent.approvals import Requests
+from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO
 from undersong_client.home import PartyHome
 from undersong_client.page.application import PartyPaths, build
@@ -82,13 +82,13 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
         refused = page.post(f"{address}/approve", OFFICER, words=words)
         assert refused.status_code == 409
         assert why in refused.text
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     done = page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
     assert page.led(done) == address
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
     assert page.post(f"{address}/revoke", OFFICER, of=address, typed="sprung").status_code == 409
     page.post(f"{address}/revoke", OFFICER, of=address, typed="spring", reason="changed our mind")
-    assert Requests(PartyHome(home)).find("spring").decision == "revoked"
+    assert Proposals(PartyHome(home)).find("spring").decision == "revoked"
     assert "changed our mind" in page.get(address).text
     kinds = [entry.what for entry in page.site.audit.entries() if entry.what != "policy set"]
     assert kinds == ["log in by link", "approve refused", "approve", "revoke"]
@@ -105,7 +105,7 @@ def test_sheet_changed_after_the_second_step_is_shown_again_unsigned(page, home,
     command("data", "add", other, *fields, "--home", home)
     sent = page.client.post(f"{address}/approve", data=filled)
     assert page.led(sent) == f"{address}/approve"
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     again = text(page.get(f"{address}/approve"))
     assert "CHANGED since it was shown" in again
     assert "of 40, left" in again
@@ -113,7 +113,7 @@ def test_sheet_changed_after_the_second_step_is_shown_again_unsigned(page, home,
     unconfirmed = page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
     assert unconfirmed.status_code == 409  # the caution
     assert page.led(page.post(f"{address}/approve", OFFICER, words=spoken(manifest), despite="yes")) == address
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_sheet_dossier_and_log_name_who_decided_and_two_may_be_required(page, home):
@@ -128,13 +128,13 @@ def test_sheet_dossier_and_log_name_who_decided_and_two_may_be_required(page, ho
     for nobody in ({"name": ""}, {"name": "Ada\u202e"}):
         assert page.post(f"{address}/approve", OFFICER | nobody, **signed).status_code == 409
     page.post(f"{address}/approve", OFFICER, comment="as agreed on Monday", **signed)
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
     for same in (OFFICER, {"name": "dr. ada lind", "role": "IT"}):
         assert second.post(f"{address}/approve", same, **signed).status_code == 409
     assert page.post(f"{address}/approve", {"name": "Bert Vos", "role": "IT"}, **signed).status_code == 409
     second.post(f"{address}/approve", {"name": "Bert Vos", "role": "IT"}, **signed)
-    request = Requests(PartyHome(home)).find("spring")
+    request = Proposals(PartyHome(home)).find("spring")
     assert request.decision == "approved"
     stated = [(each.name, each.role, each.comment, each.account) for each in request.people]
     assert stated == [
@@ -243,7 +243,7 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
     assert "stands behind both of you" in text(second.post(address, other, words=words))
     page.site.store.rows("UPDATE account SET let_in_at = let_in_at - ?", DAY_S)
     assert second.post(address, other, words=words).status_code == 303
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
@@ -261,7 +261,7 @@ def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
     assert "admin stands behind both of you" in text(second.post(address, {"name": "Cleo Li"}, words=words))
     other = Browser(page.site).enter(accounts.link("cleo", by=("another",)))
     assert other.post(address, {"name": "Cleo Li"}, words=words).status_code == 303
-    assert Requests(PartyHome(home)).find("spring").decision == "approved"
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
 def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, home):
@@ -298,7 +298,7 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
         return browser.post(f"{address}/approve", who, words=spoken(manifest), despite="yes").status_code
 
     assert approved(local, OFFICER) == 409
-    assert Requests(PartyHome(home)).find("spring").people == ()
+    assert Proposals(PartyHome(home)).find("spring").people == ()
     assert approved(ada, OFFICER) == 303
     assert approved(local, other) == approved(ada, other) == 409
     # The attack: an administrator's link into the account of the other one.
@@ -307,9 +307,9 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     command("preview", "spring", "--home", home)
     typed_there = command("approve", "spring", *spoken(manifest).split(), "--despite-cautions", "--home", home, code=3)
     assert "people of your organisation" in typed_there
-    assert Requests(PartyHome(home)).find("spring").decision == "pending"
+    assert Proposals(PartyHome(home)).find("spring").decision == "pending"
     assert approved(bert, other) == 303
-    request = Requests(PartyHome(home)).find("spring")
+    request = Proposals(PartyHome(home)).find("spring")
     assert request.decision == "approved"
     assert [person.subject for person in request.people] == ["ada", "bert"]
     assert [person.role_from for person in request.people] == ["the group privacy", "the group it"]
@@ -325,7 +325,7 @@ def test_a_rejection_needs_its_second_step(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     assert page.post(f"{address}/reject", OFFICER, of=address, reason="no").status_code == 409
     page.post(f"{address}/reject", OFFICER, of=address, reason="no", sure="yes")
-    assert Requests(PartyHome(home)).find("spring").decision == "rejected"
+    assert Proposals(PartyHome(home)).find("spring").decision == "rejected"
 
 
 def test_a_sheet_that_cannot_be_made_leaves_the_rest_of_the_screen(page, home):
@@ -543,7 +543,7 @@ def test_a_restored_approval_is_given_again_on_the_page(page, home, tmp_path):
     assert address in page.get("/").text  # it waits for a decision
     page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
     assert "consents to nothing" not in text(page.get(address))
-    Requests(PartyHome(home)).check(manifest)
+    Proposals(PartyHome(home)).check(manifest)
 
 
 def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
