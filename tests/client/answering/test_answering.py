@@ -86,7 +86,7 @@ def test_a_fault_of_one_request_is_told_while_others_are_answered(monkeypatch):
 
     monkeypatch.setattr(answering, "JournaledParty", Faulty)
     sent, held = queue.Queue(), HeldSteps()
-    answers = Answering(None, None, send=sent.put, held=held)
+    answers = Answering(None, None, send=sent.put, held_steps=held)
     answers.request(envelope(0, b"faulty"))
     wait_for(held.all, 20)
     for number in (1, 2):
