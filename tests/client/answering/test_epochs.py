@@ -47,7 +47,8 @@ def test_a_lower_epoch_is_refused_and_a_higher_one_is_kept(tmp_path, restart):
 
 @pytest.mark.parametrize("epoch", [DAY_S + 1, 2**32, 2**64 - 1])
 def test_an_epoch_more_than_a_day_ahead_is_refused_and_not_remembered(tmp_path, epoch):
-    party = World(tmp_path).parties["p0"]  # whose clock shows 0
+    party = World(tmp_path).parties["p0"]
+    party._clock = lambda: 0.0
     reply = codec.decode_reply(party.handle(introduce(epoch)), party.name)
     assert "more than a day ahead" in reply.refusal.problem
     assert heard(party, 1), "the coordinator's own epochs are heard as before"
