@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import counted
 
 LARGEST_WHOLE_FLOAT = 2**53  # from here on, neighbouring whole numbers are one float
 LONGEST_NUMBER = 400  # digits of an id that is a number
@@ -322,16 +323,23 @@ class LookAlikes:
         count: number of such ids.
         places: place of each such id, after the place of an id that it resembles.
         is_shared: True for Patient resources that have the identifier of another one.
+        is_listed: True for identifiers on a list of objections that no id of the source equals; without a kind, a
+            line of the list holds more than an id.
     """
 
     kinds: tuple[str, ...]
     count: int
     places: tuple[tuple[str, str], ...]
     is_shared: bool = False
+    is_listed: bool = False
 
     @property
     def sentence(self) -> str:
         """The finding as a sentence without an id."""
+        if self.is_listed:
+            subject = counted(self.count, "identifier on the list matches", "identifiers on the list match")
+            words = difference_words(self.kinds) or "what else stands on its line"
+            return f"{subject} an id of the source but for {words}"
         if self.is_shared:
             subject = "1 Patient resource has" if self.count == 1 else f"{self.count} Patient resources have"
             return f"{subject} an identifier of another one"

@@ -237,8 +237,9 @@ def add(
 
 
 def _survey_lines(found: "Survey", user_is: str) -> Iterator[str]:
+    from undersong_client.records.declared import first_places
     from undersong_client.records.objections import exclusion_sentence
-    from undersong_client.records.sources import by_reason, first_places
+    from undersong_client.records.sources import by_reason
 
     empty = counted(found.empty, "without text is", "without text are")
     people, filtered = unit_word("user", user_is, found.users or 0), found.filter_rows or (0, 0)
@@ -267,7 +268,8 @@ def _survey_lines(found: "Survey", user_is: str) -> Iterator[str]:
         (found.held_out, f"held out: {counted(found.held_out, 'record')}; no run is answered from them"),
     )
     for why, rows in by_reason(found.skipped):
-        yield f"not read: {len(rows)}, because {why}: {first_places(rows, ' (--json names all)')}"
+        places = first_places([row.places for row in rows], " (--json names all)")
+        yield f"not read: {len(rows)}, because {why}: {places}"
 
 
 def _look_lines(look: "Look", user_is: str) -> Iterator[str]:

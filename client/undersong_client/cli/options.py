@@ -69,14 +69,14 @@ def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
     """
     if not cautions or confirmed:
         return
+    from undersong_client.records.declared import caution_remedy
+
     if sys.stdin.isatty():
         for caution in cautions:
             print(f"caution: {caution}", file=sys.stderr)
         if typer.confirm("go on despite this?", err=True):
             return
-    raise ConfigurationError(
-        f"this data set speaks against it: {'; '.join(cautions)}", "change that, or pass --despite-cautions"
-    )
+    raise ConfigurationError(f"this data set speaks against it: {'; '.join(cautions)}", caution_remedy(cautions))
 
 
 def warn(sentences: Sequence[str]) -> None:

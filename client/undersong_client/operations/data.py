@@ -16,6 +16,7 @@ from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, read_input
 from undersong_client.operations.runs import end_attempts
 from undersong_client.records import snapshot, sources
+from undersong_client.records.declared import caution_remedy
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
@@ -147,7 +148,7 @@ def _faults(home: PartyHome, reading: sources.Reading, user_is: str) -> Iterator
     except ConfigurationError as error:
         yield error.problem, error.remedy
     for caution in datasets.warnings_about(home, reading, policy.read(home), user_is):
-        yield caution, "change that, or pass --despite-cautions"
+        yield caution, caution_remedy([caution])
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,20 @@
 """Helpers that the readers of all kinds of sources use."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import Pair, PatientId
+from undersong_common.patient_ids import LookAlikes, Pair, PatientId
+from undersong_common.printable import printable
 from undersong_common.row_files import NO_GZIP, Row, file_lines
 
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
+
+PLACES_NAMED = 3  # of rows for one reason
+LONGEST_PLACES = 240  # characters of the places of a row
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,38 @@ class Skip(Protocol):
     """Notes the place and the reason of a row that is not read."""
 
     def __call__(self, where: str, why: str, cause: Cause = "lost", *, beside: str = "", remedy: str = "") -> None: ...
+
+
+def first_places(places: Sequence[str], further: str = "") -> str:
+    """Returns the first places of rows in words; ``further`` says where the others stand."""
+    named = ", ".join(printable(place, LONGEST_PLACES) for place in places[:PLACES_NAMED])
+    return f"{named} and {len(places) - PLACES_NAMED} more{further}" if len(places) > PLACES_NAMED else named
+
+
+def look_alike_words(found: LookAlikes) -> str:
+    """Returns what was found about look-alikes, with the first places."""
+    return f"{found.sentence} ({first_places([f'{other} like {first}' for first, other in found.places])})"
+
+
+class Caution(str):
+    """A sentence that speaks against sealing these records, with the remedy that fits it."""
+
+    remedy: str
+
+    def __new__(cls, sentence: str, remedy: str) -> "Caution":
+        caution = super().__new__(cls, sentence)
+        caution.remedy = remedy
+        return caution
+
+
+def caution_remedy(cautions: Iterable[str]) -> str:
+    """Returns the remedies of cautions in words; a person may also go on despite them.
+
+    >>> caution_remedy([Caution("2 ids are alike", "join them"), "delta is large"])
+    'join them; change what it names; or go on: --despite-cautions'
+    """
+    remedies = dict.fromkeys(getattr(caution, "remedy", "change what it names") for caution in cautions)
+    return "; ".join([*remedies, "or go on: --despite-cautions"])
 
 
 def _same_id(identity: PatientId) -> PatientId:

@@ -2,7 +2,7 @@
 
 import hmac
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,24 +10,25 @@ from pathlib import Path
 
 from undersong_client.home import Declared
 from undersong_client.records.database import select
-from undersong_client.records.declared import OpenedSource
+from undersong_client.records.declared import Caution, OpenedSource, first_places, look_alike_words
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import (
     KINDS,
     Choice,
+    LookAlikes,
     PatientId,
     clean_text,
-    difference_words,
     look_alike_kinds,
     patient_id,
     reduced,
 )
-from undersong_common.printable import counted, that_hold
+from undersong_common.printable import counted
 from undersong_common.row_files import has_suffix, read_text
 from undersong_common.table import Table
 
 _SEPARATORS = ",;\t\"'`\u201c\u201d\u201e\u00ab\u00bb="
 _FURTHER = re.compile(r"[^\w-]+")
+MEND_LIST = "mend the list, so that it names who objects as the source does"
 _REMEDY = "one identifier a line, without quotes, separators and header, in UTF-8"
 
 
@@ -39,19 +40,21 @@ class Objections:
         units: the listed identifiers, in the form of the data set's user ids.
         present: number of them that are in the source.
         records: number of records that they keep out.
-        look_alikes: number of the others that match only a look-alike, by the words for the difference.
-        matched, unmatched: the listed identifiers that are in the source, and those that are not, as they are listed.
-        out, left: ids and identifiers of the patients whose records are kept out, and of those whose records stay.
+        look_alikes: the others that match only a look-alike, with the places of its first record and of the list.
+        matched: the listed identifiers that are in the source, as they are listed.
+        unmatched: those that are not, with their places on the list.
+        out: ids and identifiers of the patients whose records are kept out.
+        left: ids and identifiers of the patients whose records stay, with the place of the first one.
     """
 
     units: frozenset[str]
     present: int
     records: int
-    look_alikes: Mapping[str, int]
-    matched: frozenset[str] = frozenset()
-    unmatched: frozenset[str] = frozenset()
-    out: frozenset[str] = frozenset()
-    left: frozenset[str] = frozenset()
+    look_alikes: tuple[LookAlikes, ...]
+    matched: frozenset[str]
+    unmatched: Mapping[str, str]
+    out: frozenset[str]
+    left: Mapping[str, str]
 
     @property
     def sentence(self) -> str:
@@ -63,38 +66,44 @@ class Objections:
         Args:
             before: the list that acted at the last seal; None without one.
         """
-        present_before = None if before is None else before.present
-        lapsed = 0 if before is None else sum(before.digest(name) in before.matched for name in self.unmatched)
-        parted = 0 if before is None else sum(before.digest(name) in before.out for name in self.left)
-        alike = [
-            f"{counted(count, 'identifier on the list matches', 'identifiers on the list match')} an id of the source"
-            f" but for {words}"
-            for words, count in self.look_alikes.items()
-        ]
-        return [
-            *that_hold(
-                (
-                    not self.present,
-                    f"the list of objections acts on nobody: 0 of {counted(len(self.units), 'identifier')}"
-                    f" {'is' if len(self.units) == 1 else 'are'} in the source",
-                ),
-                (
-                    present_before is not None and self.present < present_before,
-                    f"{self.sentence}; at the last seal it was {present_before}",
-                ),
-                (
-                    lapsed > 0,
-                    f"{counted(lapsed, 'identifier was', 'identifiers were')} in the source at the last seal and"
-                    f" {'is' if lapsed == 1 else 'are'} not any more: left, or under another id",
-                ),
-                (
-                    parted > 0,
-                    f"records of {counted(parted, 'id')} that were kept out at the last seal are not any more: what"
-                    " joined the ids of their patient is gone (a link, a Patient resource)",
-                ),
-            ),
-            *alike,
-        ]
+        cautions: list[str] = []
+        if not self.present:
+            identifiers = counted(len(self.units), "identifier")
+            verb = "is" if len(self.units) == 1 else "are"
+            said = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
+            cautions.append(Caution(said, MEND_LIST))
+        if before is not None:
+            cautions += self._lapses(before)
+        return cautions + [Caution(look_alike_words(alike), _remedy(alike)) for alike in self.look_alikes]
+
+    def _lapses(self, before: "SealedObjections") -> Iterator[Caution]:
+        """Yields what speaks for an objection that acted at the last seal and does not act any more."""
+        if self.present < before.present:
+            yield Caution(f"{self.sentence}; at the last seal it was {before.present}", MEND_LIST)
+        lapsed = [place for name, place in self.unmatched.items() if before.digest(name) in before.matched]
+        if lapsed:
+            was, verb = counted(len(lapsed), "identifier was", "identifiers were"), "is" if len(lapsed) == 1 else "are"
+            yield Caution(
+                f"{was} in the source at the last seal and {verb} not any more: left, or under another id"
+                f" ({first_places(lapsed)})",
+                MEND_LIST,
+            )
+        # One place for a patient, however many ids and identifiers of it were kept out.
+        parted = list(dict.fromkeys(place for name, place in self.left.items() if before.digest(name) in before.out))
+        if parted:
+            verb = "has" if len(parted) == 1 else "have"
+            yield Caution(
+                f"{counted(len(parted), 'patient')} of the source {verb} records and an id or identifier that was kept"
+                " out at the last seal: what joined it to the objection is gone (a line of the list, a link, a Patient"
+                f" resource; {first_places(parted)})",
+                "if they object: list an id of theirs, or export again what joined their ids",
+            )
+
+
+def _remedy(alike: LookAlikes) -> str:
+    if not alike.kinds:
+        return MEND_LIST
+    return f"if they are the same patient: --same-patient {','.join(alike.kinds)}; if another one: {MEND_LIST}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -133,12 +142,13 @@ def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
 
 
 def without_objectors(
-    table: Table, declared: Declared, choice: Choice, source: OpenedSource
+    table: Table, declared: Declared, choice: Choice, source: OpenedSource, places: Mapping[str, str]
 ) -> tuple[Table, Objections]:
     """Returns the table without the patients on the declared list, and the list's effect.
 
     Args:
         source: says under which id it joins a patient's ids.
+        places: place of the first record of each user.
 
     Raises ConfigurationError for a list that cannot be read, and without a column of ids.
     """
@@ -150,60 +160,67 @@ def without_objectors(
     aliases: dict[str, set[str]] = defaultdict(set)  # units of the patients whose an id or identifier is, by its unit
     for alias, patient in source.aliases():
         aliases[choice.unit(alias)].add(choice.unit(patient))
-    names_of: dict[bool, set[str]] = {True: set(), False: set()}
+    names_of: dict[bool, dict[str, str]] = {True: {}, False: {}}  # listed identifiers with their places
     listed: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
+    absent: dict[str, str] = {}
     has_bars = source.has_identifiers or any("|" in user for user in users)
-    for identity in _identifiers(declared, has_bars=has_bars):
+    for place, identity in _identifiers(declared, has_bars=has_bars):
         unit = choice.unit(source.patient_of(identity))
         in_source = users & {unit, *aliases.get(choice.unit(identity), ())}
         listed[min(in_source, default=unit)] |= in_source
-        names_of[bool(in_source)].add(identity.text)
+        names_of[bool(in_source)].setdefault(identity.text, place)
+        if not in_source:
+            absent.setdefault(unit, place)
     out = set[str]().union(*listed.values())
     rows = [row for row, user in enumerate(table.users) if user not in out]
-    absent = {unit for unit, in_source in listed.items() if not in_source}
-    names = {*(users - out), *(alias for alias, units in aliases.items() if units & users - out)}
-    names_out = {*out, *(alias for alias, units in aliases.items() if units & out)}
-    alike = _look_alikes(absent, names, choice.same)
+    left = {user: places[user] for user in sorted(users - out)}
+    for name, units in aliases.items():
+        if staying := units & users - out:
+            left.setdefault(name, places[min(staying)])
     objections = Objections(
         frozenset(listed),
         len(listed) - len(absent),
         len(table) - len(rows),
-        alike,
+        tuple(_look_alikes(absent, left, choice.same)),
         frozenset(names_of[True]),
-        frozenset(names_of[False]),
-        frozenset(names_out),
-        frozenset(names),
+        names_of[False],
+        frozenset({*out, *(name for name, units in aliases.items() if units & out)}),
+        left,
     )
     return table.take(rows), objections
 
 
-def _look_alikes(listed: set[str], names: set[str], same: frozenset[str]) -> dict[str, int]:
-    """Counts the listed identifiers that match only a look-alike, by the words for the difference.
+def _look_alikes(absent: Mapping[str, str], left: Mapping[str, str], same: frozenset[str]) -> Iterator[LookAlikes]:
+    """Yields the listed identifiers that match only a look-alike, by the kinds of the difference.
 
     A choice that two ids of the source are different patients says nothing about which of them a list means, so that
     every kind is looked for.
 
     Args:
-        names: ids and identifiers of the patients whose records stay.
+        absent: the listed identifiers that are not in the source, with their places on the list.
+        left: ids and identifiers of the patients whose records stay, with a place of the source.
     """
     by_form: dict[str, list[str]] = defaultdict(list)
-    for name in names if listed else ():
+    for name in left if absent else ():
         by_form[reduced(name, KINDS)].append(name)
-    counts: Counter[str] = Counter()
-    for unit in listed:
+    findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    for unit, place in absent.items():
         if alike := by_form.get(reduced(unit, KINDS)):
-            counts[difference_words(look_alike_kinds(unit, alike[0], Choice(same)))] += 1
+            findings[look_alike_kinds(unit, alike[0], Choice(same))].append((left[alike[0]], place))
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
-        elif not names.isdisjoint(_FURTHER.split(unit)):
-            counts["what else stands on its line"] += 1
-    return dict(counts)
+        elif beside := next((word for word in _FURTHER.split(unit) if word in left), None):
+            findings[()].append((left[beside], place))
+    for kinds, pairs in findings.items():
+        yield LookAlikes(kinds, len(pairs), tuple(pairs), is_listed=True)
 
 
-def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
-    """The identifiers of the list, in order. Raises ConfigurationError that names a line that holds none.
+def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, PatientId]]:
+    """Yields the identifiers of the list with their places, in order.
 
     Args:
         has_bars: False for a source whose ids hold no bar: there, one stands before a second column of the list.
+
+    Raises ConfigurationError that names a line that holds no identifier.
     """
     path = Path(declared.exclusions)
     if has_suffix(path, ".sql"):
@@ -213,7 +230,7 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
                     f"{path}: selects {len(row.values)} columns", "select the identifier alone", code="no-exclusions"
                 )
             (value,) = row.values.values()
-            yield _listed_id(value, row.place, has_bars=has_bars)
+            yield row.place, _listed_id(value, row.place, has_bars=has_bars)
         return
     try:
         text = read_text(path)
@@ -232,7 +249,7 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[PatientId]:
             raise ConfigurationError(
                 f"{place}: holds a separator, quotes or a second column", _REMEDY, code="no-exclusions"
             )
-        yield _listed_id(line, place, has_bars=has_bars)
+        yield place, _listed_id(line, place, has_bars=has_bars)
 
 
 def _listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:

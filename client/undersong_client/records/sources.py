@@ -9,7 +9,7 @@ import itertools
 import json
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any
 from undersong_client.home import Declared
 from undersong_client.records import fhir
 from undersong_client.records.database import select
-from undersong_client.records.declared import Cause, OpenedSource, Skipped, json_lines
+from undersong_client.records.declared import Cause, OpenedSource, Skipped, first_places, json_lines, look_alike_words
 from undersong_client.records.fhir.resources import is_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
@@ -32,15 +32,13 @@ from undersong_common.patient_ids import (
     is_database_null,
     is_missing_word,
 )
-from undersong_common.printable import counted, printable
+from undersong_common.printable import counted
 from undersong_common.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
 from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
-PLACES_NAMED = 3  # of look-alikes of one kind, and of rows that were not read for one reason
-LONGEST_PLACES = 240  # characters of the places of a row
 LINES_TRIED = 100  # of a file that may hold FHIR resources
 ROWS_A_NOTE = 1000  # read between two calls of the progress
 
@@ -83,7 +81,10 @@ class Reading:
     def refusals(self) -> Iterator[tuple[str, str]]:
         """The reasons for which rows are refused, with their counts and first places, and the remedy of each."""
         for why, rows in by_reason(row for row in self.skipped if row.cause == "refused"):
-            yield f"{counted(len(rows), 'row', 'rows')}: {why} ({first_places(rows)})", rows[0].remedy
+            yield (
+                f"{counted(len(rows), 'row', 'rows')}: {why} ({first_places([row.places for row in rows])})",
+                rows[0].remedy,
+            )
 
     @property
     def lost(self) -> int:
@@ -103,7 +104,7 @@ class Reading:
         if self.look_alikes:
             kinds = ",".join(dict.fromkeys(kind for found in self.look_alikes for kind in found.kinds))
             raise ConfigurationError(
-                "; ".join(map(_look_alike_words, self.look_alikes)),
+                "; ".join(map(look_alike_words, self.look_alikes)),
                 f"if they are the same patient: --same-patient {kinds}; if different ones: --other-patient {kinds}",
                 code="look-alikes",
             )
@@ -130,18 +131,6 @@ def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
     for row in skipped:
         reasons[row.why].append(row)
     return sorted(reasons.items(), key=lambda reason: -len(reason[1]))
-
-
-def first_places(rows: Sequence[Skipped], further: str = "") -> str:
-    """Returns the first places of rows in words; ``further`` says where the others stand."""
-    places = ", ".join(printable(row.places, LONGEST_PLACES) for row in rows[:PLACES_NAMED])
-    return f"{places} and {len(rows) - PLACES_NAMED} more{further}" if len(rows) > PLACES_NAMED else places
-
-
-def _look_alike_words(found: LookAlikes) -> str:
-    places = ", ".join(f"{other} like {first}" for first, other in found.places[:PLACES_NAMED])
-    further = f" and {found.count - PLACES_NAMED} more" if found.count > PLACES_NAMED else ""
-    return f"{found.sentence} ({places}{further})"
 
 
 @extras.named()
@@ -187,7 +176,10 @@ class _Reader:
         table, objections = self._records.table(), None
         rows = len(table) + len(self._skipped)
         if self._declared.exclusions:
-            table, objections = without_objectors(table, self._declared, self._choice, self._source)
+            places: dict[str, str] = {}
+            for patient, place in self._places.items():
+                places.setdefault(self._choice.unit(patient), place)
+            table, objections = without_objectors(table, self._declared, self._choice, self._source, places)
         filter_rows = None if self._filter is None else (self._filter.rows_in, self._filter.rows_out)
         return Reading(
             table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit

@@ -60,7 +60,8 @@ class Survey:
         listed_identifiers: identifiers on the exclusion list; None without a list.
         excluded_patients, excluded_records: identifiers of that list that are in the source, and records that they
             keep out.
-        look_alikes: ids that may be one patient or two: the kinds of difference, their number and their places.
+        look_alikes: ids that may be one patient or two, and identifiers of the exclusion list that match only such an
+            id: the kinds of difference, their number and their places.
         filter_rows: numbers of rows into and out of the hospital's filter; None without one.
         missing_words: texts and labels that are a word for a missing value (None, N/A); they count.
         label_forms: labels that differ by capital letters only.
@@ -159,7 +160,7 @@ def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
         excluded_records=objections.records if objections else 0,
         lost=reading.lost,
         refused=reading.refused,
-        look_alikes=reading.look_alikes,
+        look_alikes=reading.look_alikes + (objections.look_alikes if objections else ()),
         filter_rows=reading.filter_rows,
         missing_words=reading.missing_words,
         label_forms=tuple(reading.label_forms),

@@ -231,9 +231,11 @@ def test_a_look_alike_of_any_id_of_a_patient_stops(tmp_path, merged, line, words
     for other in ([], kinds.split(",")):
         reading = sources.read(replace(declared, other_patient=other))
         assert reading.table.users == ("new",)
-        assert reading.cautions(None) == [
-            f"1 identifier on the list matches an id of the source but for {words}",
-        ]
+        (caution,) = reading.cautions(None)
+        assert caution.startswith(
+            f"1 identifier on the list matches an id of the source but for {words} ({tmp_path}/objectors.txt: line 2"
+        )
+        assert f"if they are the same patient: --same-patient {kinds}" in caution.remedy
     reading = sources.read(replace(declared, same_patient=kinds.split(",")))
     assert (reading.table.users, reading.cautions(None)) == ((), [])
     assert (len(reading.objections.units), reading.objections.present) == (2, 2)
@@ -257,7 +259,9 @@ def test_a_patient_whose_ids_are_parted_is_not_sealed_unasked(tmp_path, home, me
     people = [] if later == "no Patient resources" else [{"resourceType": "Patient", "id": "p-Old"}]
     write_lines(merged / "Patient.ndjson", people)
     said = command("data", "refresh", "--home", home, code=2)
-    assert "records of 1 id that were kept out at the last seal are not any more" in said
+    assert "patient of the source has records and an id or identifier that was kept out at the last seal" in said
+    assert ("DocumentReference.ndjson:1)" in said) or ("DocumentReference.ndjson:1, " in said)
+    assert "list an id of theirs, or export again what joined their ids" in said
     assert datasets.load(PartyHome(home)).table.users == ("third",)
 
 

@@ -23,7 +23,7 @@ from undersong_client.operations import dossier
 from undersong_client.records import sources
 from undersong_client.storage import datasets
 from undersong_common.chain import HashChain
-from undersong_common.embedding import Embedder
+from undersong_common.embedding import Embedder, TextLengths
 
 INVISIBLE = "\u200b\ufeff\u200e\u00ad\u2060"
 SPACES = " \u00a0\u2003\u3000"
@@ -196,7 +196,13 @@ def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_pat
     write_jsonl(notes, ["0042", "7", "8"])
     wishes.write_text("42\n7\n")
     add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--dry-run", "--home", party)
-    assert "1 identifier on the list matches an id of the source but for leading zeros" in command(*add, code=2)
+    said = command(*add, code=2)
+    assert "1 identifier on the list matches an id of the source but for leading zeros" in said
+    assert f"({wishes}: line 1 like {notes}:1)" in said
+    assert "--same-patient zeros" in said
+    reading = sources.read(Declared(str(notes), user_field="patient", exclusions=str(wishes)))
+    (alike,) = datasets.survey(reading, TextLengths(2, 0, 0)).look_alikes
+    assert (alike.kinds, alike.count, alike.is_listed) == (("zeros",), 1, True)
     assert "of 2 identifiers on the list, 2 are in the source" in command(*add, "--same-patient", "zeros")
     # That the source's ids are apart says nothing about whom the list means.
     said = command(*add, "--other-patient", "zeros", code=2)
