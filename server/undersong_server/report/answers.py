@@ -141,6 +141,9 @@ def _worth(data: ReportData) -> tuple[str, ...]:
         others = [f"{each.data} {_share(each)}" for each in data.published_accuracy if each.reference]
         beside = "; ".join(others) or NOT_MEASURED
         sentences.append(f"Beside it, the same models on texts that no private record has steered: {beside}.")
+    labels = sum(bool(name) for name in data.label_names)
+    if labels > 1 and (data.score or ours):
+        sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
     sentences += data.remarks
     if not data.set_aside:
         sentences.append(

@@ -47,6 +47,7 @@ def render_html(data: ReportData) -> str:
         weight_chart=shares_chart(
             "Weight of each generator by round", "round", data.generators, data.weights, _noise(data), first=1
         ),
+        weights_moved=any(tuple(row) != tuple(data.weights[0]) for row in data.weights),
         weights_are_equal=bool(data.weights) and are_equal(data.weights[-1], data.weight_errors),
         epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
         if data.privacy.is_private

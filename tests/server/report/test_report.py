@@ -537,3 +537,16 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
     assert steps_of("receiver") == titles
     for title in titles:
         assert title in render_html(run())
+
+
+def test_a_score_stands_beside_what_guessing_would_give():
+    shown = render_html(run(labels=("a", "b", "c", "d", "e", "f")))
+    assert "Guessing among the 6 labels would be right in 17 % of cases." in shown
+    assert "Guessing among" not in render_html(run(labels=()))
+
+
+def test_no_sentence_says_that_records_moved_shares_that_stayed_equal():
+    still, moved = ((0.5, 0.5), (0.5, 0.5)), ((0.5, 0.5), (0.7, 0.3))
+    assert "records moved it" not in render_html(run(generators=("good", "off"), weights=still))
+    assert "It stayed as it began." in render_html(run(generators=("good", "off"), weights=still))
+    assert "records moved it" in render_html(run(generators=("good", "off"), weights=moved))
