@@ -170,8 +170,6 @@ def duplicate_key(text: str) -> str:
 def readable(text: str) -> str:
     """Returns the text without characters that nobody sees, with plain spaces and line breaks."""
     text = _INVISIBLE.sub("", text.translate(_LINE_BREAKS).replace("\r\n", "\n").replace("\r", "\n"))
-    if "<text" not in text and "&lt;text" in text:
-        text = html.unescape(text)
     text = re.sub(r"[^\S\n]+", " ", text)
     return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", text)).strip()
 

@@ -145,6 +145,16 @@ def test_cleaning_twice_is_cleaning_once(raw: str) -> None:
     assert once == "" or not is_empty(once)
 
 
+def test_thinking_that_has_not_ended_leaves_no_draft_before_it():
+    assert clean("54M with a cough, bed 7.\n<think>Is that what they").text == ""
+    assert clean("<text>54M with a cough, bed 7.</text>\n<think>Is that what they").text == ""
+
+
+def test_one_word_between_tags_is_a_text_where_nothing_else_is_said():
+    assert clean("<text>Splendid!</text>").text == "Splendid!"
+    assert clean("It stands between <text>and</text>: My card.").tagged == []
+
+
 def test_last_of_several_tagged_texts_is_the_text() -> None:
     answer = "<text>The card was lost.</text> Better: <text>The card was declined.</text>"
     assert clean(answer).text == "The card was declined."

@@ -114,6 +114,7 @@ def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
     [
         TEXT,
         f"<text>{TEXT}</text>",
+        f"&lt;text&gt;{TEXT}&lt;/text&gt;",
         f"<text>\n{TEXT}\n</text>\n\nI hope this helps! Let me know if you need another one.",
         f"Sure, here you go: <text>{TEXT}</text>",
         f"I write it between <text> and </text>, as you asked: <text>{TEXT}</text>",
