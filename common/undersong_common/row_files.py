@@ -15,6 +15,7 @@ import re
 import sys
 import zipfile
 import zlib
+from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,22 +164,53 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
     if not path.is_dir():
         yield from _file_rows(path, form, columns, dotted)
         return
-    keys = _Keys(columns)
-    for part in folder_parts(path):
-        yield from _part_rows(path, part, form, columns, dotted, keys)
+    keys, parts = _Keys(columns), folder_parts(path)
+    shown = _shown_folders(path, parts)
+    for part in parts:
+        yield from _part_rows(shown[part.parent], part, form, columns, dotted, keys)
     keys.check(path)
 
 
-def _part_rows(
-    folder: Path, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
-) -> Iterator[Row]:
-    """The rows of a part, with the values that its folders' names state (``label=A/part-0.parquet``).
+@dataclass(frozen=True)
+class _PartFolder:
+    """A folder with parts of a table.
 
-    No message shows such a value, because it may be a patient's id.
+    Attributes:
+        shown: its path for messages, which show no value of a name, because it may be a patient's id.
+        stated: the values that its name and those above state, by column (``label=A``).
     """
-    folders = [name.partition("=") for name in part.relative_to(folder).parts[:-1]]
-    stated = {name: None if value == _HIVE_NULL else unquote(value) for name, equals, value in folders if equals}
-    shown = folder.joinpath(*(f"{name}=..." if equals else name for name, equals, _ in folders), part.name)
+
+    shown: Path
+    stated: Mapping[str, str | None]
+
+
+def _shown_folders(folder: Path, parts: Sequence[Path]) -> dict[Path, _PartFolder]:
+    """The folders of parts. In place of its value a folder has its number among its neighbours, sorted by name."""
+    below = {above for part in parts for above in part.parents if above.is_relative_to(folder)} - {folder}
+    neighbours: dict[tuple[Path, str], list[Path]] = defaultdict(list)
+    for path in sorted(below):
+        name, equals, _ = path.name.partition("=")
+        if equals:
+            neighbours[path.parent, name].append(path)
+    numbers = {
+        path: f"{name}=(folder {number} of {len(paths)})"
+        for (_, name), paths in neighbours.items()
+        for number, path in enumerate(paths, start=1)
+    }
+    folders = {folder: _PartFolder(folder, {})}
+    for path in sorted(below):
+        above = folders[path.parent]
+        name, equals, value = path.name.partition("=")
+        stated = {name: None if value == _HIVE_NULL else unquote(value)} if equals else {}
+        folders[path] = _PartFolder(above.shown / numbers.get(path, path.name), {**above.stated, **stated})
+    return folders
+
+
+def _part_rows(
+    folder: _PartFolder, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
+) -> Iterator[Row]:
+    """The rows of a part, with the values that its folders' names state."""
+    stated, shown = folder.stated, folder.shown / part.name
     is_json = plain_suffix(part) in _JSON_SUFFIXES
     absent = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
     try:
@@ -636,7 +668,9 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
         raise _no_workbook(path) from None
     if len(filled) > 1:
         raise ConfigurationError(
-            f"{path}: has {len(filled)} sheets", "choose the one that counts: --sheet NAME", code="several-sheets"
+            f"{path}: has {len(filled)} filled sheets: {_sheet_words(names, [each.name for each in filled])}",
+            "choose the one that counts: --sheet NAME",
+            code="several-sheets",
         )
     if not names:
         raise ConfigurationError(f"{path}: has no sheet", "save the table as a sheet of its own", code="no-sheet")
@@ -650,6 +684,14 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
             check_names(header, columns, str(path))
             continue
         yield Row(f"{path}: row {number}", {name: value for name, value in zip(header, values, strict=False) if name})
+
+
+def _sheet_words(names: Sequence[str], filled: Sequence[str]) -> str:
+    """The filled sheets by their tabs; the name of one may be a patient's, and only a usual name is shown."""
+    return ", ".join(
+        f"sheet {names.index(name) + 1}" + (f" {name!r}" if _USUAL_NAME.fullmatch(name.casefold().strip()) else "")
+        for name in filled
+    )
 
 
 def _cell(value: Any) -> Any:

@@ -154,8 +154,9 @@ def test_a_workbook_reads_as_a_csv_file_does(tmp_path):
     table = read_table(path, "text", "label", "patient")
     assert list(zip(table.texts, table.labels, table.users, strict=True)) == ROWS
     two = workbook(tmp_path / "two.xlsx", [header], [header])
-    with raises(ConfigurationError, "several-sheets"):
+    with raises(ConfigurationError, "several-sheets") as caught:
         read_table(two, "text")
+    assert f"{two}: has 2 filled sheets: sheet 1" in str(caught.value)
     (tmp_path / "bad.xlsx").write_text(SECRET)
     with raises(ConfigurationError, "no-workbook") as caught:
         read_table(tmp_path / "bad.xlsx", "text")

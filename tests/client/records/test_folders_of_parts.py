@@ -100,8 +100,18 @@ def test_values_in_names_of_folders_are_columns_and_are_not_shown(folder, suffix
     reading = sources.read(Declared(str(folder), **FIELDS), dry=True)
     assert sorted(zip(reading.table.users, reading.table.labels, strict=True)) == [("0815", "A b"), ("4711", "A b")]
     (skipped,) = reading.skipped
-    assert "kind=.../patient=.../part-0" in skipped.where
+    assert skipped.where.startswith(f"{folder}/kind=(folder 2 of 2)/patient=(folder 1 of 1)/part-0.{suffix}")
     with raises(ConfigurationError, "no-column") as caught:
         sources.read(replace(Declared(str(folder), **FIELDS), text_field="letter"), dry=True)
+    assert "kind=(folder 1 of 2)/patient=(folder 1 of 2)" in str(caught.value) or suffix == "json"
     assert "4711" not in str(caught.value)
     assert "0815" not in str(caught.value)
+
+
+def test_rows_of_two_folders_have_two_places(folder):
+    for name in ("jahr=2019", "jahr=2020", "jahr=2021"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "part-0.csv").write_text('text\n" "\nnote\n')
+    reading = sources.read(Declared(str(folder)), dry=True)
+    places = [row.where.removeprefix(f"{folder}/") for row in reading.skipped]
+    assert places == [f"jahr=(folder {number} of 3)/part-0.csv: row 1" for number in (1, 2, 3)]
