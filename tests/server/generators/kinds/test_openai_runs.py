@@ -21,6 +21,7 @@ from undersong_server.generators.kinds.openai.attempt import Connection
 from undersong_server.generators.kinds.openai.batches import LOOKS
 from undersong_server.generators.kinds.openai.states import BILLED_STATUSES, Exchange
 from undersong_server.generators.orders import Order
+from undersong_server.generators.reading import REFUSED
 from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
@@ -163,7 +164,7 @@ class ScriptedBatches(Scripted):
         return Exchange(status, headers, body)
 
 
-def write(journal: Journal, sums: list[tuple[str, int]], way: str, cap: int) -> None:
+def write(journal: Journal, sums: list[tuple[int, int]], way: str, cap: int) -> None:
     """One process: two steps, each followed by what stands for a private sum over its texts."""
     table: dict[str, Any] = {
         "name": "far",
@@ -186,10 +187,12 @@ def write(journal: Journal, sums: list[tuple[str, int]], way: str, cap: int) -> 
     prompts = Prompts(TaskWords(description="a note", labels=("x", "y")))
     author = Author({"far": far}, prompts, journal, Silent(), seed=1)
     for number in range(2):
-        step = f"round {number}"
-        written = author.write(step, number, [Order("far", "zero_shot", "xy"[place % 2]) for place in range(ORDERS)])
+        before = author.usage["far"].faults[REFUSED]
+        orders = [Order("far", "zero_shot", "xy"[place % 2]) for place in range(ORDERS)]
+        written = author.write(f"round {number}", number, orders)
         author.close_orders()
-        sums.append((step, sum(sample is not None for sample in written)))
+        refused = author.usage["far"].faults[REFUSED] - before  # what is refused for its content is done
+        sums.append((sum(sample is not None for sample in written), refused))
     author.check_finished()
 
 
@@ -202,7 +205,7 @@ def check_run(monkeypatch: pytest.MonkeyPatch, endpoint: Scripted, way: str) -> 
     monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.0)
     monkeypatch.setattr(Connection, "exchange", exchange)
     journal = Journal(Path(":memory:"))
-    sums: list[tuple[str, int]] = []
+    sums: list[tuple[int, int]] = []
     caps, codes, billed = [CAPS[way], ENDLESS], list[int](), list[tuple[int, int]]()
     for _ in range(len(endpoint.script) + 6):
         try:
@@ -219,7 +222,7 @@ def check_run(monkeypatch: pytest.MonkeyPatch, endpoint: Scripted, way: str) -> 
         raise AssertionError("the same command never ends")
     assert set(codes) <= {7}
     assert all(spent <= cap for spent, cap in [*billed, (endpoint.billed, caps[0])])
-    assert all(2 * came >= ORDERS for _, came in sums)
+    assert all(came and 2 * came >= ORDERS - refused for came, refused in sums)
     if endpoint.spoilt_looks < LOOKS:  # else a batch, or a file of it, may have seemed gone
         assert len(endpoint.paid) == len(set(endpoint.paid))
 
