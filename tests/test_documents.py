@@ -54,8 +54,8 @@ CASES = [
     (
         COMMAND,
         "README.md",
-        "`undersong-party policy trust NAME`, or\n`undersong-party\npolicy thrust`",
-        "command thrust",
+        "`undersong-party policy duty NAME`, or\n`undersong-party\npolicy dutty`",
+        "command dutty",
     ),
     (COMMAND, "README.md", "`import undersong as us`, and undersong simulates in prose", None),
     (COMMAND, "start.sh", "undersong coordinator init \\\n    --address HOST --metrics HOST\n", None),

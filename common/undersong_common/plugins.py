@@ -1,4 +1,4 @@
-"""Plug-ins: other packages' entry points, found by name without an import and hashed before they are trusted.
+"""Plug-ins: other packages' entry points, found by name without an import and hashed before they are imported.
 
 A package declares, for example in its pyproject.toml, ``[project.entry-points."undersong.statistics"]`` with
 ``NAME = "package.module:Class"``. The programs ask here when they meet a name that is not Undersong's own; the
@@ -202,7 +202,7 @@ def load(plugin: Plugin, source: str = "") -> Any:
     if source and (here := _hash(plugin, files)) != source:
         raise ConfigurationError(
             f"{plugin.name} of {plugin.words} has the source {here}, and {source} is asked for",
-            "install the release that was trusted, or read the new one and trust it",
+            "install the release with that hash, or state the hash of the one that is here",
         )
     _keep_to(plugin, files, strictly=bool(source))
     try:

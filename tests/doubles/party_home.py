@@ -7,6 +7,8 @@ from tests.doubles.authority import Authority
 from tests.doubles.parties import DIMENSION, EMBEDDER, embed
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
+from undersong_client.consent import policy_file
+from undersong_client.home import PartyHome
 from undersong_common.embedding import Embedder, TextLengths
 
 
@@ -79,3 +81,11 @@ def joined(
     notes = notes or write_notes(folder / f"{name}.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     return home
+
+
+def sign_former_trust(home: Path, *names: str) -> bytes:
+    """Signs the policy with trust in statistics of other packages, as release 0.3 did; returns the file's bytes."""
+    party_home = PartyHome(home)
+    trust = {policy_file.FORMER_TRUST: [f"{name}={'a' * 64}" for name in names]}
+    policy_file.write_fields(party_home, policy_file.read_fields(party_home) | trust)
+    return party_home.policy.read_bytes()

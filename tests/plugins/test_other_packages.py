@@ -1,4 +1,4 @@
-"""A package of others: found by its entry points, run in a simulation, refused by a party that does not trust it."""
+"""A package of others: found by its entry points, run in a simulation, its statistic refused by a hospital."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import importlib
 import importlib.util
 import json
+import math
 import py_compile
-import sys
 import zipfile
 
 import numpy as np
@@ -20,24 +20,22 @@ from tests.doubles.delivery import delivered
 from tests.doubles.example_records import ExampleRecords
 from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables, propose
-from tests.doubles.party_home import HashedEmbedder, command, write_notes
+from tests.doubles.party_home import HashedEmbedder, command
 from tests.doubles.tasks import LABELS, make_task
-from tests.noninterference import public_examples
-from undersong_client.answering.computation import HospitalComputation, VectorRequest
-from undersong_client.answering.grid_vectors import rows_one_by_one
-from undersong_client.consent import plugins as party_plugins
+from tests.noninterference import coordinator, public_examples
+from tests.noninterference.questions import Asked
 from undersong_client.consent import preview
 from undersong_client.consent.policy import HospitalPolicy, review
-from undersong_client.home import PartyHome
-from undersong_client.records.private import PrivateRecords
 from undersong_common import embedders, plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal
 from undersong_common.table import Table
 from undersong_protocol import statistics
+from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.agreement.plan import Plan, Privacy
-from undersong_protocol.statistics import PublicFacts, PublicInputs
+from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics import PublicFacts
+from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server import methods
 from undersong_server.operations.tasks import task_faults
 from undersong_server.release.verify import verify
@@ -178,41 +176,45 @@ def test_an_own_statistic_s_plan_has_no_source(tmp_path):
     assert all("source" not in each for each in plan.to_json()["sums"])
 
 
-@pytest.mark.parametrize(
-    ("trusted", "words"),
-    [
-        ((), f"does not trust the statistic '{NAME}'"),
-        ((f"{NAME}={'0' * 64}",), f"trusts the statistic '{NAME}' with the source {'0' * 64}"),
-    ],
-)
-def test_party_that_distrusts_a_source_refuses_and_imports_nothing(package, tmp_path, trusted, words):
+def test_a_hospital_refuses_another_package_s_statistic_by_name(package, tmp_path):
     plan = planned(tmp_path / "task")
     started_anew()
-    allowed = hospital(trusted_statistics=trusted)
-    party_plugins.load_trusted(allowed)
-    refused = answered(tmp_path, plan, allowed.bounds).refusal
-    assert words in refused.problem
-    assert plan.sums[0].source in refused.problem
+    refusal = answered(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal
+    assert f"the statistic '{NAME}' is another package's" in refusal.problem
+    assert plan.sums[0].source in refusal.problem
+    assert "a release of Undersong with that statistic" in refusal.remedy
     assert not foreign_package.is_imported()
 
 
-def test_a_party_whose_installed_source_is_another_refuses(package, tmp_path):
+def test_a_hospital_refuses_it_where_its_program_knows_it_too(package, tmp_path):
     plan = planned(tmp_path / "task")
+    assert statistics.source(NAME)
+    assert "is another package's" in answered(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal.problem
+
+
+def test_a_simulated_party_signs_it(package, tmp_path):
+    simulated = Policy(largest_epsilon=math.inf)
+    assert answered(tmp_path, planned(tmp_path / "task"), simulated).WhichOneof("body") == "signature"
+
+
+def test_a_run_that_an_earlier_release_signed_opens_no_sum_of_it(package, tmp_path):
+    planned(tmp_path / "task")
+    requests = [SumRequest("sentences", statistics.known(NAME)(most=3))]
+    plan = plan_sums(requests, Privacy(4.0, 1e-4), Quorum(1, 1, 0, 0))
+    party = make_party(tmp_path, coordinator.NAME, make_tables(1, 5, LABELS)["p0"])
+    course = coordinator.Course(make_manifest(plan, {party.name: party}, LABELS), "sentences", 0, Asked([], []))
+
+    def reply(request: bytes) -> wire.Reply:
+        return wire.Reply.FromString(party.handle(request))
+
+    signature = reply(coordinator.proposal(course.manifest)).signature.signature
+    assert reply(coordinator.agreement(course.manifest, signature)).WhichOneof("body") == "agreed"
     started_anew()
-    (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
-    allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
-    party_plugins.load_trusted(allowed)
-    assert "here that name is no other package's" in answered(tmp_path, plan, allowed.bounds).refusal.problem
+    refusal = reply(course.opening()).refusal
+    assert "here that name is no other package's" in refusal.problem
+    assert "a release of Undersong with that statistic" in refusal.remedy
+    assert not party._ledger.charges()
     assert not foreign_package.is_imported()
-
-
-def test_a_party_that_trusts_it_signs(package, tmp_path):
-    plan = planned(tmp_path / "task")
-    started_anew()
-    allowed = hospital(trusted_statistics=(f"{NAME}={plan.sums[0].source}",))
-    party_plugins.load_trusted(allowed)
-    assert statistics.source(NAME) == plan.sums[0].source
-    assert answered(tmp_path, plan, allowed.bounds).WhichOneof("body") == "signature"
 
 
 @pytest.mark.parametrize("source", [7, ["a"], {"b": 1}, "x" * 64, "0" * 65])
@@ -274,61 +276,6 @@ def test_an_unloaded_statistic_s_own_words_are_not_shown(package, tmp_path):
     assert words not in release["meaning"]
 
 
-def test_people_see_trust_and_distrust_it(package, tmp_path):
-    home = tmp_path / "alpha"
-    command("init", "alpha", "--home", home)
-    (found,) = json.loads(command("policy", "plugins", "--home", home, "--json"))["statistics"]
-    assert (found["name"], found["trusted"]) == (NAME, "")
-    assert "no installed package" in command("policy", "trust", "unknown", found["source"], "--home", home, code=2)
-    assert "not " + "0" * 64 in command("policy", "trust", NAME, "0" * 64, "--home", home, code=2)
-    assert not foreign_package.is_imported()
-    said = json.loads(command("policy", "trust", NAME, found["source"], "--home", home, "--json"))
-    assert said["trusted_statistics"] == [f"{NAME}={found['source']}"]
-    assert "trusted" in command("policy", "plugins", "--home", home)
-    (package / "sentences" / "statistic.py").write_text("")
-    assert "NOT WHAT WAS TRUSTED" in command("policy", "plugins", "--home", home)
-    assert json.loads(command("policy", "distrust", NAME, "--home", home, "--json"))["trusted_statistics"] == []
-    assert "is not trusted" in command("policy", "distrust", NAME, "--home", home, code=2)
-
-
-def test_a_process_that_computes_loads_what_is_trusted_and_nothing_else(package, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    planned_sum = planned(tmp_path / "task").sums[0]
-    home = tmp_path / "alpha"
-    command("init", "alpha", "--home", home)
-    command("data", "add", write_notes(tmp_path / "notes.jsonl", records=6), "--home", home)
-    privacy = Privacy(4.0, 1e-5)
-    request = VectorRequest("a run", ("good", "bad"), planned_sum, privacy, PublicInputs(), bytes(32))
-
-    def computed() -> list[int]:
-        started_anew()
-        return HospitalComputation(PartyHome(home), HashedEmbedder()).vector(request).vector.values.tolist()
-
-    assert computed() == [0, 0, 0]  # zeros: to the coordinator, as if there were no record
-    assert not foreign_package.is_imported()
-    command("policy", "trust", NAME, planned_sum.source, "--home", home)
-    assert computed() == [6 * planned_sum.scale, 0, 0]
-    said = command("check", "--offline", "--home", home, code=None)
-    assert f"statistic {NAME}" in said
-    (package / "sentences" / "statistic.py").write_text("raise SystemExit('imported')")
-    assert computed() == [0, 0, 0]
-    assert "NOT WHAT WAS TRUSTED" in command("check", "--offline", "--home", home, code=None)
-
-
-def test_a_record_at_which_it_fails_moves_no_other_record_s_row(package, tmp_path):
-    program = package / "sentences" / "statistic.py"
-    head = "def sentences(text: str) -> int:\n"
-    assert head in program.read_text()
-    program.write_text(program.read_text().replace(head, f"{head}    assert 'boom' not in text\n"))
-    statistic = plugins.load(plugins.find("statistics", NAME))(most=3)
-    table = Table(("One.", "boom!", "Two. Two."), None, None)
-    records = PrivateRecords(table, (), Privacy(4.0, 1e-5), key=bytes(32), embed=HashedEmbedder().encode)
-    with pytest.raises(AssertionError):
-        statistic.rows(records, PublicInputs(), {})
-    rows = rows_one_by_one(statistic, records, PublicInputs(), {})
-    assert rows.take(np.arange(3)).toarray().tolist() == [[1, 0, 0], [0, 0, 0], [0, 1, 0]]
-
-
 def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):
     (package / "undersong_sentences-1.0.dist-info" / "entry_points.txt").write_text(
         "[undersong.methods]\nsentences = sentences.method:METHOD\n"
@@ -357,22 +304,8 @@ def test_a_package_that_cannot_be_loaded_is_named(package):
 def test_a_package_that_ends_its_program_at_the_import_is_named(package):
     (package / "sentences" / "__init__.py").write_text("raise SystemExit")
     plugin = plugins.find("statistics", NAME)
-    party_plugins.load_trusted(HospitalPolicy(trusted_statistics=(f"{NAME}={plugins.source_hash(plugin)}",)))
-    assert not statistics.source(NAME)
     with pytest.raises(ConfigurationError, match="cannot be loaded: SystemExit"):
         plugins.load(plugin)
-
-
-def test_an_entry_point_into_this_program_is_shown_as_a_fault(package, monkeypatch):
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
-    declared = plugins.Plugin("statistics", NAME, "__main__:X", "sentences", "0.1")
-    monkeypatch.setattr(plugins, "installed", lambda kind: (declared,))
-    (shown,) = party_plugins.installed(HospitalPolicy())
-    assert "'__main__' is not installed" in shown.state
-
-
-def test_a_command_to_type_holds_a_name_as_one_word():
-    assert party_plugins.Installed("votes; reboot", "p", "", "").typed == "'votes; reboot'"
 
 
 def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypatch):

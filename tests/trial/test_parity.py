@@ -84,8 +84,6 @@ PAGE = {
     "POST /policy": "policy set --question --unit --minimum-parties --approval --declared-units"
     " --require-party --require-nobody --require-post-quantum --share-budget --hide-budget --share-policy",
     "POST /policy/duty": "policy duty",
-    "POST /policy/trust": "policy trust",
-    "POST /policy/distrust": "policy distrust",
     "GET /check": "check --offline",
     "GET /coordinator": "check",
     "POST /coordinator/package": "enroll --fingerprint --request-out",

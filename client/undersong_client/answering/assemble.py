@@ -10,7 +10,7 @@ from undersong_client import keys
 from undersong_client.answering.computation import Computation, HospitalComputation, Lazy
 from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.answering.party import Party
-from undersong_client.consent import plugins, policy
+from undersong_client.consent import policy
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot
@@ -85,7 +85,6 @@ def assemble(
         ledger, ledger_checkpoints = open_ledger()
         model = embedder or embedder_of(home)
         computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
-    plugins.load_trusted(allowed)
     party = Party(
         settings.party,
         identity=keys.identity(home),

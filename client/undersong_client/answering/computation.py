@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from undersong_client import keys
-from undersong_client.answering.grid_vectors import Contribution, grid_vector, rows_one_by_one
-from undersong_client.consent import plugins, policy
+from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.home import PartyHome, make_folder
 from undersong_client.records import cautions, snapshot
 from undersong_client.records.private import DataSet, PrivateRecords
@@ -249,10 +248,7 @@ class HospitalComputation(RecordComputation):
 
     def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
         try:
-            if not request.planned.source:
-                return super().vector(request, start_s=start_s)
-            plugins.load_trusted(policy.read(self._home))  # This process may not have loaded the package yet.
-            return self._others_vector(request, start_s)
+            return super().vector(request, start_s=start_s)
         except Exception as error:  # noqa: BLE001 - its words may hold private data
             log.error(
                 "%s could not be computed (%s), this party answers with zeros: please report it",
@@ -260,32 +256,6 @@ class HospitalComputation(RecordComputation):
                 place_of(error),
             )
             return zeros(request)
-
-    def _others_vector(self, request: VectorRequest, start_s: float) -> Computed:
-        """Computes the vector of another package's statistic. If it fails, computes the row of each record separately.
-
-        Zeros for all records would let the one record at which it fails change the whole vector.
-        """
-        try:
-            return super().vector(request, start_s=start_s)
-        except Exception as error:
-            statistic = request.planned.build()
-            if statistic.whole:
-                raise
-            log.error("%s fails (%s): record by record", printable(request.planned.name), type(error).__name__)
-            records, run_cautions = self.records(request.labels, request.privacy)
-            return Computed(
-                grid_vector(
-                    request.planned,
-                    records,
-                    request.public,
-                    request.privacy,
-                    coins=request.coins,
-                    memory={},
-                    rows=rows_one_by_one,
-                ),
-                run_cautions,
-            )
 
     def warm(self) -> None:
         try:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
-import scipy.sparse as sp
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from undersong_client.records.private import PrivateRecords
@@ -51,7 +50,7 @@ def grid_vector(
         public: the checked public inputs.
         coins: secret 32-byte seed of the Poisson subsample of units, fresh for every attempt; unused at rate 1.
         memory: cache of the statistic between sums over growing inputs, such as embeddings compared so far.
-        rows: computes the rows; None asks the statistic for all at once, :func:`rows_one_by_one` for each alone.
+        rows: computes the rows in an audit; None asks the statistic.
     """
     statistic = planned.build()
     record_rows = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
@@ -66,42 +65,6 @@ def grid_vector(
         max_records=privacy.max_records,
         law=planned.law,
     )
-
-
-def rows_one_by_one(statistic: Statistic, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-    """Computes each record's row separately; a record at which the statistic raises any error gets a zero row."""
-    nothing = sp.csr_array((1, statistic.dimension))
-
-    def row(place: int) -> "sp.csr_array[Any]":
-        record: Any = _One(records, place)
-        try:
-            matrix = sp.csr_array(statistic.rows(record, public, {}).take(np.zeros(1, dtype=np.int64)))
-        except Exception:  # noqa: BLE001 - of another package; the caller has logged that it fails
-            return nothing
-        return matrix if matrix.shape == nothing.shape else nothing
-
-    return Rows(lambda places: sp.csr_array(sp.vstack([row(place) for place in places], format="csr")), records.units)
-
-
-class _One:
-    """One record of several, as ``RecordView`` shows it. Private."""
-
-    def __init__(self, records: RecordView, place: int) -> None:
-        self._records = records
-        self._only = slice(place, place + 1)
-        self.units = np.zeros(1, dtype=np.int64)
-
-    def __repr__(self) -> str:
-        return "_One()"
-
-    def __len__(self) -> int:
-        return 1
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._records, name)
-        if name == "columns":
-            return {attribute: column[self._only] for attribute, column in value.items()}
-        return value if name == "local_model" else value[self._only]
 
 
 def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Bools:

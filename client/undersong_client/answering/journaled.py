@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.party import Deferral, DeferredVector, DroppedRequest, PendingReply, Slot, UnheardStream
-from undersong_client.consent import plugins, policy, trust
+from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Proposals, manifest_hash
 from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
@@ -201,9 +201,7 @@ class JournaledParty:
         if file_states != self._policy_read:
             self._policy_read = []
             fingerprint = trust.trusted(self._home).fingerprint
-            allowed = policy.read(self._home)
-            plugins.load_trusted(allowed)
-            self._assembled.party.allow(allowed.bounds, fingerprint)
+            self._assembled.party.allow(policy.read(self._home).bounds, fingerprint)
             self._policy_read = file_states
 
 

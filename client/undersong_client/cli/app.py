@@ -203,6 +203,7 @@ def _status_lines(found: "DaemonStatus") -> Iterator[str]:
         (facts.get("problem"), f"last problem: {printable(str(facts.get('problem')))}"),
         (facts.get("remedy"), f"remedy: {printable(str(facts.get('remedy')))}"),
         (facts.get("answered"), f"last answered {answered}"),
+        (found.former_trust, found.former_trust),
         *(
             (True, f"refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
             for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]

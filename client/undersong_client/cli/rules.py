@@ -12,7 +12,6 @@ from undersong_client.cli.options import (
     HomeFolder,
     confirm_cautions,
     home_of,
-    print_json,
     print_result,
     warn,
 )
@@ -194,41 +193,6 @@ def set_policy(
 def show_policy(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The policy, its signature checked."""
     _print_policy(operations.rules.show(home_of(home)), as_json)
-
-
-StatisticName = Annotated[str, typer.Argument(metavar="NAME", help="As `policy plugins` shows it.")]
-
-
-@policy_app.command("plugins")
-def show_plugins(home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """Statistics of other packages that are installed here: their source hashes, and which are trusted."""
-    from undersong_common.rows import show_rows
-
-    found = operations.rules.installed(home_of(home))
-    if as_json:
-        print_json({"statistics": [each.to_json() for each in found]})
-        return
-    rows = [(each.name, each.package, each.source, each.state) for each in found]
-    show_rows(("statistic", "package", "source (SHA-256)", "state"), rows, "no other package declares a statistic here")
-
-
-@policy_app.command("trust")
-def trust(
-    name: StatisticName,
-    source: Annotated[str, typer.Argument(metavar="SHA256", help="The hash of the source that you have read.")],
-    home: HomeFolder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Lets another package's program compute sums from the records, while its source has this hash."""
-    folder = home_of(home)
-    _print_policy(operations.rules.trust(folder, name, source.lower(), person=_person(folder)), as_json)
-
-
-@policy_app.command("distrust")
-def distrust(name: StatisticName, home: HomeFolder = None, as_json: AsJson = False) -> None:
-    """Refuses every further run that asks for this statistic of another package."""
-    folder = home_of(home)
-    _print_policy(operations.rules.distrust(folder, name, person=_person(folder)), as_json)
 
 
 @policy_app.command("duty")

@@ -1,25 +1,18 @@
-"""``policy.json``, the hospital's policy, signed by its identity key; whatever the policy does not name is refused."""
+"""The hospital's policy, whose file its identity key signs; whatever the policy does not name is refused."""
 
 import math
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
-from cryptography.exceptions import InvalidSignature
-
-from undersong_client import keys
-from undersong_client.home import PartyHome, WrittenByAnotherVersion, read_json, write_json
-from undersong_common.canonical import canonical_json, tagged_hash
+from undersong_client.consent import policy_file
+from undersong_client.home import PartyHome, WrittenByAnotherVersion
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.printable import shell_path
 from undersong_protocol.agreement import bounds, enrolment
 from undersong_protocol.agreement.bounds import MinimumColluders, Policy, RequirePostQuantum
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg.parameters import defaults
 
-TAG = "undersong policy"
 Approval = Literal["each", "standing"]
-TRUSTED = re.compile(r"[^=\s]+=[0-9a-f]{64}")
 UNITS = ("sample", "user", "party")
 MOST_DEFAULTS = 10  # parties; from four on, a plan assumes the same number of colluding ones
 
@@ -45,8 +38,6 @@ class HospitalPolicy:
         require_post_quantum: "always" refuses runs without post-quantum masks, "never" accepts them.
         minimum_colluders: runs that assume fewer colluding parties are refused; "default": fewer than a plan assumes by
             default for its number of parties.
-        trusted_statistics: ``NAME=SHA256`` of other packages' statistics: only these are ever imported here, and only
-            while their installed source has that hash.
     """
 
     coordinators: tuple[str, ...] = ()
@@ -63,12 +54,10 @@ class HospitalPolicy:
     required_parties: tuple[str, ...] = ()
     require_post_quantum: RequirePostQuantum = "always"
     minimum_colluders: MinimumColluders = "default"
-    trusted_statistics: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
         least, post_quantum = self.minimum_colluders, get_args(RequirePostQuantum)
-        untrusted = [entry for entry in self.trusted_statistics if not TRUSTED.fullmatch(entry)]
         unknown = sorted(set(self.units) - set(UNITS))
         faults: tuple[tuple[object, str, str], ...] = (
             (
@@ -92,11 +81,6 @@ class HospitalPolicy:
                 type(self.declared_units) is not int or self.declared_units < 0,
                 "the declared number of units is not a whole number of at least 0",
                 remedy,
-            ),
-            (
-                untrusted,
-                f"the trusted statistic {', '.join(untrusted)!r} is no NAME=SHA256",
-                "undersong-party policy plugins shows them",
             ),
             (
                 least != "default" and (type(least) is not int or least < 0),
@@ -129,11 +113,6 @@ class HospitalPolicy:
         return self.total_epsilon > 0
 
     @property
-    def trusted(self) -> dict[str, str]:
-        """Source hash (SHA-256, hex) of each trusted statistic of another package, by name."""
-        return {name: source for name, _, source in (entry.rpartition("=") for entry in self.trusted_statistics)}
-
-    @property
     def bounds(self) -> Policy:
         """Returns the bounds that are checked for every manifest."""
         return Policy(
@@ -146,7 +125,6 @@ class HospitalPolicy:
             required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
             require_post_quantum=self.require_post_quantum,
             minimum_colluders=self.minimum_colluders,
-            trusted=tuple(self.trusted.items()),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -159,9 +137,7 @@ class HospitalPolicy:
 
 def write(home: PartyHome, policy: HospitalPolicy) -> None:
     """Signs the policy and replaces its file."""
-    body = policy.to_json()
-    signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(body)))
-    write_json(home.policy, {"policy": body, "signature": signature.hex()})
+    policy_file.write_fields(home, policy.to_json())
 
 
 def read(home: PartyHome) -> HospitalPolicy:
@@ -171,24 +147,11 @@ def read(home: PartyHome) -> HospitalPolicy:
         PrivacyRefusal: the file was changed by hand, or signed by another key.
         ConfigurationError: the file is missing or damaged, or a value is out of range.
     """
-    value = read_json(home.policy)
-    body = value.get("policy")
+    signed = policy_file.read_fields(home)
     try:
-        signature = bytes.fromhex(value["signature"])
-        keys.identity(home).public_key().verify(signature, tagged_hash(TAG, canonical_json(body)))
-    except (KeyError, TypeError, ValueError, InvalidSignature):
-        raise PrivacyRefusal(
-            f"{home.policy}: is not signed by this party's key",
-            "put back the file of the last backup; without one, go on in a new folder: `undersong-party enroll PACKAGE"
-            f" --home NEW`, then `undersong-party data add FILE --restore-ledger {shell_path(home.ledger)} --home NEW`."
-            " Only `undersong-party policy set` and `budget set` may change it",
-            code="policy-not-signed",
-        ) from None
-    try:
-        fields: dict[str, Any] = {
-            key: tuple(item) if isinstance(item, list) else item for key, item in dict(body or {}).items()
-        }
+        fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in signed.items()}
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        fields.pop(policy_file.FORMER_TRUST, None)
         if "minimum_threshold" in fields:  # 0.3.0 had two numbers; people were told the larger one
             fields["minimum_parties"] = max(fields["minimum_parties"], fields.pop("minimum_threshold"))
         return HospitalPolicy(**fields)
@@ -199,7 +162,7 @@ def read(home: PartyHome) -> HospitalPolicy:
 
 
 # The rules that take names of what is allowed, and those that are stricter the larger or the smaller they are.
-_ALLOWED = ("coordinators", "statistics", "units", "trusted_statistics")
+_ALLOWED = ("coordinators", "statistics", "units")
 _STRICTER_IF_LARGER = ("minimum_parties", "declared_units")
 _STRICTER_IF_SMALLER = ("run_epsilon", "total_epsilon", "total_delta")
 

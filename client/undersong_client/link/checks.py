@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import grpc
 
 from undersong_client import keys
-from undersong_client.consent import plugins, policy, trust
+from undersong_client.consent import policy, trust
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
 from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions, snapshot
@@ -73,7 +73,6 @@ def check(
     yield _run_check("files", lambda: _check_files(home))
     yield _run_check("keys", lambda: _check_keys(home))
     yield _run_check("policy", lambda: _check_policy(home))
-    yield from _until_error(_check_plugins(home))
     yield _run_check("budget", lambda: _check_budget(home))
     yield _run_check("data", lambda: _check_data(home, checkpoints, current_s))
     yield from _until_error(_check_data_file(home))
@@ -123,7 +122,7 @@ def _check_policy(home: PartyHome) -> str:
     allowed = policy.read(home)
     if not allowed.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
-    if not (allowed.statistics or allowed.trusted_statistics):
+    if not allowed.statistics:
         raise ConfigurationError(
             "the policy allows no kind of question: every run is refused", "undersong-party policy set --question KIND"
         )
@@ -132,20 +131,6 @@ def _check_policy(home: PartyHome) -> str:
         f" {'are ' if allowed.minimum_parties > 1 else ''}{together(allowed.minimum_parties - 1)}; approval:"
         f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
     )
-
-
-def _check_plugins(home: PartyHome) -> Iterator[Finding]:
-    """Each trusted statistic of another package; none of them is imported."""
-    for statistic in plugins.installed(policy.read(home)):
-        if statistic.holds:
-            yield Finding(f"statistic {statistic.name}", "ok", f"{statistic.package}, its source is the trusted one")
-        elif statistic.trusted:
-            yield Finding(
-                f"statistic {statistic.name}",
-                "problem",
-                statistic.state,
-                "install the release that was trusted, or distrust it",
-            )
 
 
 def _check_budget(home: PartyHome) -> str:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from undersong_client import keys
 from undersong_client.answering.assemble import Assembled
 from undersong_client.answering.journaled import Answering
-from undersong_client.consent import policy, trust
+from undersong_client.consent import policy, policy_file, trust
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.home import (
     CLOCK_TOLERANCE_S,
@@ -152,6 +152,8 @@ class Daemon(Listener):
         """Runs until :meth:`stop`. Raises ConfigurationError or PrivacyRefusal if only a person can help."""
         self._note_status(state="starting", pid=os.getpid(), software=SOFTWARE)
         log.info("%s starts with the party %s", SOFTWARE, self._home.settings.party)
+        if sentence := policy_file.former_trust(self._home):
+            log.warning("%s", sentence)
         self._attempt_step("looking after attempts", self._answering.party.look_after)
         if self._warm:
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from undersong_client.consent.policy_file import former_trust
 from undersong_client.home import REFUSED_START, PartyHome, read_json
 from undersong_common.files import replace_file
 from undersong_common.machine import HeldStep
@@ -23,6 +24,7 @@ class DaemonStatus:
             refuses to start.
         facts: the other values of ``status.json``.
         held_up: the steps of the daemon that this machine's faults hold up, and since when.
+        former_trust: sentence on trust in the policy that has no effect any more; "" without it.
     """
 
     party: str
@@ -32,6 +34,7 @@ class DaemonStatus:
     drill: bool
     facts: Mapping[str, Any]
     held_up: tuple[HeldStep, ...] = ()
+    former_trust: str = ""
 
     @property
     def well(self) -> bool:
@@ -51,7 +54,16 @@ def status(home: Path) -> DaemonStatus:
     stated = running or facts.get("state") == REFUSED_START
     state = facts.get("state", "never started") if stated else "not running"
     settings = opened.settings
-    return DaemonStatus(settings.party, running, state, opened.pause.exists(), settings.drill, facts, opened.held_steps)
+    return DaemonStatus(
+        settings.party,
+        running,
+        state,
+        opened.pause.exists(),
+        settings.drill,
+        facts,
+        opened.held_steps,
+        former_trust(opened),
+    )
 
 
 def pause(home: Path) -> None:

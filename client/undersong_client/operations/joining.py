@@ -126,7 +126,7 @@ def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
         "coordinator": has_joined,
         "data": bool(party_home.settings.data),
         "budget": allowed.has_budget,
-        "questions": bool(allowed.statistics or allowed.trusted_statistics),
+        "questions": bool(allowed.statistics),
     }
     return tuple(step for step in STEPS if not is_done[step])
 

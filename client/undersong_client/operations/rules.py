@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_client.consent import plugins, policy, two_people
+from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import Person, note_decision
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
@@ -132,7 +132,7 @@ class PolicyFacts:
         allowed = self.allowed
         return tuple(
             that_hold(
-                (not (allowed.statistics or allowed.trusted_statistics), "no kind of question is allowed"),
+                (not allowed.statistics, "no kind of question is allowed"),
                 (not allowed.units, "nobody is named whom a run must protect"),
                 (not allowed.has_budget, "no budget is set"),
                 (not allowed.run_epsilon, "the largest epsilon of a run is 0"),
@@ -220,61 +220,6 @@ def colluders(stated: str) -> MinimumColluders:
     if not text.isdecimal():
         raise ConfigurationError(f"the smallest number of colluders is {text!r}", 'write a whole number or "default"')
     return int(text)
-
-
-def installed(home: Path) -> tuple[plugins.Installed, ...]:
-    """Lists the statistics that other installed packages declare, with source hashes, without importing them."""
-    return plugins.installed(policy.read(PartyHome(home)))
-
-
-def trust(home: Path, name: str, source: str, *, person: Person | None = None) -> PolicyFacts:
-    """Allows another package's statistic, as long as its installed source has this hash.
-
-    Args:
-        source: SHA-256 (hex) of the source that this party's people trust.
-        person: whoever trusts it.
-
-    Raises ConfigurationError if no package declares the statistic, or if the installed source has another hash;
-    WaitsForSecondPerson if another person must agree.
-    """
-    opened = PartyHome(home)
-    allowed = policy.read(opened)
-    here = {each.name: each for each in plugins.installed(allowed) if each.source}.get(name)
-    if here is None:
-        raise ConfigurationError(
-            f"no installed package declares the statistic {name!r}",
-            "install it beside this program; undersong-party policy plugins shows what there is",
-        )
-    if here.source != source:
-        raise ConfigurationError(
-            f"the statistic {name!r} of {here.package} has the source {here.source}, not {source}",
-            "install the release whose hash you were told, or compare the hash once more",
-        )
-    return _trust(opened, allowed, {**allowed.trusted, name: source}, person)
-
-
-def distrust(home: Path, name: str, *, person: Person | None = None) -> PolicyFacts:
-    """Ends the trust in another package's statistic: further runs that ask for it are refused.
-
-    Raises ConfigurationError if the statistic is not trusted.
-    """
-    opened = PartyHome(home)
-    allowed = policy.read(opened)
-    left = {known: source for known, source in allowed.trusted.items() if known != name}
-    if left == allowed.trusted:
-        raise ConfigurationError(f"the statistic {name!r} is not trusted", "see undersong-party policy plugins")
-    return _trust(opened, allowed, left, person)
-
-
-def _trust(
-    opened: PartyHome, allowed: policy.HospitalPolicy, trusted: Mapping[str, str], person: Person | None
-) -> PolicyFacts:
-    _sign(
-        opened,
-        replace(allowed, trusted_statistics=tuple(f"{name}={trusted[name]}" for name in sorted(trusted))),
-        person,
-    )
-    return show(opened.path)
 
 
 def _known(names: Sequence[str]) -> tuple[str, ...]:

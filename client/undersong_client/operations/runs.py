@@ -168,7 +168,7 @@ def _slot(entry: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def figures(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger | None") -> dict[str, Any]:
     """Returns the figures of a request (``consent.preview.figures``), with its cost if there is a ledger."""
-    from undersong_client.consent import plugins, policy, preview, trust
+    from undersong_client.consent import policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
     from undersong_client.storage.own_figures import own_figures
@@ -178,7 +178,6 @@ def figures(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Led
     manifest.plan.check_form()  # a file of an earlier version may hold figures of any kind
     data = datasets.load(opened)
     allowed = policy.read(opened)
-    plugins.load_trusted(allowed)
     settings = opened.settings
     return preview.figures(
         manifest,

@@ -144,8 +144,6 @@ class HospitalPage:
         site.routes({}, actions, least="operator")
         rare = {
             "/budget/data": self._add_data,
-            "/policy/trust": _or_waits("/policy", self._trust),
-            "/policy/distrust": self._distrust,
             "/policy/duty": self._give_duty,
         }
         site.routes({}, rare, least="administrator")
@@ -423,7 +421,6 @@ class HospitalPage:
                 "together": together(found.allowed.minimum_parties - 1),
                 "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
-            "packages": lambda: {"packages": rules.installed(self._home)},
         }
         return visit.page("Policy", parts)
 
@@ -448,15 +445,6 @@ class HospitalPage:
             confirm=lambda cautions: _despite(visit, cautions),
         )
         return visit.go("/policy", " ".join(["The policy is changed and signed.", *changed.warnings]))
-
-    def _trust(self, visit: Visit) -> str:
-        name, source = (visit.form.get(key, "").strip() for key in ("statistic", "source"))
-        rules.trust(self._home, name, source.lower(), person=_person(visit))
-        return visit.go("/policy", "It is trusted while its source has this hash.")
-
-    def _distrust(self, visit: Visit) -> str:
-        rules.distrust(self._home, visit.form.get("statistic", ""), person=_person(visit))
-        return visit.go("/policy", "It is trusted no more.")
 
     def _give_duty(self, visit: Visit) -> str:
         account, duty = (visit.form.get(key, "").strip() for key in ("account", "duty"))

@@ -30,7 +30,8 @@ class Policy:
         largest_delta: largest delta of one run.
         minimum_parties: least number of parties, this one included, whose vectors every opened sum holds: a run whose
             sums open with fewer is refused, however many are on its list.
-        statistics: names of the allowed statistics; None allows every statistic that this program knows.
+        statistics: names of the allowed statistics of this program; None allows every statistic that is registered
+            here, other packages' too, and is for simulations only.
         units: accepted privacy units; None accepts all.
         declared_units: a public upper bound on the number of privacy units in the data set; a run whose delta is not
             below 1 / declared_units is refused. 0 declares nothing and refuses no run.
@@ -38,8 +39,6 @@ class Policy:
         require_post_quantum: "always" refuses a run without post-quantum masks, of any size; "never" accepts it.
         minimum_colluders: a run that assumes fewer colluding parties is refused; "default" demands what a plan assumes
             by default for its number of parties (docs/secagg.md, "Manifest").
-        trusted: names and source hashes (SHA-256, hex) of allowed statistics from other packages, beside
-            ``statistics``; None trusts those that the party's program has loaded.
     """
 
     largest_epsilon: float
@@ -51,7 +50,6 @@ class Policy:
     required_parties: tuple[tuple[str, str], ...] = ()
     require_post_quantum: RequirePostQuantum = "never"
     minimum_colluders: MinimumColluders = 0
-    trusted: tuple[tuple[str, str], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, with "inf" for infinity."""
@@ -59,7 +57,6 @@ class Policy:
         for key in ("statistics", "units"):
             value[key] = None if value[key] is None else sorted(value[key])
         value["required_parties"] = [list(party) for party in self.required_parties]
-        value["trusted"] = None if self.trusted is None else [list(statistic) for statistic in self.trusted]
         if math.isinf(self.largest_epsilon):
             value["largest_epsilon"] = "inf"
         return value
@@ -73,34 +70,25 @@ class Policy:
 
 
 def check_statistics(plan: Plan, policy: Policy) -> None:
-    """Raises PrivacyRefusal if a plan names a statistic that the policy does not allow, or not with that source hash.
+    """Raises PrivacyRefusal if a plan names a statistic that the policy does not allow.
 
-    Call it before any statistic of the plan is built, so that one that is not allowed is never imported.
+    A policy that names what it allows is a hospital's, and it allows no other package's statistic. Call this before any
+    statistic of the plan is built.
     """
-    trusted = dict(policy.trusted or ())
     for planned in plan.sums:
-        if not planned.source:
-            if policy.statistics is not None and planned.statistic not in policy.statistics:
-                raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
-            continue
-        if not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source):
+        if planned.source and (not isinstance(planned.source, str) or not SOURCE.fullmatch(planned.source)):
             raise PrivacyRefusal(f"{planned.name}: its source is no SHA-256", "have the run planned anew")
-        if policy.trusted is None:
+        if policy.statistics is None:
             continue
-        trusted_source = trusted.get(planned.statistic)
-        if trusted_source is None:
+        if planned.source:
             raise PrivacyRefusal(
-                f"{planned.name}: this party does not trust the statistic {planned.statistic!r}, which is another"
-                f" package's (source {planned.source})",
-                "have its people read that package, install it, and trust it: undersong-party policy trust"
-                f" {planned.statistic} {planned.source}",
+                f"{planned.name}: the statistic {planned.statistic!r} is another package's (source {planned.source}),"
+                " and a hospital computes only statistics of its release of Undersong",
+                "install a release of Undersong with that statistic, and have the run planned with it",
+                code="foreign-statistic",
             )
-        if trusted_source != planned.source:
-            raise PrivacyRefusal(
-                f"{planned.name}: this party trusts the statistic {planned.statistic!r} with the source"
-                f" {trusted_source}, and the plan's has {planned.source}",
-                "install the same release of its package at the coordinator and at every party",
-            )
+        if planned.statistic not in policy.statistics:
+            raise PrivacyRefusal(f"{planned.name}: the policy does not allow the statistic {planned.statistic!r}")
 
 
 def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:

@@ -224,7 +224,8 @@ class PlannedSum:
             raise PrivacyRefusal(
                 f"{self.name}: the statistic {self.statistic!r} of the plan is {_describe_owner(self.source)};"
                 f" here that name is {_describe_owner(statistics.source(self.statistic))}",
-                "install the same release of its package everywhere, and trust it (docs/extending.md)",
+                "at a hospital, install a release of Undersong with that statistic; in a simulation, install the same"
+                " release of its package",
             )
         return statistics.build(self.statistic, self.parameters)
 

@@ -1,8 +1,8 @@
 """Statistics: kinds of integer vectors that private sums add up, each with its own tight sensitivity.
 
 A new statistic is one file with one registered, frozen dataclass; nothing else changes. Every module of this folder is
-imported here, so that a plan may name any of them. Statistics of other packages are registered by the programs
-(undersong_common.plugins finds them), at a party only once its people trust them.
+imported here, so that a plan may name any of them. Statistics of other packages run in simulations only, whose programs
+register them (undersong_common.plugins finds them).
 """
 
 import importlib

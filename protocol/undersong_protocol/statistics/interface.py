@@ -266,7 +266,7 @@ class Statistic(ABC):
     Attributes:
         name: name of the statistic in plans.
         question: its kind, a key of ``QUESTIONS``, named where the class is declared; "" for another package's, which
-            a hospital trusts one by one.
+            runs in simulations only.
         consent: completes "A hospital releases ..." for the people who decide about a run; names no number. Where the
             question depends on parameters, it covers all of them, and ``asks`` says what these ask.
         whole: True where a row depends on several units of a party, so that a Poisson subsample of units must not be
@@ -384,7 +384,7 @@ def register(statistic: _Class) -> _Class:
     if not statistic.__module__.startswith(_OWN):
         raise InternalError(
             f"statistic {statistic.name!r} is another package's",
-            "declare it by an entry point of undersong.statistics: parties trust it by its name and hash",
+            "declare it by an entry point of undersong.statistics: it runs in simulations",
         )
     if statistic.question not in QUESTIONS:
         raise InternalError(
@@ -399,7 +399,7 @@ def register_foreign(name: str, statistic: Any, source: str) -> None:
 
     Args:
         name: name under which that package declares the statistic.
-        source: SHA-256 (hex) of the package's source, which plans carry and every party must trust.
+        source: SHA-256 (hex) of the package's source, which plans carry.
 
     Raises ConfigurationError for what is no statistic, has another name, or has the name of one that is known.
     """

@@ -164,7 +164,8 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
     foreign = {each.statistic: each.source for each in figures.sums if each.source}
     lines.extend(
-        f"The statistic {name} is another package's: every party must trust it with the source {source}."
+        f"The statistic {name} is another package's (source {source}): it runs in simulations only. A hospital needs a"
+        " release of Undersong with that statistic."
         for name, source in foreign.items()
     )
     lines.extend(f"Weak: {sentence}." for sentence in figures.weak)

@@ -238,7 +238,7 @@ def _manifest(
                 "install the same embedding model everywhere",
                 code="other-embedder",
             )
-        # Another package's is proposed all the same: the party refuses it, and shows its people which hash to trust.
+        # Another package's is proposed all the same, so that the refusal names it and the party's people read it.
         own = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
         if lacking := sorted(own - set(introduction.statistics)):
             raise ConfigurationError(

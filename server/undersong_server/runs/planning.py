@@ -290,7 +290,7 @@ def register_statistics(requests: Iterable[SumRequest]) -> None:
         if plugin is None:
             raise ConfigurationError(
                 f"{request.name}: no installed package declares the statistic {asked.name!r}",
-                "declare it by an entry point of undersong.statistics: parties trust it by its name and hash",
+                "declare it by an entry point of undersong.statistics: it runs in simulations",
             )
         if plugins.load(plugin) is not asked:
             raise ConfigurationError(
@@ -338,7 +338,7 @@ class SumFigures:
         share_sigma_integer: standard deviation, on the grid, of the noise that each party adds (before XNoise removes
             the excess).
         epsilon_so_far: of the whole run up to the last of these sums; None where the run is not private.
-        source: SHA-256 (hex) of another package's statistic, which every party must trust; "" for this program's own.
+        source: SHA-256 (hex) of another package's statistic, which runs in simulations; "" for this program's own.
     """
 
     statistic: str

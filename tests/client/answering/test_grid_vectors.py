@@ -4,7 +4,6 @@ import math
 import tracemalloc
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from tests.noninterference.hospital import NAME, TotalEmbedder
 from tests.noninterference.questions import Asked
 from undersong.simulation import InProcess
 from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
-from undersong_client.answering.grid_vectors import poisson_subsample, rows_one_by_one
+from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.answering.party import Party
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_common.errors import PrivacyRefusal, RoundAborted
@@ -28,7 +27,7 @@ from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.secagg.parameters import defaults
-from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, RecordView, Rows, TopQVotes
+from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQVotes
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
@@ -225,22 +224,3 @@ def test_what_statistics_keep_between_sums_does_not_grow_with_the_sums() -> None
     state = rows * 30 * 2 * 8  # bytes: q nearest and furthest candidates of each record
     assert held[KEPT_STATES - 1] - held[0] > 0.9 * state * (KEPT_STATES - 1)
     assert held[-1] - held[KEPT_STATES - 1] < 0.5 * state
-
-
-def test_one_record_of_several_is_seen_with_all_that_a_statistic_may_read():
-    table = Table(("a", "b"), ("x", "y"), None, columns={"topic": ("one", "two")})
-    records = PrivateRecords(
-        table, ("x", "y"), Privacy(1.0, 1e-5), key=COINS, embed=lambda texts: np.eye(len(texts), dtype=np.float32)
-    )
-    attributes = [name for name in vars(RecordView) if isinstance(vars(RecordView)[name], property)]
-    seen: list[dict[str, Any]] = []
-
-    def rows(one: Any, *_: Any) -> Rows:
-        seen.append({name: getattr(one, name) for name in attributes})
-        return Rows(np.ones((len(one), 1)), one.units)
-
-    statistic: Any = SimpleNamespace(dimension=1, rows=rows)
-    assert rows_one_by_one(statistic, records, PublicInputs(), {}).take(np.arange(2)).toarray().tolist() == [[1], [1]]
-    assert [each["columns"] for each in seen] == [{"topic": ("one",)}, {"topic": ("two",)}]
-    assert [each["labels"].tolist() for each in seen] == [[0], [1]]
-    assert [each["embeddings"].tolist() for each in seen] == [[[1, 0]], [[0, 1]]]

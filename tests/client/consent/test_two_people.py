@@ -31,7 +31,6 @@ POLICY = HospitalPolicy(
     total_delta=1e-5,
     declared_units=100,
     required_parties=("beta=1a2b-3c4d-5e6f-7a8b-9c0d-1e2f-3a4b-5c6d",),
-    trusted_statistics=(f"theirs={'a' * 64}",),
     minimum_colluders=1,
 )
 LOOSER = {
@@ -49,7 +48,6 @@ LOOSER = {
     "required_parties": (),
     "require_post_quantum": "never",
     "minimum_colluders": 0,
-    "trusted_statistics": (f"theirs={'b' * 64}",),
 }
 STRICTER = {
     "coordinators": (),
@@ -64,7 +62,6 @@ STRICTER = {
     "declared_units": 200,
     "require_post_quantum": "always",
     "minimum_colluders": 2,
-    "trusted_statistics": (),
 }
 
 

@@ -20,7 +20,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.loops import wait_for
 from tests.doubles.parties import EMBEDDER
-from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
+from tests.doubles.party_home import HashedEmbedder, command, joined, sign_former_trust, write_notes
 from tests.doubles.processes import free_port
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
@@ -727,6 +727,15 @@ def test_no_private_text_reaches_log_status_or_outbox(running, coordinator, home
     written += "".join(str(Outbox(home).data(entry.number)) for entry in Outbox(home).entries())
     assert "private note" not in written
     assert "internal error RuntimeError" in caplog.text
+
+
+def test_trust_of_an_earlier_release_is_logged_once(tmp_path, home, coordinator, caplog):
+    signed = sign_former_trust(home.path, "sentence_histogram")
+    with caplog.at_level(logging.WARNING), contextlib.closing(Started(home, tmp_path)):
+        coordinator.next_stream().cut()
+        coordinator.next_stream().ask(INTRODUCE)
+    assert caplog.text.count("(sentence_histogram)") == 1
+    assert home.policy.read_bytes() == signed
 
 
 def test_embeddings_are_computed_once_and_stored_encrypted(tmp_path, home):

@@ -9,10 +9,9 @@ import pytest
 
 from tests.client.cli.test_cli import proposed, spoken
 from tests.common.pages.test_oidc import FakeProvider
-from tests.doubles import foreign_package
 from tests.doubles.coded import raises
 from tests.doubles.one_page import steps_of
-from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
+from tests.doubles.party_home import HashedEmbedder, command, joined, sign_former_trust, write_notes
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
@@ -22,7 +21,6 @@ from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO
 from undersong_client.home import PartyHome
 from undersong_client.page.application import PartyPaths, build
-from undersong_common import plugins
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.duties import DAY_S
@@ -477,30 +475,12 @@ def test_a_blank_name_seals_nothing(page, home, tmp_path, monkeypatch, names, kn
     assert (party.sealed.read_bytes(), PartyHome(home).settings) == before
 
 
-def test_statistics_of_other_packages_are_trusted_by_the_typed_hash(page, home, tmp_path):
-    assert "No other package declares a statistic here" in page.get("/policy").text
-    folder = foreign_package.write(tmp_path / "installed")
-    with foreign_package.installed(folder):
-        source = plugins.source_hash(plugins.find("statistics", foreign_package.NAME))
-        shown = text(page.get("/policy"))
-        assert source in shown
-        assert "nothing of it is imported" in shown
-        assert not foreign_package.is_imported()
-        named = {"statistic": foreign_package.NAME}
-        assert page.post("/policy/trust", named, of="/policy", source="00" * 32).status_code == 409
-        for act in ("trust", "distrust", "trust"):
-            page.post(f"/policy/{act}", named, of="/policy", source=source)
-            trusted = json.loads(command("policy", "show", "--home", home, "--json"))["trusted_statistics"]
-            assert trusted == [f"{foreign_package.NAME}={source}"] * (act == "trust")
-        (folder / "sentences" / "statistic.py").write_text("")
-        shown = text(page.get("/policy"))
-        assert "NOT WHAT WAS TRUSTED" in shown
-        assert f"Trusted: {source}" in shown
-        # what the page itself changes leaves it as it was
-        page.post("/policy", {"units": "user", "run_epsilon": "1"}, **FEWEST)
-    shown = text(page.get("/policy"))
-    assert "trusted, and not installed" in shown
-    assert source in shown
+def test_trust_of_an_earlier_release_is_told_beside_the_status(page, home):
+    assert "other packages" not in text(page.get("/"))
+    sign_former_trust(home, "sentence_histogram")
+    assert "(sentence_histogram)" in text(page.get("/"))
+    page.post("/policy", {"units": "user", "run_epsilon": "1"}, **FEWEST)
+    assert "sentence_histogram" not in text(page.get("/"))
 
 
 def test_what_people_did_on_the_page_is_printed_by_the_command(page, home):
