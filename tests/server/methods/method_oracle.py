@@ -159,20 +159,25 @@ def support(case: Case, answer: Any, sigma: float, m: Any, texts: Texts) -> tupl
     return (low < 0.25) & ~(low < 0.25).all(), enough
 
 
-def set_aside(texts: Texts, unsupported: Any, supported: Any) -> Any:
-    """Step 2.5: which texts are set aside, bool [n]."""
+def set_aside(texts: Texts, unsupported: Any, supported: Any, drawn: Any) -> Any:
+    """Step 2.5: which texts are set aside, bool [n]. ``drawn`` permutes so many good and bad ones."""
     bad, good = unsupported[texts.generator], supported[texts.generator]
-    found = bad.copy()
-    if bad.any() and good.any():
-        learned = [(each, good[n]) for n in np.flatnonzero(bad | good) for each in texts.windows[n]]
+    if not good.sum() >= 49 or not bad.sum() >= 5:
+        return bad
+    fold = np.full(len(bad), -1)
+    for side, order in zip((good, bad), drawn(good.sum(), bad.sum()), strict=True):
+        fold[side] = order % 5
+    chance = np.ones(len(bad))
+    for part in range(-1, 5):
+        learned = [(each, good[n]) for n in np.flatnonzero((fold >= 0) & (fold != part)) for each in texts.windows[n]]
         y = np.array([int(side) for _, side in learned])
         weights = np.where(y == 1, len(y) / (2 * y.sum()), len(y) / (2 * (1 - y).sum()))
         judge = word_classifier([each for each, _ in learned], y, 2, weights)
-        chance = np.array([judge(each)[:, 1].min() for each in texts.windows])
-        found |= ~bad & ~good & (chance < max(0.5, np.quantile(chance[good], 0.02)))
-        doubtful = np.flatnonzero(good & (chance < 0.5))
-        found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(0.02 * good.sum())]]] = True
-    return found
+        for n in np.flatnonzero(fold == part):
+            chance[n] = judge(texts.windows[n])[:, 1].min()
+    as_low = np.array([(chance[good] <= each).sum() for each in chance])
+    unlike = (chance < 0.5) & np.where(good, as_low <= 0.02 * good.sum(), as_low + 1 <= 0.02 * (good.sum() + 1))
+    return bad | unlike if unlike[bad].mean() >= 0.5 else bad
 
 
 def judges(case: Case, p: Any, texts: Texts) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +117,12 @@ def pieces(text: str) -> list[str]:
     return [" ".join(words[start : start + 8]) for start in starts] or [text]
 
 
+def support_folds(run, good: int, bad: int):
+    """The permutations that step 2.5 drew for so many good and bad texts."""
+    drawn = [values for step, _, values in run.drawn if step == "support folds"]
+    return next(pair for pair in zip(drawn[::2], drawn[1::2], strict=True) if [*map(len, pair)] == [good, bad])
+
+
 def agree(seen, program, own) -> bool:
     """Whether a published linear function and the oracle's give the same labels, but for near ties on its grid."""
     logits = seen @ program[:-1] + program[-1]
@@ -196,7 +203,7 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
         if t == 0 and case.generators > 1:
             judged = oracle.support(case, opened["support"].natural, opened["support"].sigma, m, texts)
             chosen &= ~judged[0][:, None]
-        aside = oracle.set_aside(texts, *judged)
+        aside = oracle.set_aside(texts, *judged, partial(support_folds, run))
         if (who := f"who/{t + 1}") in planned:
             for program, own in zip(run.public[who].numbers["classifiers"], oracle.judges(case, p, texts), strict=True):
                 if abs(program[-1]).max() < 1000:  # a judge of one label has seen nothing to tell

@@ -21,6 +21,8 @@ LEAST = 0.25  # a support whose upper end is below it: the generator is unsuppor
 ENOUGH = 0.75  # of the best generator's support; one whose lower end is above it is supported
 ERRORS = 2.0  # standard errors to either end
 LENIENCE = 0.02  # of the supported generators' texts, which may look as unlike them as what is set aside
+FOLDS = 5  # of the texts that teach the public classifier; each is tried by a classifier that did not see it
+RECALL = 0.5  # of the unsupported generators' texts, which a classifier has to find before it judges others
 GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
 
 
@@ -100,38 +102,59 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     return Support(records, votes, expected, np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected)
 
 
-def reasons(support: Support, texts: Sequence[str], authors: Int64) -> list[str]:
+def reasons(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> list[str]:
     """Reason for which each text is set aside, "" where it is not.
-
-    A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
-    whole text sees the mean of both halves.
 
     Args:
         authors: generator of each text, int64 [n].
+        rng: public randomness, which deals texts to folds.
     """
-    unsupported, supported = support.unsupported, support.supported
-    found = np.where(unsupported[authors], GENERATOR, "").astype(object)
-    if (bad := unsupported[authors]).any() and (good := supported[authors]).any():
-        chance = _least_chances(texts, good, bad)
-        unlike = chance < max(0.5, float(np.quantile(chance[good], LENIENCE)))
-        between = ~(supported | unsupported)[authors]
-        found[unlike & between] = SUBJECT
-        # Where a supported generator's texts go, they must look like an unsupported one's, and are few.
-        doubtful = np.flatnonzero(good & (chance < 0.5))
-        found[doubtful[np.argsort(chance[doubtful], kind="stable")[: int(LENIENCE * good.sum())]]] = SUBJECT
+    unsupported, supported = support.unsupported[authors], support.supported[authors]
+    found = np.where(unsupported, GENERATOR, "").astype(object)
+    found[_unlike(texts, supported, unsupported, rng) & ~unsupported] = SUBJECT
     return [str(reason) for reason in found]
 
 
-def _least_chances(texts: Sequence[str], good: Bools, bad: Bools) -> Float64:
-    """The lowest probability that a window of each text is of a good text and not of a bad one, float64 [n]."""
+def _unlike(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools:
+    """Marks the texts that look like bad ones, and as at most ``LENIENCE`` of the good ones look, bool [n].
+
+    A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
+    whole text sees the mean of both halves. It is compared with good texts as classifiers see them that did not learn
+    from them (a conformal p-value, Vovk et al. 2005), so that a few texts, which a classifier learns by heart, judge
+    nothing: with n good texts the smallest value is 1 / (n + 1). Nor does a classifier judge that overlooks bad texts.
+    """
+    nothing = np.zeros(len(texts), dtype=np.bool_)
+    if (good.sum() + 1) * LENIENCE < 1 or bad.sum() < FOLDS:
+        return nothing
+    fold = np.zeros(len(texts), dtype=np.int64)
+    for taught in (good, bad):
+        fold[taught] = rng.permutation(int(taught.sum())) % FOLDS
+    chance = _least_chances(texts, good, bad, fold)
+    usual = np.sort(chance[good])
+    # A good text is among those that it is compared with.
+    alike = np.searchsorted(usual, chance, side="right") + ~good
+    unlike: Bools = (chance < 0.5) & (alike <= LENIENCE * (len(usual) + ~good))
+    return unlike if unlike[bad].mean() >= RECALL else nothing
+
+
+def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -> Float64:
+    """The lowest probability that a window of each text is of a good text and not of a bad one, float64 [n].
+
+    Good and bad texts are judged by a classifier of the other folds' texts, all others by one of all of them.
+    """
     pieces = [windows(text) for text in texts]
     text_of = np.repeat(np.arange(len(texts)), [len(each) for each in pieces])
     rows = word_rows([piece for each in pieces for piece in each])
-    taught, is_good = (good | bad)[text_of], good[text_of][(good | bad)[text_of]]
-    weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
-    classifier = word_classifier(rows[taught], is_good.astype(np.int64), 2, weights)
+    taught = good | bad
     least = np.ones(len(texts))
-    np.minimum.at(least, text_of, probabilities(classifier, rows)[:, 1])
+    for part in (None, *range(FOLDS)):
+        judged = ~taught if part is None else taught & (fold == part)
+        learnt = (taught & ~judged)[text_of]
+        is_good = good[text_of][learnt]
+        weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
+        classifier = word_classifier(rows[learnt], is_good.astype(np.int64), 2, weights)
+        chance = probabilities(classifier, rows[judged[text_of]])[:, 1]
+        np.minimum.at(least, text_of[judged[text_of]], chance)
     return least
 
 
