@@ -374,7 +374,7 @@ def _evaluate_corpus(
         test,
         embed=simulated.embed_any,
         seed=seed,
-        shown=lambda finished, total: progress.update("training the task models", finished, total),
+        on_progress=lambda finished, total: progress.update("training the task models", finished, total),
     )
 
 

@@ -72,10 +72,10 @@ class PrivacyStatement:
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
         sums = len(self.epsilon_after)
-        over = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
+        scope = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
             f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
-            f" private for one {UNIT_WORDS[self.promise.unit]}: add/remove neighbours, {over}."
+            f" private for one {UNIT_WORDS[self.promise.unit]}: add/remove neighbours, {scope}."
         )
 
     @property
@@ -88,8 +88,8 @@ class PrivacyStatement:
             ("Private sums", str(len(self.epsilon_after))),
         ]
         if self.promise.unit != "sample":
-            together = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
-            rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {together}"))
+            contribution = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
+            rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {contribution}"))
         rows.append(
             ("Hospitals", f"{self.quorum.parties} (a sum opens without {self.quorum.tolerated_dropouts} at most)")
         )
@@ -125,25 +125,25 @@ class GeneratorUse:
     @property
     def faults(self) -> tuple[int, int, int, int]:
         """Answers that were refused, cut, a duplicate or a near duplicate; a cut one may have been kept in part."""
-        own = self.count.faults
-        return own[REFUSED], self.count.cut, own[DUPLICATE], own[NEAR_DUPLICATE]
+        fault_counts = self.count.faults
+        return fault_counts[REFUSED], self.count.cut, fault_counts[DUPLICATE], fault_counts[NEAR_DUPLICATE]
 
     @property
     def other(self) -> list[tuple[str, int]]:
         """Answers that were no text for another reason, by that reason."""
-        named = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)
-        return sorted((fault, count) for fault, count in self.count.faults.items() if fault not in named)
+        reported = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)
+        return sorted((fault, count) for fault, count in self.count.faults.items() if fault not in reported)
 
     @property
     def notes(self) -> list[str]:
         """Notes on the generator's answers in short sentences, such as repeats of a replay file."""
-        counted = {**self.count.notes, FEWER: self.count.fewer_examples, self._lost_words: self.count.lost}
-        return [f"{note}: {count}" for note, count in sorted(counted.items()) if count]
+        note_counts = {**self.count.notes, FEWER: self.count.fewer_examples, self._lost_words: self.count.lost}
+        return [f"{note}: {count}" for note, count in sorted(note_counts.items()) if count]
 
     @property
     def _lost_words(self) -> str:
-        most = f"{self.count.lost_tokens} tokens, US$ {self.count.lost_usd:.4f}"
-        return f"answers lost on the way, which cost {most} at most, beside the figures here"
+        largest_loss = f"{self.count.lost_tokens} tokens, US$ {self.count.lost_usd:.4f}"
+        return f"answers lost on the way, which cost {largest_loss} at most, beside the figures here"
 
 
 @dataclass(frozen=True)
@@ -233,12 +233,12 @@ class ReportData:
     @property
     def published_accuracy(self) -> tuple[Accuracy, ...]:
         """The accuracies that may stand in a file: those of models that were not trained on private records."""
-        return tuple(each for each in self.accuracy if not each.reads_private)
+        return tuple(accuracy for accuracy in self.accuracy if not accuracy.reads_private)
 
     @property
     def own_accuracy(self) -> Accuracy | None:
         """The panel's accuracy of the corpus itself; None if no test file was evaluated."""
-        return next((each for each in self.published_accuracy if each.ours), None)
+        return next((accuracy for accuracy in self.published_accuracy if accuracy.ours), None)
 
     @property
     def further_questions(self) -> tuple[str, ...]:
@@ -258,7 +258,7 @@ class ReportData:
     @property
     def repeats(self) -> int:
         """Number of seeds of the task models; 1 if no interval was computed."""
-        return self.seeds if any(each.interval for each in self.measures) else 1
+        return self.seeds if any(measure.interval for measure in self.measures) else 1
 
     @property
     def rounds(self) -> int:
@@ -273,8 +273,8 @@ class ReportData:
 
     def counts(self) -> Int64:
         """Number of samples by label name and generator, int64 [labels, generators]."""
-        found = Counter((sample.label, sample.generator) for sample in self.samples)
-        rows = [[found[label, generator] for generator in self.generators] for label in self.label_names]
+        counts = Counter((sample.label, sample.generator) for sample in self.samples)
+        rows = [[counts[label, generator] for generator in self.generators] for label in self.label_names]
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self.generators))
 
 
@@ -349,12 +349,14 @@ def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
 
     Reads the panel's scores, the distances to the first reference and the label errors, nothing else.
     """
-    found = [_over_seeds(name, says, report.trained[0].interval(key)) for key, name, says in USEFUL if report.trained]
-    found += _beside(report.distances[0]) if report.distances else []
+    measures = [
+        _over_seeds(name, says, report.trained[0].interval(key)) for key, name, says in USEFUL if report.trained
+    ]
+    measures += _distance_measures(report.distances[0]) if report.distances else []
     if report.label_errors is not None:
         says = "labels that models which did not see the text disagree with (confident learning)"
-        found.append(_over_seeds("wrong labels", says, over_seeds(report.label_error_shares), "low"))
-    return tuple(each for each in found if math.isfinite(each.value))
+        measures.append(_over_seeds("wrong labels", says, over_seeds(report.label_error_shares), "low"))
+    return tuple(measure for measure in measures if math.isfinite(measure.value))
 
 
 PANEL_SCORE = "panel score"
@@ -366,12 +368,12 @@ USEFUL = (
 )
 
 
-def _over_seeds(name: str, says: str, found: Interval, good: Good = "high") -> Measure:
-    known = None if math.isnan(found.low) else found
-    return Measure(name, says, found.value, "0 to 100 %", good, interval=known, percent=True)
+def _over_seeds(name: str, says: str, interval: Interval, good: Good = "high") -> Measure:
+    shown_interval = None if math.isnan(interval.low) else interval
+    return Measure(name, says, interval.value, "0 to 100 %", good, interval=shown_interval, percent=True)
 
 
-def _beside(found: Distances) -> list[Measure]:
+def _distance_measures(distances: Distances) -> list[Measure]:
     real = "the test texts'"
 
     def share(name: str, value: float, says: str, good: Good = "high") -> Measure:
@@ -384,49 +386,61 @@ def _beside(found: Distances) -> list[Measure]:
         Measure(
             "Frechet distance",
             "how far mean and spread of the embeddings are from the test texts'; depends on the number of texts",
-            found.frechet,
+            distances.frechet,
             "0 and up",
             "low",
         ),
-        share("precision", found.precision, "synthetic texts that lie where test texts lie"),
-        share("recall", found.recall, "test texts that lie where synthetic texts lie"),
+        share("precision", distances.precision, "synthetic texts that lie where test texts lie"),
+        share("recall", distances.recall, "test texts that lie where synthetic texts lie"),
         Measure(
             "density",
             "how many test texts have a synthetic text near, seen from the synthetic ones",
-            found.density,
+            distances.density,
             "0 and up",
             "beside",
             1.0,
             "equal sets'",
         ),
         share(
-            "coverage", found.coverage, "test texts with a synthetic text near; about 0.97 for two halves of one set"
+            "coverage",
+            distances.coverage,
+            "test texts with a synthetic text near; about 0.97 for two halves of one set",
         ),
-        share("MAUVE", found.mauve, "how far the two sets are one distribution, seen from all their mixtures"),
-        alike("different word pairs", found.distinct_bigrams, found.reference_distinct_bigrams, "of all word pairs"),
+        share("MAUVE", distances.mauve, "how far the two sets are one distribution, seen from all their mixtures"),
+        alike(
+            "different word pairs",
+            distances.distinct_bigrams,
+            distances.reference_distinct_bigrams,
+            "of all word pairs",
+        ),
         Measure(
             "Vendi score",
             "how many different texts the corpus holds in effect",
-            found.vendi,
-            f"1 to {found.rows}",
+            distances.vendi,
+            f"1 to {distances.rows}",
             "beside",
-            found.reference_vendi,
+            distances.reference_vendi,
             real,
         ),
-        alike("self-similarity", found.self_similarity, found.reference_self_similarity, "mean cosine of two texts"),
+        alike(
+            "self-similarity",
+            distances.self_similarity,
+            distances.reference_self_similarity,
+            "mean cosine of two texts",
+        ),
         Measure(
             "bits per word",
             "what a small language model that read the corpus needs per word of the test texts",
-            found.next_word_after,
+            distances.next_word_after,
             "0 and up",
             "low",
-            found.next_word_before,
+            distances.next_word_before,
             "before the corpus",
         ),
-        share("length divergence", found.length, "between the lengths of both sets, in bits", "low"),
+        share("length divergence", distances.length, "between the lengths of both sets, in bits", "low"),
         share(
             "label divergence",
-            math.nan if found.label is None else found.label,
+            math.nan if distances.label is None else distances.label,
             "between the label shares of both sets, in bits",
             "low",
         ),

@@ -32,7 +32,9 @@ def render_html(data: ReportData) -> str:
     script = _own_file("report.js")
     counts = data.counts()
     generator_colour = {name: colour(place) for place, name in enumerate(data.generators)}
-    return template("undersong_server.report", "report.html.j2", number=number, duration=duration, coded=_coded).render(
+    return template(
+        "undersong_server.report", "report.html.j2", number=number, duration=duration, coded=_mark_code
+    ).render(
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
@@ -45,14 +47,14 @@ def render_html(data: ReportData) -> str:
         answers=answers(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
-            "Weight of each generator by round", "round", data.generators, data.weights, _noise(data), first=1
+            "Weight of each generator by round", "round", data.generators, data.weights, _weight_noise(data), first=1
         ),
         weights_moved=any(tuple(row) != tuple(data.weights[0]) for row in data.weights),
         weights_are_equal=bool(data.weights) and are_equal(data.weights[-1], data.weight_errors),
         epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
         if data.privacy.is_private
         else "",
-        length_chart=_lengths(data),
+        length_chart=_draw_lengths(data),
         shown=[
             {"sample": sample, "colour": generator_colour[sample.generator]}
             for sample in spread(data.samples, SHOWN_TEXTS)
@@ -63,7 +65,7 @@ def render_html(data: ReportData) -> str:
     )
 
 
-def _coded(sentence: str) -> Markup:
+def _mark_code(sentence: str) -> Markup:
     """Escapes a sentence, and writes the code in one of the program's own as code."""
     escaped = str(escape(sentence))
     if isinstance(sentence, OurWords):
@@ -71,21 +73,21 @@ def _coded(sentence: str) -> Markup:
     return Markup(escaped)  # noqa: S704 - escaped above
 
 
-def _noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
+def _weight_noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
     """Returns the standard errors of the weights by round, which are known of the last ones."""
     return (*(() for _ in data.weights[1:]), data.weight_errors) if data.weight_errors and data.weights else ()
 
 
-def _lengths(data: ReportData) -> Markup:
+def _draw_lengths(data: ReportData) -> Markup:
     """Draws the number of texts by their length in words; the longest hundredth shares the last place."""
     if not data.samples:
         return Markup("")
     words = np.array([len(sample.text.split()) for sample in data.samples])
-    shown = np.minimum(words, math.ceil(np.quantile(words, 0.99)))
-    size = -(-(int(np.ptp(shown)) + 1) // LENGTH_GROUPS)
-    counts = np.bincount((shown - shown.min()) // size)
-    least = [str(shown.min() + size * place) for place in range(len(counts))]
-    least[-1] += " or more" if words.max() > shown.max() else ""
+    lengths = np.minimum(words, math.ceil(np.quantile(words, 0.99)))
+    size = -(-(int(np.ptp(lengths)) + 1) // LENGTH_GROUPS)
+    counts = np.bincount((lengths - lengths.min()) // size)
+    least = [str(lengths.min() + size * place) for place in range(len(counts))]
+    least[-1] += " or more" if words.max() > lengths.max() else ""
     return series_chart(
         f"Lengths of the texts in words, median {np.median(words):g}",
         least,
@@ -100,13 +102,13 @@ def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     groups: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
         groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)
-    rng = np.random.default_rng(0)  # which of them are shown is no secret and should not change from view to view
+    rng = np.random.default_rng(0)  # The choice of samples is no secret and should not change from view to view.
     waiting = [rng.permutation(members).tolist() for members in groups.values()]
-    chosen: list[int] = []
-    while waiting and len(chosen) < count:
-        chosen.extend(members.pop() for members in waiting)
+    positions: list[int] = []
+    while waiting and len(positions) < count:
+        positions.extend(members.pop() for members in waiting)
         waiting = [members for members in waiting if members]
-    return [samples[chosen[place]] for place in rng.permutation(min(count, len(chosen)))]
+    return [samples[positions[place]] for place in rng.permutation(min(count, len(positions)))]
 
 
 def _own_file(name: str) -> str:
@@ -131,7 +133,7 @@ def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]
 
 # The dataset card: ``README.md`` beside the corpus, for whoever receives it. Its words are in ``card.md.j2``.
 
-_ESCAPED = "\\`*_{}[]#|~"  # what could turn a name into markup; without brackets, parentheses make no link
+_ESCAPED = "\\`*_{}[]#|~"  # These signs turn names into markup. Parentheses make no link without brackets.
 
 
 def render_card(data: ReportData) -> str:
@@ -141,7 +143,7 @@ def render_card(data: ReportData) -> str:
     environment = Environment(
         loader=PackageLoader("undersong_server.report", ""),
         autoescape=False,  # noqa: S701 - Markdown, whose every value ``finalize`` escapes
-        finalize=lambda value: value if isinstance(value, Markup | OurWords) else _md(str(value)),
+        finalize=lambda value: value if isinstance(value, Markup | OurWords) else _escape_markdown(str(value)),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -150,11 +152,11 @@ def render_card(data: ReportData) -> str:
         "count": lambda value: Markup(number(value)),  # noqa: S704 - digits
         "plain": lambda value: Markup(" ".join(value.split())),  # noqa: S704 - a line of code, which nothing can end
         "percent": lambda value: f"{100 * value:.1f} %",
-        "yaml": _yaml,
+        "yaml": _quote_yaml,
     }
     counts = data.counts().tolist()
     words = [len(sample.text.split()) for sample in data.samples]
-    written = environment.get_template("card.md.j2").render(
+    card = environment.get_template("card.md.j2").render(
         data=data,
         answers=answers(data),
         privacy=data.privacy,
@@ -175,16 +177,16 @@ def render_card(data: ReportData) -> str:
         ),
         panel_settings=panel.settings(),
     )
-    return re.sub(r"\n{3,}", "\n\n", written).rstrip("\n") + "\n"
+    return re.sub(r"\n{3,}", "\n\n", card).rstrip("\n") + "\n"
 
 
-def _md(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """Writes a name or sentence as plain Markdown text on one line."""
     line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join("\\" + letter if letter in _ESCAPED else letter for letter in line)
 
 
-def _yaml(text: Any) -> Markup:
+def _quote_yaml(text: Any) -> Markup:
     """Writes a name as a JSON string, which is also a YAML string, so that no colon or quote breaks the header."""
     return Markup(json.dumps(text, ensure_ascii=False).replace("<", "\\u003c"))  # noqa: S704
 
@@ -194,7 +196,7 @@ def _yaml(text: Any) -> Markup:
 # escaped; numbers are formatted here and hold no markup.
 
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
-WIDTH = 420  # of a phone's screen, nearly: a wider screen enlarges the drawing a little
+WIDTH = 420  # nearly the width of a phone's screen; a wider screen enlarges the drawing a little
 NOISE_DEVIATIONS = 2.0  # half of an interval of noise
 LEFT, RIGHT, TOP, BOTTOM = 64, 14, 16, 34  # margins around the frame
 MOST_TICKS = 12  # labels below a chart
@@ -235,14 +237,14 @@ def series_chart(
         planned: names of what is planned and not measured, whose lines are dashed.
     """
     several = len(series) > 1 or bool(planned)
-    series, planned = _together(series, planned)
-    known = [point for points in series.values() for point in points if point is not None]
-    if not known:
+    series, planned = _merge_series(series, planned)
+    present_points = [point for points in series.values() for point in points if point is not None]
+    if not present_points:
         return Markup("")
-    low, high = min(mean - half for mean, half in known), max(mean + half for mean, half in known)
+    low, high = min(mean - half for mean, half in present_points), max(mean + half for mean, half in present_points)
     room = 0.05 * ((high - low) or 1.0)
     if joined:  # noise takes a share of votes below 0
-        low, high = min(0.0, low), _ceiling(max(high, reference[0] if reference else 0.0))
+        low, high = min(0.0, low), _round_up(max(high, reference[0] if reference else 0.0))
     else:
         low, high = low - room, high + room
     right, bottom = width - RIGHT, height - BOTTOM
@@ -257,82 +259,93 @@ def series_chart(
     form = ".0f" if percent else ".4g"
     for value in np.linspace(low, high, 5):
         label = f"{100 * value:{form}} %" if percent else f"{value:{form}}"
-        parts += [_line("grid", LEFT, right, y(value), y(value)), _text(LEFT - 8, y(value) + 4, label, "tick end")]
-    parts += [_text(across, height - 10, label, f"tick {anchor}") for across, label, anchor in _ticks(ticks, width, x)]
-    parts.append(_text((LEFT + right) / 2, height + 6, axis, "axis middle"))
+        parts += [
+            _draw_line("grid", LEFT, right, y(value), y(value)),
+            _draw_text(LEFT - 8, y(value) + 4, label, "tick end"),
+        ]
+    parts += [
+        _draw_text(across, height - 10, label, f"tick {anchor}")
+        for across, label, anchor in _place_ticks(ticks, width, x)
+    ]
+    parts.append(_draw_text((LEFT + right) / 2, height + 6, axis, "axis middle"))
     if reference is not None:
         mark = y(reference[0])
-        parts += [_line("budget", LEFT, right, mark, mark), _text(LEFT + 4, mark - 5, reference[1], "note strong")]
+        parts += [
+            _draw_line("budget", LEFT, right, mark, mark),
+            _draw_text(LEFT + 4, mark - 5, reference[1], "note strong"),
+        ]
     for rank, (name, points) in enumerate(series.items()):
         shift = 0.5 if joined else (rank + 1) / (len(series) + 1)
-        marks = [(x(at + shift), at, *point) for at, point in enumerate(points) if point is not None]
+        marks = [
+            (x(tick_index + shift), tick_index, *point) for tick_index, point in enumerate(points) if point is not None
+        ]
         kind = " planned" if name in planned else ""
-        parts.append(_markup('<g class="series{} c{}">', kind, colour(rank)))
+        parts.append(_fill_markup('<g class="series{} c{}">', kind, colour(rank)))
         if joined:
             line = " ".join(f"{across:.1f},{y(mean):.1f}" for across, _, mean, _ in marks)
-            parts.append(_markup('<polyline points="{}"/>', line))
-        for across, at, mean, half in marks:
-            shown = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
-            parts.append(_line("interval", across, across, y(mean - half), y(mean + half)))
-            parts.append(_dot(across, y(mean), f"{name}, {ticks[at]}: {shown}", rank))
+            parts.append(_fill_markup('<polyline points="{}"/>', line))
+        for across, tick_index, mean, half in marks:
+            figure = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
+            parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
+            parts.append(_draw_mark(across, y(mean), f"{name}, {ticks[tick_index]}: {figure}", rank))
         below = height + 20 + ROW * rank
         if several:
             sample = (
-                _markup('<polyline points="{},{} {},{}"/>', LEFT - 14, below, LEFT + 22, below)
+                _fill_markup('<polyline points="{},{} {},{}"/>', LEFT - 14, below, LEFT + 22, below)
                 if joined
                 else Markup("")
             )
-            parts += [sample, _dot(LEFT + 4, below, name, rank)]
+            parts += [sample, _draw_mark(LEFT + 4, below, name, rank)]
         parts.append(Markup("</g>"))
-        parts += [_text(LEFT + 28, below + 4, _shortened(name, width - LEFT - 28), "")] if several else []
-    drawn = _markup(
+        parts += [_draw_text(LEFT + 28, below + 4, _cut_label(name, width - LEFT - 28), "")] if several else []
+    drawing = _fill_markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
         *(width, height + 12 + ROW * len(series) * several, description, Markup("").join(parts)),
     )
-    return drawn + _table(ticks, series, axis=axis, percent=percent)
+    return drawing + _figure_table(ticks, series, axis=axis, percent=percent)
 
 
-def _together(series: Mapping[str, Points], planned: Collection[str]) -> tuple[dict[str, Points], set[str]]:
+def _merge_series(series: Mapping[str, Points], planned: Collection[str]) -> tuple[dict[str, Points], set[str]]:
     """Returns the series with one name for those of the same figures, and the names of the planned ones."""
     names: dict[tuple[tuple[float, float] | None, ...], list[str]] = {}
     for name, points in series.items():
         names.setdefault(tuple(points), []).append(name)
-    joined = {" and ".join(same): points for points, same in names.items()}
-    return dict(joined), {" and ".join(same) for same in names.values() if set(same) <= set(planned)}
+    joined = {" and ".join(twins): points for points, twins in names.items()}
+    return dict(joined), {" and ".join(twins) for twins in names.values() if set(twins) <= set(planned)}
 
 
-def _ticks(
+def _place_ticks(
     ticks: Sequence[str], width: int, x: Callable[[float], float]
 ) -> Iterator[tuple[float, str, Literal["middle", "end", ""]]]:
     """Yields place, label and anchor of the first and the last tick, and of as many between them as have room."""
     if len(ticks) == 1:
-        yield x(0.5), _shortened(ticks[0], width - LEFT - RIGHT), "middle"
+        yield x(0.5), _cut_label(ticks[0], width - LEFT - RIGHT), "middle"
         return
-    most = (width - LEFT) * 0.45
-    last = _shortened(ticks[-1], most)
+    room = (width - LEFT) * 0.45
+    last = _cut_label(ticks[-1], room)
     reach = LETTER * len(last) / 2
     end = min(x(len(ticks) - 0.5) + reach, width - 2.0)
-    taken = 0.0
-    for at in range(0, len(ticks) - 1, max(1, -(-len(ticks) // MOST_TICKS))):
-        label, across = _shortened(ticks[at], most), x(at + 0.5)
+    occupied = 0.0
+    for tick_index in range(0, len(ticks) - 1, max(1, -(-len(ticks) // MOST_TICKS))):
+        label, across = _cut_label(ticks[tick_index], room), x(tick_index + 0.5)
         half = LETTER * len(label) / 2
         across = max(across, half + 2.0)
-        if across - half >= taken and across + half + LETTER <= end - 2 * reach:
-            taken = across + half + LETTER
+        if across - half >= occupied and across + half + LETTER <= end - 2 * reach:
+            occupied = across + half + LETTER
             yield across, label, "middle"
     yield end, last, "end"
 
 
-def _shortened(text: str, room: float) -> str:
+def _cut_label(text: str, room: float) -> str:
     """Cuts a name to what fits into a room of a chart; the table below has it whole."""
-    most = max(4, int(room / LETTER))
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    longest = max(4, int(room / LETTER))
+    return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
-def _table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: str, percent: bool) -> Markup:
+def _figure_table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: str, percent: bool) -> Markup:
     """Renders the figures of a chart as a table, folded."""
 
-    def shown(point: tuple[float, float] | None) -> str:
+    def cell_text(point: tuple[float, float] | None) -> str:
         if point is None:
             return "–"
         value, half = (100 * point[0], 100 * point[1]) if percent else point
@@ -340,11 +353,14 @@ def _table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: str, per
 
     cell = '<td class="n right">{}</td>'
     rows = []
-    for at, tick in enumerate(ticks):
-        cells = [_markup(cell, shown(points[at] if at < len(points) else None)) for points in series.values()]
-        rows.append(_markup('<tr><th scope="row">{}</th>{}</tr>', tick, Markup("").join(cells)))
-    heads = Markup("").join(_markup('<th scope="col" class="n right">{}</th>', name) for name in series)
-    return _markup(
+    for tick_index, tick in enumerate(ticks):
+        cells = [
+            _fill_markup(cell, cell_text(points[tick_index] if tick_index < len(points) else None))
+            for points in series.values()
+        ]
+        rows.append(_fill_markup('<tr><th scope="row">{}</th>{}</tr>', tick, Markup("").join(cells)))
+    heads = Markup("").join(_fill_markup('<th scope="col" class="n right">{}</th>', name) for name in series)
+    return _fill_markup(
         '<details class="numbers"><summary>Figures of this chart</summary><div class="scroll" tabindex="0"'
         ' role="region" aria-label="Figures: {}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div></details>",
@@ -369,10 +385,13 @@ def shares_chart(
     """
     if len(generators) < 2:
         return Markup("")
-    known = noise or ((),) * len(rows)
+    noise_rows = noise or ((),) * len(rows)
     series = {
-        name: [(row[at], NOISE_DEVIATIONS * own[at] if own else 0.0) for row, own in zip(rows, known, strict=True)]
-        for at, name in enumerate(generators)
+        name: [
+            (row[generator_index], NOISE_DEVIATIONS * deviations[generator_index] if deviations else 0.0)
+            for row, deviations in zip(rows, noise_rows, strict=True)
+        ]
+        for generator_index, name in enumerate(generators)
     }
     last = "; ".join(f"{name} {100 * points[-1][0]:.0f} %" for name, points in series.items() if points)
     return series_chart(
@@ -387,13 +406,13 @@ def shares_chart(
 
 def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float] = ()) -> Markup:
     """Draws epsilon after each private sum beside its budget, and as it is planned; "" if there is neither."""
-    known = {"as planned": planned, "as it ran": spent}  # what is drawn last lies above
+    lines = {"as planned": planned, "as it ran": spent}  # The last line is drawn above the others.
     ran = f"ran to {spent[-1]:.4g} after {len(spent)} sums" if spent else "nothing was opened yet"
     plan = f", planned to {planned[-1]:.4g} after {len(planned)} sums" if planned else ""
     return series_chart(
         f"Epsilon after each private sum: {ran}{plan}; the run's budget is {budget:.4g}",
         [str(number + 1) for number in range(max(len(spent), len(planned)))],
-        {name: [(value, 0.0) for value in values] for name, values in known.items() if values},
+        {name: [(value, 0.0) for value in values] for name, values in lines.items() if values},
         axis="private sum",
         reference=(budget, f"the run's budget, {budget:.4g}"),
         planned=("as planned",),
@@ -401,17 +420,17 @@ def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float
     )
 
 
-def _markup(form: str, *values: Any) -> Markup:
+def _fill_markup(form: str, *values: Any) -> Markup:
     """Puts values into markup, escaped."""
     return Markup(form).format(*values)  # noqa: S704 - the values are escaped
 
 
-def _text(x: float, y: float, text: str, classes: str) -> Markup:
-    return _markup('<text x="{:.1f}" y="{:.1f}" class="{}">{}</text>', x, y, classes, text)
+def _draw_text(x: float, y: float, text: str, classes: str) -> Markup:
+    return _fill_markup('<text x="{:.1f}" y="{:.1f}" class="{}">{}</text>', x, y, classes, text)
 
 
-def _line(classes: str, x1: float, x2: float, y1: float, y2: float) -> Markup:
-    return _markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>', classes, x1, x2, y1, y2)
+def _draw_line(classes: str, x1: float, x2: float, y1: float, y2: float) -> Markup:
+    return _fill_markup('<line class="{}" x1="{:.1f}" x2="{:.1f}" y1="{:.1f}" y2="{:.1f}"/>', classes, x1, x2, y1, y2)
 
 
 MARKS = (
@@ -422,13 +441,13 @@ MARKS = (
 )
 
 
-def _dot(x: float, y: float, title: str, rank: int) -> Markup:
+def _draw_mark(x: float, y: float, title: str, rank: int) -> Markup:
     """Draws a mark: a disc, a square, a triangle or a diamond, so that names differ without colour."""
     form = '<path class="mark" d="{}" transform="translate({:.1f},{:.1f})"><title>{}</title></path>'
-    return _markup(form, MARKS[rank % len(MARKS)], x, y, title)
+    return _fill_markup(form, MARKS[rank % len(MARKS)], x, y, title)
 
 
-def _ceiling(value: float) -> float:
+def _round_up(value: float) -> float:
     """Returns the next round number whose quarters are round too."""
     if value <= 0:
         return 1.0

@@ -22,23 +22,23 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")
-    rows.add_row("written", _written(data))
-    accuracy = _accuracy(data)
+    rows.add_row("written", _summary_text(data))
+    accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        rows.add_row("weights", _weights(data, LINES - 4 - len(accuracy) - (data.score is not None)))
+        rows.add_row("weights", _weight_table(data, LINES - 4 - len(accuracy) - (data.score is not None)))
     if accuracy:
         rows.add_row("panel", Group(*accuracy))
-    rows.add_row("privacy", _privacy(data.privacy))
+    rows.add_row("privacy", _privacy_text(data.privacy))
     rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
     if data.score is not None:
-        rows.add_row("score", _score(data.score))
+        rows.add_row("score", _score_text(data.score))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
     return Group(title, rows)
 
 
-def _written(data: ReportData) -> Text:
+def _summary_text(data: ReportData) -> Text:
     labels = len([name for name in data.label_names if name])
-    dropped = sum(each.count.dropped for each in data.usage)
+    dropped = sum(use.count.dropped for use in data.usage)
     words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
     words += f", {counted(labels, 'label')}" if labels else ""
     words += f", {counted(data.rounds, 'round')}"
@@ -46,43 +46,47 @@ def _written(data: ReportData) -> Text:
     words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
     words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
     words += "".join(f"; {label}: no text (refused for its content)" for label in data.refused_labels)
-    lost = sum(each.count.lost for each in data.usage)
-    words += f"; {counted(lost, 'answer')} lost on the way" if lost else ""
-    unreported = sum(each.count.notes.get(UNREPORTED, 0) for each in data.usage)
+    lost_answers = sum(use.count.lost for use in data.usage)
+    words += f"; {counted(lost_answers, 'answer')} lost on the way" if lost_answers else ""
+    unreported = sum(use.count.notes.get(UNREPORTED, 0) for use in data.usage)
     words += f"; {UNREPORTED}: {number(unreported)}" if unreported else ""
-    spent = sum(each.count.price_usd + each.count.lost_usd for each in data.usage)
+    spent = sum(use.count.price_usd + use.count.lost_usd for use in data.usage)
     seconds = sum(seconds for _, seconds in data.seconds)
     return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
 
 
-def _weights(data: ReportData, most: int) -> Table:
+def _weight_table(data: ReportData, most_rows: int) -> Table:
     """Each generator's last weight as a bar, the largest first, beside its first one; the rest as one line."""
     last, first = data.weights[-1], data.weights[0]
     order = sorted(range(len(last)), key=lambda index: -last[index])
-    shown = order if len(order) <= most else order[: most - 1]
+    top = order if len(order) <= most_rows else order[: most_rows - 1]
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
-    for index in shown:
+    for index in top:
         error = f" (s.e. {100 * data.weight_errors[index]:.0f})" if data.weight_errors else ""
         change = f"{100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %{error}"
         table.add_row(Text(data.generators[index]), ProgressBar(total=1.0, completed=last[index], width=BAR), change)
-    if len(order) > len(shown):
-        rest = sum(last[index] for index in order[len(shown) :])
-        table.add_row(Text(counted(len(order) - len(shown), "other")), "", f"{100 * rest:.0f} %")
+    if len(order) > len(top):
+        remainder = sum(last[index] for index in order[len(top) :])
+        table.add_row(Text(counted(len(order) - len(top), "other")), "", f"{100 * remainder:.0f} %")
     return table
 
 
-def _accuracy(data: ReportData) -> list[Text]:
+def _accuracy_lines(data: ReportData) -> list[Text]:
     lines = []
-    panels = {each.data: each for each in reversed(data.accuracy)}  # the panel is the first model of its data
-    for each in sorted(panels.values(), key=lambda each: (not each.ours, data.accuracy.index(each)))[:3]:
-        note = " (not private)" if each.reads_private and "no privacy" not in each.data else ""
-        figure = (f"{100 * each.accuracy:5.1f} %", "bold green" if each.ours else "bold")
-        lines.append(Text.assemble(figure, f"  {each.data}{note}  ", (each.model.partition(": ")[2], "dim")))
+    panels = {
+        accuracy.data: accuracy for accuracy in reversed(data.accuracy)
+    }  # the panel is the first model of its data
+    for accuracy in sorted(panels.values(), key=lambda accuracy: (not accuracy.ours, data.accuracy.index(accuracy)))[
+        :3
+    ]:
+        note = " (not private)" if accuracy.reads_private and "no privacy" not in accuracy.data else ""
+        figure = (f"{100 * accuracy.accuracy:5.1f} %", "bold green" if accuracy.ours else "bold")
+        lines.append(Text.assemble(figure, f"  {accuracy.data}{note}  ", (accuracy.model.partition(": ")[2], "dim")))
     return lines
 
 
-def _score(score: PrivateScore) -> Text:
+def _score_text(score: PrivateScore) -> Text:
     return Text.assemble(
         (f"{100 * score.value:5.1f} %", "bold"),
         f"  of the hospitals' own records labelled right ({100 * score.low:.0f} to {100 * score.high:.0f}), measured"
@@ -90,7 +94,7 @@ def _score(score: PrivateScore) -> Text:
     )
 
 
-def _privacy(privacy: PrivacyStatement) -> Text:
+def _privacy_text(privacy: PrivacyStatement) -> Text:
     if not privacy.is_private:
         return Text(privacy.headline, style="bold red")
     if not privacy.epsilon_after:

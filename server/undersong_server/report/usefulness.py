@@ -42,14 +42,14 @@ def figures(
     *,
     embed: Embed,
     seed: int,
-    shown: Callable[[int, int], None] = lambda _done, _total: None,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Figures:
     """Trains the panel on each corpus and tries it on the test file; other figures are of the corpus ``OURS`` alone.
 
     Args:
         corpora: tables by name; that of this run is ``OURS``.
         embed: texts to float32 unit vectors [n, d].
-        shown: told how many of the corpora are done.
+        on_progress: told how many of the corpora are done.
     """
     if test.labels is None:
         report = evaluate_tables(OURS, corpora[OURS], EvaluationOptions(test=test, seed=seed), embed=embed)
@@ -58,7 +58,7 @@ def figures(
     options = EvaluationOptions(
         test=test,
         head=settings.head,
-        bert=None if settings.encoder is None else _encoder(task, settings.encoder),
+        bert=None if settings.encoder is None else _locate_encoder(task, settings.encoder),
         epochs=settings.epochs,
         batch=settings.batch,
         learning_rate=settings.learning_rate,
@@ -69,29 +69,29 @@ def figures(
     rows: list[Accuracy] = []
     measures: tuple[Measure, ...] = ()
     for number, (data, corpus) in enumerate(corpora.items()):
-        shown(number, len(corpora))
+        on_progress(number, len(corpora))
         if len(set(corpus.labels or ())) < 2:
             continue
         report = evaluate_tables(data, corpus, options, embed=embed, only_task_models=data != OURS)
         if data == OURS:
             measures = measures_of(report)
-        rows += [_accuracy(data, each, panel=each is report.trained[0]) for each in report.trained]
+        rows += [_make_accuracy(data, trained, panel=trained is report.trained[0]) for trained in report.trained]
     return tuple(rows), measures
 
 
-def _accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
-    named = {name: trained.interval(name) for name in FIGURES}
+def _make_accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
+    intervals = {name: trained.interval(name) for name in FIGURES}
     return Accuracy(
         data,
-        **{name: figure.value for name, figure in named.items()},
+        **{name: figure.value for name, figure in intervals.items()},
         ours=data == OURS and panel,
         reads_private=data == NO_PRIVACY,
-        by_texts=clopper_pearson(round(trained.scores.rows * named["accuracy"].value), trained.scores.rows),
+        by_texts=clopper_pearson(round(trained.scores.rows * intervals["accuracy"].value), trained.scores.rows),
         reference=panel and data not in (OURS, NO_PRIVACY),
         model=trained.description,
-        interval=named["accuracy"] if len(trained.runs) > 1 else None,
+        interval=intervals["accuracy"] if len(trained.runs) > 1 else None,
     )
 
 
-def _encoder(task: Task, encoder: str) -> Path:
+def _locate_encoder(task: Task, encoder: str) -> Path:
     return Path(encoder) if encoder == PACKAGED else task.locate(encoder)

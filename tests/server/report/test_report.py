@@ -242,13 +242,13 @@ def test_the_chart_of_lengths_counts_every_text():
     data = run(5)
     texts = ["one two three"] * 2 + ["one two three four", "nine " * 9, "word " * 400]
     written = [replace(sample, text=text) for sample, text in zip(data.samples, texts, strict=True)]
-    drawn = html._lengths(replace(data, samples=tuple(written)))
+    drawn = html._draw_lengths(replace(data, samples=tuple(written)))
     titles = re.findall(r"<title>texts, ([^:]+): (\d+)</title>", drawn)
     assert sum(int(count) for _, count in titles) == len(texts)
     assert titles[0] == ("3", "4")  # groups of 16 words
     assert titles[-1] == ("371 or more", "1")
-    assert "more" not in html._lengths(replace(data, samples=tuple(written[:3])))
-    assert html._lengths(run(0)) == ""
+    assert "more" not in html._draw_lengths(replace(data, samples=tuple(written[:3])))
+    assert html._draw_lengths(run(0)) == ""
 
 
 def test_the_card_is_safe_markdown_and_states_the_terms():
