@@ -51,13 +51,13 @@ MANIFEST_NAME = "manifest.json"
 CARD_NAME = "README.md"
 REPORT_NAME = "report.html"
 SET_ASIDE_NAME = "set-aside.jsonl"  # texts that the records do not support, each with a reason; only if there are any
-SEQUENCES_NAME = "sequences.jsonl"  # of a method that writes from keyphrases only
+SEQUENCES_NAME = "sequences.jsonl"  # Only a method that writes from keyphrases has this file.
 LINEAGE_NAME = "lineage.jsonl"  # each text's parents and examples
 ROUNDS_NAME = "rounds.csv"  # figures by round
-DOSSIER_NAME = "dossier.html"  # of an archive only: it is written after the run's papers were signed
+DOSSIER_NAME = "dossier.html"  # Only an archive has it, because it is written after the run's papers were signed.
 ARCHIVE_NAME = "archive.json"  # hashes of what an archive has beside the published files, signed by the coordinator
 WORKSPACE_NAME = ".undersong"  # folder beside the files in which a simulation works; it is never published
-ADAPTERS_NAME = "adapters.zip"  # of a method that tunes its generators only
+ADAPTERS_NAME = "adapters.zip"  # Only a method that tunes its generators has this file.
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
@@ -115,7 +115,7 @@ def copy_outputs(source: Path, target: Path) -> list[str]:
     return sorted(contents)
 
 
-LARGEST_BYTES = 256 << 20  # of manifest.json: a thousand parties and a hundred sums need less
+LARGEST_BYTES = 256 << 20  # largest manifest.json; a thousand parties and a hundred sums need less
 FRESH = "it was changed after the run; get a fresh copy"
 
 
@@ -160,8 +160,8 @@ def charges(folder: Path) -> list[dict[str, Any]]:
     try:
         return [
             {**entry, "party": party}
-            for party, found in sorted(published["receipts"].items())
-            for entry in json.loads(found["body"], object_pairs_hook=once)["entries"]
+            for party, receipt in sorted(published["receipts"].items())
+            for entry in json.loads(receipt["body"], object_pairs_hook=once)["entries"]
         ]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise ConfigurationError(
@@ -193,20 +193,20 @@ def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
     """
     attributes = dict.fromkeys(name for sample in samples for name, _ in sample.attributes)
     names = (*RESERVED_COLUMNS, *attributes)
-    rows = [_row(sample, attributes) for sample in samples]
+    rows = [_sample_row(sample, attributes) for sample in samples]
     lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
-    return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _parquet(names, rows)}
+    return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _write_parquet(names, rows)}
 
 
-def _row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
+def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    has = dict(sample.attributes)  # of a method of another package, perhaps not each attribute
+    has = dict(sample.attributes)  # A method of another package may leave attributes out.
     values = (has.get(name, "") for name in attributes)
     return (text, sample.label, sample.generator, sample.round, sample.kind, *values)
 
 
-def _parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
+def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
     import pyarrow
     import pyarrow.parquet
 
@@ -228,10 +228,10 @@ def _parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> byt
 # no party of a federation does: the signatures prove that one hand held every key, and that nobody else changed a
 # file.
 
-KEY = "coordinator"  # of manifest.json; everything else in it is signed
-ENROLLED = "enrolled"  # of manifest.json: fingerprint of each party of the roster, as its registry has it
+KEY = "coordinator"  # key of manifest.json; everything else in it is signed
+ENROLLED = "enrolled"  # key of manifest.json: fingerprints of the roster's parties, as the registry has them
 TAG = "undersong published"
-SIMULATION = "simulation"  # of manifest.json: signature (hex) under all else of every party of the roster, by name
+SIMULATION = "simulation"  # key of manifest.json: signature (hex) under all else of every party, by name
 SIMULATION_TAG = "undersong published by a simulation"
 
 
@@ -258,7 +258,7 @@ class Signer:
         names = [member["name"] for member in published["manifest"]["roster"]]
         enrolled = {name: party_fingerprint(name, self.identities[name]) for name in names if name in self.identities}
         published = {**published, ENROLLED: enrolled}
-        signature = self.authority.signing_key.sign(_statement(published, publisher))
+        signature = self.authority.signing_key.sign(_hash_statement(published, publisher))
         return {**published, KEY: {**publisher, "signature": signature.hex()}}
 
 
@@ -288,14 +288,14 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
 
     Raises PrivacyRefusal if the signature is not of these contents.
     """
-    found = published.get(KEY)
-    if found is None:
+    signed_part = published.get(KEY)
+    if signed_part is None:
         return None
-    rest = {key: value for key, value in published.items() if key != KEY}
+    contents = {key: value for key, value in published.items() if key != KEY}
     try:
-        publisher = {key: str(found[key]) for key in ("name", "ca_certificate", "signing_key")}
+        publisher = {key: str(signed_part[key]) for key in ("name", "ca_certificate", "signing_key")}
         key = bytes.fromhex(publisher["signing_key"])
-        verified(key, _statement(rest, publisher), bytes.fromhex(found["signature"]))
+        verified(key, _hash_statement(contents, publisher), bytes.fromhex(signed_part["signature"]))
         return PublisherSignature(publisher["name"], coordinator_fingerprint(publisher["ca_certificate"], key))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
@@ -308,9 +308,12 @@ ARCHIVE_TAG = "undersong archive"
 
 def sign_archive(signing_key: Ed25519PrivateKey, manifest: bytes, contents: Mapping[str, bytes | str]) -> str:
     """Returns the text of ``archive.json``: hashes of ``contents``, signed for this ``manifest.json`` and no other."""
-    named = {"manifest": _sha256(manifest), "files": {name: _sha256(content) for name, content in contents.items()}}
-    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(named)))
-    return json.dumps({**named, "signature": signature.hex()}, indent=2) + "\n"
+    hashes = {
+        "manifest": _hash_content(manifest),
+        "files": {name: _hash_content(content) for name, content in contents.items()},
+    }
+    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(hashes)))
+    return json.dumps({**hashes, "signature": signature.hex()}, indent=2) + "\n"
 
 
 def read_archive(folder: Path, published: Mapping[str, Any]) -> Mapping[str, str]:
@@ -323,11 +326,11 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> Mapping[str, str
     if text is None:
         return {}
     try:
-        found = json.loads(text, object_pairs_hook=once)
-        files = {str(name): str(digest) for name, digest in found["files"].items()}
-        named = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
+        archive = json.loads(text, object_pairs_hook=once)
+        files = {str(name): str(digest) for name, digest in archive["files"].items()}
+        hashes = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
         key = bytes.fromhex(published[KEY]["signing_key"])
-        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(named)), bytes.fromhex(found["signature"]))
+        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(hashes)), bytes.fromhex(archive["signature"]))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME}:
@@ -342,9 +345,9 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
     """
     if SIMULATION not in published:
         return False
-    rest = {key: value for key, value in published.items() if key != SIMULATION}
+    contents = {key: value for key, value in published.items() if key != SIMULATION}
     try:
-        statement, signatures = tagged_hash(SIMULATION_TAG, canonical_json(rest)), published[SIMULATION]
+        statement, signatures = tagged_hash(SIMULATION_TAG, canonical_json(contents)), published[SIMULATION]
         for member in roster:
             verified(member.identity, statement, bytes.fromhex(signatures[member.name]))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
@@ -354,7 +357,7 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
     return True
 
 
-def _statement(published: Mapping[str, Any], publisher: Mapping[str, str]) -> bytes:
+def _hash_statement(published: Mapping[str, Any], publisher: Mapping[str, str]) -> bytes:
     return tagged_hash(TAG, canonical_json(published), canonical_json(publisher))
 
 
@@ -406,7 +409,9 @@ def report_data(
         privacy=_privacy_statement(run_plan, insecure_noise),
         settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
-        usage=tuple(GeneratorUse(each.name, each.kind, outcome.usage[each.name]) for each in task.generators),
+        usage=tuple(
+            GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
+        ),
         refused_labels=tuple(outcome.refused_labels),
         accuracy=tuple(accuracy),
         measures=tuple(measures),
@@ -416,7 +421,7 @@ def report_data(
         version=VERSION,
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
-        score=_score(outcome),
+        score=_read_score(outcome),
         set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
         support_measured=any(planned.statistic == SupportVotes.name for planned in opened_sums),
         participation=participation_of(
@@ -438,13 +443,13 @@ def report_data(
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:
     """Returns who is in which opened sum. ``survivors``: the hospitals by the name of each opened sum."""
-    opened = [planned.name for planned in manifest.plan.sums if planned.name in survivors]
+    names = [planned.name for planned in manifest.plan.sums if planned.name in survivors]
     return Participation(
-        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in opened)
+        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in names)
     )
 
 
-def _score(outcome: Outcome) -> PrivateScore | None:
+def _read_score(outcome: Outcome) -> PrivateScore | None:
     recorded = outcome.records.get(private_score.RECORD, ())
     return PrivateScore(**recorded[-1][1]) if recorded else None
 
@@ -469,20 +474,23 @@ def publish(
     report = replace(report, publisher=signer.publisher, simulated=isinstance(signer, SimulationSigner))
     hashed = {
         **corpus_files(outcome.samples),
-        **_set_aside(outcome),
-        **_sequences(outcome),
-        **_adapters(outcome),
+        **_set_aside_file(outcome),
+        **_sequence_file(outcome),
+        **_adapter_file(outcome),
         LINEAGE_NAME: lineage(outcome.samples, outcome.origins),
         ROUNDS_NAME: table_of_rounds(rounds),
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
-    papers = {**_manifest(outcome, report), "files": {name: _sha256(content) for name, content in hashed.items()}}
+    papers = {
+        **_make_manifest(outcome, report),
+        "files": {name: _hash_content(content) for name, content in hashed.items()},
+    }
     manifest = json.dumps(signer.sign(papers), indent=2, ensure_ascii=False) + "\n"
     write_files(folder, {**hashed, MANIFEST_NAME: manifest})
 
 
-def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
+def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
     """Returns what ``undersong verify`` needs, and nothing that describes a party's data."""
     return {
         "private": report.privacy.is_private,
@@ -497,27 +505,29 @@ def _manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
     }
 
 
-def _sha256(content: bytes | str) -> str:
-    data = content.encode("utf-8", "replace") if isinstance(content, str) else content  # as write_files writes it
+def _hash_content(content: bytes | str) -> str:
+    data = content.encode("utf-8", "replace") if isinstance(content, str) else content  # ``write_files`` does the same.
     return hashlib.sha256(data).hexdigest()
 
 
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
     plan = run_plan.plan
     private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
-    alone = plan.epsilon_if_all_others_collude() if private else None
+    epsilon_alone = plan.epsilon_if_all_others_collude() if private else None
     return PrivacyStatement(
         plan.privacy,
         plan.quorum,
         tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
-        alone,
+        epsilon_alone,
         insecure_noise,
         accounting.best_guess(plan.charged_events()) if private else None,
-        accounting.best_guess(plan.alone_events()) if alone is not None and math.isfinite(alone) else None,
+        accounting.best_guess(plan.alone_events())
+        if epsilon_alone is not None and math.isfinite(epsilon_alone)
+        else None,
     )
 
 
-def _set_aside(outcome: Outcome) -> dict[str, bytes | str]:
+def _set_aside_file(outcome: Outcome) -> dict[str, bytes | str]:
     """The texts that a method set aside, as rows of the corpus with a reason; no file if there are none."""
     rows = [row for _, recorded in outcome.records.get(support.RECORD, ()) for row in recorded]
     if not rows:
@@ -527,7 +537,7 @@ def _set_aside(outcome: Outcome) -> dict[str, bytes | str]:
     return {SET_ASIDE_NAME: "".join(f"{line}\n" for line in lines)}
 
 
-def _sequences(outcome: Outcome) -> dict[str, bytes | str]:
+def _sequence_file(outcome: Outcome) -> dict[str, bytes | str]:
     """The keyphrase sequences that a method recorded, one per line with its label; no file if there are none."""
     rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
     if not rows:
@@ -547,22 +557,22 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     for origin in origins:
         first.setdefault(origin.sample.text, origin)
     row_of = {sample.text: row for row, sample in enumerate(corpus)}
-    wanted = dict.fromkeys(row_of)
+    included = dict.fromkeys(row_of)
     waiting = list(row_of)
     while waiting:
         text = waiting.pop()
-        shown = first[text].shown if text in first else ()
-        further = [text for text in shown if text in first and text not in wanted]
-        wanted |= dict.fromkeys(further)
+        examples = first[text].shown if text in first else ()
+        further = [text for text in examples if text in first and text not in included]
+        included |= dict.fromkeys(further)
         waiting += further
     of_corpus = {sample.text: Origin(sample) for sample in corpus if sample.text not in first}
-    written = {text: origin for text, origin in (first | of_corpus).items() if text in wanted}
-    number = {text: place for place, text in enumerate(written)}
+    included_origins = {text: origin for text, origin in (first | of_corpus).items() if text in included}
+    number = {text: place for place, text in enumerate(included_origins)}
     lines = []
-    for text, origin in written.items():
+    for text, origin in included_origins.items():
         sample = origin.sample if text not in row_of else corpus[row_of[text]]
         ids = {
-            name: [number[shown] for shown in texts if shown in number]
+            name: [number[example] for example in texts if example in number]
             for name, texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
         }
         place = {"row": row_of[text]} if text in row_of else {"text": text.encode("utf-8", "replace").decode("utf-8")}
@@ -574,13 +584,13 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
             "round": sample.round,
             "operator": sample.kind,
             **ids,
-            "public": sum(shown not in number for shown in origin.shown),
+            "public": sum(example not in number for example in origin.shown),
         }
         lines.append(json.dumps(line, ensure_ascii=False) + "\n")
     return "".join(lines)
 
 
-def _adapters(outcome: Outcome) -> dict[str, bytes | str]:
+def _adapter_file(outcome: Outcome) -> dict[str, bytes | str]:
     """A folder of each tuned generator's adapter, as peft reads it, in one file; equal adapters give equal bytes."""
     if not outcome.adapters:
         return {}

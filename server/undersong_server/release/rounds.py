@@ -22,8 +22,8 @@ from undersong_server.pool import Origin, Sample
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
 
-MOST_TEXTS = 500  # of the corpus and of the test file, in distances whose bias depends on the number
-FEWEST_TEXTS = 10  # that have neighbourhoods
+MOST_TEXTS = 500  # texts of corpus and test file in distances whose bias depends on the number
+FEWEST_TEXTS = 10  # Fewer texts have no neighbourhoods.
 
 Corpora = Mapping[int, Sequence[Sample]]
 
@@ -46,8 +46,8 @@ class RoundFigure:
 
 def recorded_figures(origins: Sequence[Origin], records: Records, generators: Sequence[str]) -> list[RoundFigure]:
     """Returns the texts that each generator wrote in each round, and its share of the round as the method set it."""
-    written = Counter((origin.sample.round, origin.sample.generator) for origin in origins)
-    rows = [RoundFigure(t + 1, "texts", name, float(count)) for (t, name), count in sorted(written.items())]
+    text_counts = Counter((origin.sample.round, origin.sample.generator) for origin in origins)
+    rows = [RoundFigure(t + 1, "texts", name, float(count)) for (t, name), count in sorted(text_counts.items())]
     noise = dict(records.get("weights noise", ()))
     for t, weights in records.get("weights", ()):
         errors = noise.get(t, [None] * len(weights))
@@ -70,23 +70,25 @@ def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, see
     real = embed([test[place] for place in rng.permutation(len(test))[:size]])
     rows = []
     for t, corpus in sorted(corpora.items()):
-        drawn = embed([corpus[place].text for place in rng.permutation(len(corpus))[:size]])
-        near = neighbourhoods(drawn, real)
-        figures = {"Frechet distance": frechet_distance(drawn, real)}
+        synthetic = embed([corpus[place].text for place in rng.permutation(len(corpus))[:size]])
+        near = neighbourhoods(synthetic, real)
+        figures = {"Frechet distance": frechet_distance(synthetic, real)}
         figures |= {name: near[name] for name in ("precision", "recall")}
         rows += [RoundFigure(t + 1, name, "", value) for name, value in figures.items()]
     return rows
 
 
-def private_distances(corpora: Corpora, opened: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
+def private_distances(corpora: Corpora, noisy_sum: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
     """Returns each round's squared distance of means to the records, and its change since the first round."""
-    means = {t: _mean(embed([sample.text for sample in corpus])) for t, corpus in sorted(corpora.items()) if corpus}
+    means = {
+        t: _mean_embedding(embed([sample.text for sample in corpus])) for t, corpus in sorted(corpora.items()) if corpus
+    }
     rows = []
     for t, mean in means.items():
-        found = distance.squared_distance(opened, records, mean)
-        rows.append(RoundFigure(t + 1, "squared distance of means", "", found.value, found.error))
+        estimate = distance.squared_distance(noisy_sum, records, mean)
+        rows.append(RoundFigure(t + 1, "squared distance of means", "", estimate.value, estimate.error))
         if (first := min(means)) != t:
-            change = distance.squared_distance_change(opened, records, mean, means[first])
+            change = distance.squared_distance_change(noisy_sum, records, mean, means[first])
             rows.append(RoundFigure(t + 1, "squared distance of means, change", "", change.value, change.error))
     return rows
 
@@ -104,7 +106,7 @@ def figures_by_round(
     return figures
 
 
-def _mean(embeddings: Float32) -> Float64:
+def _mean_embedding(embeddings: Float32) -> Float64:
     mean: Float64 = embeddings.astype(np.float64).mean(axis=0)
     return mean
 

@@ -51,7 +51,7 @@ from undersong_server.runs.planning import register_named_statistics
 
 Events = tuple[accounting.Event, ...]
 
-# What a value of another type or size than expected raises, wherever it is first used.
+# A value of another type or size than expected raises one of these, wherever it is first used.
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
 
 
@@ -83,30 +83,32 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
     except MALFORMED:
         raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
-    with _noted(faults, "the manifest's signatures"):
+    with _note_faults(faults, "the manifest's signatures"):
         manifest.check_signatures(signatures)
-    opened = _sums(manifest, sums, faults)
-    checked = _receipts(manifest, receipts, faults)
+    opened_sums = _check_sums(manifest, sums, faults)
+    checked = _check_receipts(manifest, receipts, faults)
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
-    charged = _charged(manifest, opened, final, faults)
-    spent = {name: _price(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
-    left = [_left(manifest, final.get(member.name)) for member in manifest.roster]
+    charged = _charged_events(manifest, opened_sums, final, faults)
+    spent = {name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
+    exposed_events = [_exposed_events(manifest, final.get(member.name)) for member in manifest.roster]
     further: Mapping[str, str] = {}
     if (folder / ARCHIVE_NAME).exists():
-        with _noted(faults, ARCHIVE_NAME):
+        with _note_faults(faults, ARCHIVE_NAME):
             further = read_archive(folder, published)
-    unchecked, outside = _files(folder, published, further, faults)
+    unchecked, outside_files = _check_files(folder, published, further, faults)
     signature = _publisher_signature(published, fingerprint, faults)
     simulated = False
-    with _noted(faults, "the simulation's signatures"):
+    with _note_faults(faults, "the simulation's signatures"):
         simulated = check_simulation(published, manifest.roster)
     workspace = simulated and (folder / WORKSPACE_NAME).is_dir()
     if workspace:
-        outside = tuple(name for name in outside if name != WORKSPACE_NAME)
+        outside_files = tuple(name for name in outside_files if name != WORKSPACE_NAME)
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
-    known = _known(manifest, published if confirmed else {}, parties or {}, faults)
+    confirmed_parties = _confirm_parties(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
-    alone = max((_price(manifest, events, manifest.plan.usable_delta) for events in left), default=0.0)
+    epsilon_alone = max(
+        (_price_events(manifest, events, manifest.plan.usable_delta) for events in exposed_events), default=0.0
+    )
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
     names = [planned.name for planned in manifest.plan.sums]
@@ -114,27 +116,27 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         manifest=manifest,
         epsilon=total,
         spent=spent,
-        alone=alone,
-        guess=_guess(charged.values(), total),
-        guess_alone=_guess(left, alone),
+        alone=epsilon_alone,
+        guess=_best_guess(charged.values(), total),
+        guess_alone=_best_guess(exposed_events, epsilon_alone),
         voided=sum(len(receipt.voided) for receipt in checked.values()),
         without_receipt=tuple(name for name in spent if name not in final),
-        opened=opened,
-        unopened=tuple(name for name in names if name not in opened),
+        opened=opened_sums,
+        unopened=tuple(name for name in names if name not in opened_sums),
         faults=tuple(faults),
         insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
         signature=signature,
         confirmed=confirmed,
-        known=known,
+        known=confirmed_parties,
         simulated=simulated,
         unchecked=unchecked,
-        outside=outside,
+        outside=outside_files,
         workspace=workspace,
     )
 
 
 @contextmanager
-def _noted(faults: list[str], place: str, party: str = "") -> Iterator[None]:
+def _note_faults(faults: list[str], place: str, party: str = "") -> Iterator[None]:
     """Notes as a fault of ``place`` what the block raises, or that something there cannot be read.
 
     Args:
@@ -148,8 +150,8 @@ def _noted(faults: list[str], place: str, party: str = "") -> Iterator[None]:
         faults.append(f"{place}{party}: cannot be read")
 
 
-def _known(
-    manifest: Manifest, published: Mapping[str, Any], stated: Mapping[str, str], faults: list[str]
+def _confirm_parties(
+    manifest: Manifest, published: Mapping[str, Any], stated_fingerprints: Mapping[str, str], faults: list[str]
 ) -> tuple[str, ...]:
     """Returns the parties whose keys a confirmed coordinator has enrolled, or the caller has named.
 
@@ -158,32 +160,34 @@ def _known(
     """
     enrolled = published.get(ENROLLED, {})
     certified = enrolled if isinstance(enrolled, Mapping) else {}
-    own = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
-    for what, fingerprints in (("the coordinator has enrolled", certified), ("was stated", stated)):
+    roster_fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
+    for source, fingerprints in (("the coordinator has enrolled", certified), ("was stated", stated_fingerprints)):
         for name, fingerprint in fingerprints.items():
-            if name not in own:
+            if name not in roster_fingerprints:
                 faults.append(f"{name}: takes no part in this run")
-            elif not same_fingerprint(str(fingerprint), own[name]):
-                faults.append(f"{name}: has signed with another key ({own[name]}) than the one that {what}")
-    return tuple(name for name in own if name in certified or name in stated)
+            elif not same_fingerprint(str(fingerprint), roster_fingerprints[name]):
+                faults.append(
+                    f"{name}: has signed with another key ({roster_fingerprints[name]}) than the one that {source}"
+                )
+    return tuple(name for name in roster_fingerprints if name in certified or name in stated_fingerprints)
 
 
 def _publisher_signature(
     published: Mapping[str, Any], fingerprint: str | None, faults: list[str]
 ) -> PublisherSignature | None:
-    found = None
-    with _noted(faults, "the coordinator's signature"):
-        found = read_signature(published)
-        if fingerprint is not None and (found is None or not same_fingerprint(fingerprint, found.fingerprint)):
-            signer = "nobody" if found is None else f"a coordinator with the fingerprint {found.fingerprint}"
+    signature = None
+    with _note_faults(faults, "the coordinator's signature"):
+        signature = read_signature(published)
+        if fingerprint is not None and (signature is None or not same_fingerprint(fingerprint, signature.fingerprint)):
+            signer = "nobody" if signature is None else f"a coordinator with the fingerprint {signature.fingerprint}"
             raise PrivacyRefusal(f"{signer} signed it, not the one that was stated")
-    return found
+    return signature
 
 
-def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, Opened]":
-    opened: dict[str, Opened] = {}
+def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, Opened]":
+    opened_sums: dict[str, Opened] = {}
     for name, facts in sums.items():
-        with _noted(faults, f"private sum {name}"):
+        with _note_faults(faults, f"private sum {name}"):
             attempt = int(facts["attempt"])
             parameters = manifest.sum_parameters(name, attempt)
             proved = check_evidence(parameters, bytes.fromhex(facts["evidence"]))
@@ -193,24 +197,24 @@ def _sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "di
                 raise PrivacyRefusal("its scale is not the plan's")
             dropped = parameters.size - len(proved.survivors)
             plan = parameters.noise_plan
-            possible = [float(plan.opened_variance(dropped, left)) for left in range(len(proved.survivors) + 1)]
+            possible = [float(plan.opened_variance(dropped, unopened)) for unopened in range(len(proved.survivors) + 1)]
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
                 raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
-            opened[name] = Opened(attempt, proved)
-    return opened
+            opened_sums[name] = Opened(attempt, proved)
+    return opened_sums
 
 
-def _receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]) -> dict[str, Receipt]:
+def _check_receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]) -> dict[str, Receipt]:
     checked: dict[str, Receipt] = {}
     for party, receipt in receipts.items():
-        with _noted(faults, "receipt of ", party):
+        with _note_faults(faults, "receipt of ", party):
             body, signature = receipt["body"].encode("utf-8"), bytes.fromhex(receipt["signature"])
             checked[party] = check_receipt(manifest, party, body, signature)
     return checked
 
 
-def _charged(
-    manifest: Manifest, opened: "Mapping[str, Opened]", final: Mapping[str, Receipt], faults: list[str]
+def _charged_events(
+    manifest: Manifest, opened_sums: "Mapping[str, Opened]", final: Mapping[str, Receipt], faults: list[str]
 ) -> dict[str, Events]:
     """Returns the charged events by party; every vector in an opened sum must have been charged by its party.
 
@@ -220,51 +224,51 @@ def _charged(
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
         return {member.name: () for member in manifest.roster}
-    found: dict[str, Events] = {}
-    whole = plan.charged_events()
+    events_by_party: dict[str, Events] = {}
+    plan_events = plan.charged_events()
     for member in manifest.roster:
         receipt = final.get(member.name)
         if receipt is None:
-            # What is not here may have been left out: sums that were opened, and this party's part in them.
-            found[member.name] = tuple(whole)
+            # Papers may have been left out: sums that were opened, and this party's part in them.
+            events_by_party[member.name] = tuple(plan_events)
         else:
             took_part = (
-                (name, found.attempt, found.by.question.hex())
-                for name, found in opened.items()
-                if member.name in found.by.survivors
+                (name, opened_sum.attempt, opened_sum.by.question.hex())
+                for name, opened_sum in opened_sums.items()
+                if member.name in opened_sum.by.survivors
             )
             faults.extend(receipt.uncharged(took_part))
             charged = [plan[charge.query].event() for charge in receipt.counted]
-            found[member.name] = tuple(charged_of(charged, whole)) if receipt.charges else ()
-    return found
+            events_by_party[member.name] = tuple(charged_of(charged, plan_events)) if receipt.charges else ()
+    return events_by_party
 
 
-def _left(manifest: Manifest, receipt: Receipt | None) -> Events:
+def _exposed_events(manifest: Manifest, receipt: Receipt | None) -> Events:
     """Returns what everyone else together has of one party; its whole plan if it has no final receipt."""
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
         return ()
     if receipt is None:
         return tuple(plan.alone_events())
-    left = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
-    return tuple(charged_of(left, plan.alone_events())) if receipt.charges else ()
+    events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    return tuple(charged_of(events, plan.alone_events())) if receipt.charges else ()
 
 
-def _price(manifest: Manifest, events: Events, delta: float) -> float:
+def _price_events(manifest: Manifest, events: Events, delta: float) -> float:
     """Returns epsilon of events at ``delta``; inf if the run promises nothing."""
     if not math.isfinite(manifest.plan.privacy.epsilon):
         return math.inf
     return accounting.epsilon(events, delta) if events else 0.0
 
 
-def _guess(charged: Iterable[Events], epsilon: float) -> float | None:
+def _best_guess(charged: Iterable[Events], epsilon: float) -> float | None:
     """Returns the chance of the best guess about one unit of any party; None if nothing bounds it."""
     if not math.isfinite(epsilon):
         return None
     return max((accounting.best_guess(events) for events in set(charged) if events), default=0.5)
 
 
-def _files(
+def _check_files(
     folder: Path, published: Mapping[str, Any], further: Mapping[str, str], faults: list[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Compares files with their hashes; returns the names of missing files, and of files that no paper names.
@@ -273,15 +277,15 @@ def _files(
         further: hashes of the files that the console's archive has beside the published ones.
     """
     present = sorted(os.listdir(folder))
-    named = published.get("files", {})
-    if not isinstance(named, Mapping) or not set(named) <= set(HASHED_NAMES):
+    hashes = published.get("files", {})
+    if not isinstance(hashes, Mapping) or not set(hashes) <= set(HASHED_NAMES):
         faults.append(f"{MANIFEST_NAME}: its list of files cannot be read")
         return (), ()
     for name in HASHED_NAMES:
         if name not in present:
             continue
-        if name in named:
-            if sha256_of(folder / name) != named[name]:
+        if name in hashes:
+            if sha256_of(folder / name) != hashes[name]:
                 faults.append(f"{name}: is not the file that the run wrote")
         elif name in CORPUS_NAMES:
             faults.append(f"{name}: the papers know no such file")
@@ -289,12 +293,12 @@ def _files(
         if name in present and sha256_of(folder / name) != digest:
             faults.append(f"{name}: is not the file that the coordinator put into the archive")
     archive = {*further, ARCHIVE_NAME} if further else set()
-    outside = (name for name in present if name not in {*named, *archive, MANIFEST_NAME})
-    return tuple(name for name in named if name not in present), tuple(outside)
+    unnamed = (name for name in present if name not in {*hashes, *archive, MANIFEST_NAME})
+    return tuple(name for name in hashes if name not in present), tuple(unnamed)
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
-MOST_SHOWN = 40  # faults or names on a screen; JSON has them all
+LONGEST_LIST = 40  # faults or names on a screen; JSON has them all
 
 
 @dataclass(frozen=True)
@@ -366,7 +370,9 @@ class Verdict:
     @property
     def participation(self) -> Participation:
         """Returns who is in which opened sum, by the parties' signatures."""
-        return participation_of(self.manifest, {name: opened.by.survivors for name, opened in self.opened.items()})
+        return participation_of(
+            self.manifest, {name: opened_sum.by.survivors for name, opened_sum in self.opened.items()}
+        )
 
     def to_json(self) -> dict[str, Any]:
         promise = self.manifest.plan.privacy
@@ -393,11 +399,11 @@ class Verdict:
             "sums": [
                 {
                     "name": name,
-                    "attempt": opened.attempt,
-                    "survivors": list(opened.by.survivors),
-                    "signers": list(opened.by.signers),
+                    "attempt": opened_sum.attempt,
+                    "survivors": list(opened_sum.by.survivors),
+                    "signers": list(opened_sum.by.signers),
                 }
-                for name, opened in self.opened.items()
+                for name, opened_sum in self.opened.items()
             ],
             "absences": list(self.participation.absences),
             "planned_but_not_opened": list(self.unopened),
@@ -408,15 +414,15 @@ class Verdict:
     def lines(self) -> list[str]:
         """The verdict as a person reads it."""
         if self.faults:
-            shown = [f"  {printable(fault, 600)}" for fault in self.faults[:MOST_SHOWN]]
-            return ["NOT VERIFIED:", *shown, *_rest(self.faults), REMEDY, *self.conclusion()]
-        whole = "every signature, charge and statement holds" if self.holds else "its papers fit together"
+            fault_lines = [f"  {printable(fault, 600)}" for fault in self.faults[:LONGEST_LIST]]
+            return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), REMEDY, *self.conclusion()]
+        integrity = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
         promise = self.manifest.plan.privacy
         questions = words.questions(self.manifest.plan)
-        stated = that_hold(
+        statements = that_hold(
             (True, f"run '{printable(self.manifest.run)}'"),
-            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {whole}"),
+            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {integrity}"),
             (
                 True,
                 f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
@@ -437,8 +443,8 @@ class Verdict:
             *((True, f"  {printable(question)}") for question in words.further(questions, "its")),
             (True, f"took part: {', '.join(self.spent)}"),
             *((True, f"  {sentence}") for sentence in self.participation.sentences),
-            *((True, self._sum(name, opened.by)) for name, opened in self.opened.items()),
-            (self.unopened, f"planned and never opened: {_names(self.unopened)}"),
+            *((True, self._describe_sum(name, opened_sum.by)) for name, opened_sum in self.opened.items()),
+            (self.unopened, f"planned and never opened: {_quote_names(self.unopened)}"),
             (
                 self.without_receipt,
                 f"no final receipt of {', '.join(self.without_receipt)}: priced as if the whole plan was spent",
@@ -449,49 +455,56 @@ class Verdict:
                 f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
                 " and nobody else needs it",
             ),
-            (self.outside, f"outside the papers, so of unknown origin: {_names(self.outside)}"),
+            (self.outside, f"outside the papers, so of unknown origin: {_quote_names(self.outside)}"),
             (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
             (
                 math.isinf(self.epsilon) and not self.insecure,
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._doubts(), *stated, *self.conclusion()]
+        return [*self._state_doubts(), *statements, *self.conclusion()]
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
         signer = "" if self.signature is None else f"the coordinator '{printable(self.signature.name, 63)}'"
         if self.faults:
-            whole, who = f"CHANGED: {counted(len(self.faults), 'fault')}, named above", "nobody: no word here counts"
+            integrity, signer_words = (
+                f"CHANGED: {counted(len(self.faults), 'fault')}, named above",
+                "nobody: no word here counts",
+            )
             promise = "none that counts"
         else:
             missing = f"; {counted(len(self.unchecked), 'file')} not here" if self.unchecked else ""
             foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin" if self.outside else ""
-            whole = f"whole: every file here is as it was when the papers were made{missing}{foreign}"
+            integrity = f"whole: every file here is as it was when the papers were made{missing}{foreign}"
             if self.simulated:
-                who = "a simulation, which signed them itself"
+                signer_words = "a simulation, which signed them itself"
             elif self.holds:
-                who = f"{signer} and its {counted(len(self.spent), 'hospital')}, by the fingerprint that you stated"
+                signer_words = (
+                    f"{signer} and its {counted(len(self.spent), 'hospital')}, by the fingerprint that you stated"
+                )
             else:
-                who = "NOT SHOWN" + (f": {signer} signed, by their own word" if signer else ": nobody signed them")
+                signer_words = "NOT SHOWN" + (
+                    f": {signer} signed, by their own word" if signer else ": nobody signed them"
+                )
             delta, unit = self.manifest.plan.privacy.delta, UNIT_WORDS[self.manifest.plan.privacy.unit]
             private = math.isfinite(self.epsilon) and not self.insecure
             promise = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit}, {words.AS_IT_RAN}"
             promise = promise if private else "none: NOT PRIVATE"
-        return [f"Files: {whole}.", f"By: {who}.", f"Promise: {promise}."]
+        return [f"Files: {integrity}.", f"By: {signer_words}.", f"Promise: {promise}."]
 
     def _in_words(self, guess: float | None) -> str:
         return impact.guess(0.5 if guess is None else guess, f"one {UNIT_WORDS[self.manifest.plan.privacy.unit]}")
 
-    def _sum(self, name: str, opened: OpenedBy) -> str:
-        away = sorted(set(self.spent) - set(opened.survivors))
+    def _describe_sum(self, name: str, opened_by: OpenedBy) -> str:
+        away = sorted(set(self.spent) - set(opened_by.survivors))
         without = f", without {', '.join(away)}" if away else ""
         return (
-            f"  the sum of {counted(len(opened.survivors), 'party', 'parties')}{without};"
-            f" {len(opened.signers)} signed for it: '{printable(name)}'"
+            f"  the sum of {counted(len(opened_by.survivors), 'party', 'parties')}{without};"
+            f" {len(opened_by.signers)} signed for it: '{printable(name)}'"
         )
 
-    def _doubts(self) -> list[str]:
+    def _state_doubts(self) -> list[str]:
         """Lists first what no paper proves; empty if everything of a federation is confirmed."""
         if self.simulated:
             return [
@@ -500,37 +513,37 @@ class Verdict:
             ]
         if self.holds:
             return []
-        found = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
+        lines = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
         if self.signature is None:
-            found += [
+            lines += [
                 "  No coordinator has signed them, nor a simulation. Whoever made this folder may have invented",
                 "  its hospitals, with their keys, signatures and receipts, and may have changed every text.",
             ]
         elif not self.confirmed:
-            found += [
+            lines += [
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
                 f"  it calls itself '{printable(self.signature.name, 63)}'. Anybody can make one of that name:",
                 "  have one of its hospitals tell you the true fingerprint, and pass it by --fingerprint.",
             ]
         if self.known:
-            found.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")
+            lines.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")
         if self.strangers:
-            found.append(f"  Only their names are known of {', '.join(self.strangers)}.")
-        return found
+            lines.append(f"  Only their names are known of {', '.join(self.strangers)}.")
+        return lines
 
 
-def _names(names: Sequence[str]) -> str:
+def _quote_names(names: Sequence[str]) -> str:
     """Writes names that a stranger chose: each in quotes, in ASCII, so that no letter looks like another."""
-    shown = [f"'{printable(name.encode('ascii', 'backslashreplace').decode(), 120)}'" for name in names[:MOST_SHOWN]]
-    return ", ".join(shown) + "".join(_rest(names))
+    quoted = [f"'{printable(name.encode('ascii', 'backslashreplace').decode(), 120)}'" for name in names[:LONGEST_LIST]]
+    return ", ".join(quoted) + "".join(_count_rest(names))
 
 
-def _rest(names: Sequence[str]) -> list[str]:
-    return [f"  and {len(names) - MOST_SHOWN} more"] if len(names) > MOST_SHOWN else []
+def _count_rest(names: Sequence[str]) -> list[str]:
+    return [f"  and {len(names) - LONGEST_LIST} more"] if len(names) > LONGEST_LIST else []
 
 
 # The dossier: a data set as a privacy officer files it: what flowed, what it cost, what was checked, what is kept.
-KEPT = (
+RETENTION = (
     ("what", "where", "how long"),
     ("texts, card, report, manifest with receipts", "the published folder", "for good: it is published"),
     (
@@ -569,7 +582,7 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
                 ),
             ),
             impact.audit_section(audit),
-            Section("What is kept, and erased", table=KEPT),
+            Section("What is kept, and erased", table=RETENTION),
             _parties_section(verdict),
             _files_section(folder, published_manifest(folder)),
             _steps_section(folder, verdict, fingerprint),
@@ -591,14 +604,14 @@ def _purpose_section(verdict: Verdict) -> Section:
     manifest = verdict.manifest
     task, unstated = manifest.task, "its operator has not stated it"
     unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
-    who = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
+    publisher = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
     if verdict.signature is not None:
-        who += f", fingerprint {verdict.signature.fingerprint}"
+        publisher += f", fingerprint {verdict.signature.fingerprint}"
     return Section(
         "What it is",
         figures=(
             ("purpose", printable(str(task.get("purpose") or unstated), 600)),
-            ("published by", who),
+            ("published by", publisher),
             ("what one text is", printable(str(task.get("description") or unstated), 600)),
             ("labels", printable(", ".join(map(str, task.get("labels") or ())), 600) or "none"),
             ("who writes the texts", printable(", ".join(map(str, task.get("generators") or ())) or unstated, 600)),
@@ -628,7 +641,7 @@ def _sums_section(verdict: Verdict) -> Section:
     plan = verdict.manifest.plan
     rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
     for planned in plan.sums:
-        found = verdict.opened.get(planned.name)
+        opened_sum = verdict.opened.get(planned.name)
         rows.append(
             (
                 printable(planned.name, 60),
@@ -637,7 +650,7 @@ def _sums_section(verdict: Verdict) -> Section:
                 f"{math.ceil(planned.dimension * planned.modulus_bits / 8):,}",
                 f"{planned.sigma:.3g}",
                 f"{planned.l2:.3g}",
-                "never opened" if found is None else f"{len(found.by.survivors)} of {len(verdict.spent)}",
+                "never opened" if opened_sum is None else f"{len(opened_sum.by.survivors)} of {len(verdict.spent)}",
             )
         )
     numbers = sum(planned.dimension for planned in plan.sums)
@@ -655,14 +668,14 @@ def _sums_section(verdict: Verdict) -> Section:
 
 def _guarantee_section(verdict: Verdict, unit: str) -> Section:
     plan = verdict.manifest.plan.privacy
-    alone = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
+    alone_words = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
     if verdict.guess_alone is not None:
-        alone += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
+        alone_words += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
     promised = math.inf if verdict.insecure else plan.epsilon
     figures = [
         ("promised", f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
         ("spent, recomputed from receipts", f"epsilon {verdict.epsilon:.6g}, the party that spent most"),
-        (f"against everybody else together, {words.AS_IT_RAN}", alone),
+        (f"against everybody else together, {words.AS_IT_RAN}", alone_words),
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
     if plan.unit == "user":
@@ -678,30 +691,32 @@ def _parties_section(verdict: Verdict) -> Section:
     rows = [("party", "fingerprint", "identity", "epsilon spent")]
     for member in verdict.manifest.roster:
         unknown = "simulated" if verdict.simulated else "only its name is known"
-        known = "confirmed" if member.name in verdict.known else unknown
+        identity_words = "confirmed" if member.name in verdict.known else unknown
         spent = verdict.spent[member.name]
-        rows.append((member.name, party_fingerprint(member.name, member.identity), known, f"{spent:.4g}"))
+        rows.append((member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent:.4g}"))
     return Section("Who took part", verdict.participation.sentences, table=tuple(rows))
 
 
 def _files_section(folder: Path, published: Mapping[str, Any]) -> Section:
     rows = [("file", "bytes", "SHA-256, as signed")]
     for name, digest in sorted(dict(published.get("files", {})).items()):
-        here = name in OUTPUT_NAMES and (folder / name).is_file()
-        size = f"{(folder / name).stat().st_size:,}" if here else "not here"
+        is_here = name in OUTPUT_NAMES and (folder / name).is_file()
+        size = f"{(folder / name).stat().st_size:,}" if is_here else "not here"
         rows.append((printable(str(name), 60), size, printable(str(digest), 64)))
     return Section("What was published", table=tuple(rows))
 
 
 def _steps_section(folder: Path, verdict: Verdict, fingerprint: str | None) -> Section:
-    stated = fingerprint or "THE COORDINATOR'S, AS A HOSPITAL HAS TOLD YOU"
-    state = (
-        "holds" if verdict.holds else "does NOT hold" if verdict.faults else "fits together; nothing shows whose it is"
-    )
-    asked = "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
-    option = "" if verdict.simulated else f' --fingerprint "{stated}"'
+    fingerprint_words = fingerprint or "THE COORDINATOR'S, AS A HOSPITAL HAS TOLD YOU"
+    state = "fits together; nothing shows whose it is"
+    if verdict.holds:
+        state = "holds"
+    elif verdict.faults:
+        state = "does NOT hold"
+    request = "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
+    option = "" if verdict.simulated else f' --fingerprint "{fingerprint_words}"'
     return Section(
         "How to check it",
-        (f"On any machine, without a network.{asked}", f"When this page was made the data set {state}."),
+        (f"On any machine, without a network.{request}", f"When this page was made the data set {state}."),
         columns=(f"undersong verify {shell_path(folder)}{option}",),
     )

@@ -30,7 +30,7 @@ from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.cli.app import app
 from undersong_server.release import files as papers
 from undersong_server.release.files import HASHED_NAMES, KEY, SIMULATION, TAG, Signer, SimulationSigner
-from undersong_server.release.verify import MOST_SHOWN, verify
+from undersong_server.release.verify import LONGEST_LIST, verify
 
 CONFIRMED, CONFIGURATION, FALSE, UNCONFIRMED = 0, 2, 3, 8
 CONTENTS = {name: f"the true {name}".encode() for name in HASHED_NAMES}
@@ -224,7 +224,7 @@ def harmlessly_judged(folder):
     assert not verdict.holds
     lines = verdict.lines()
     assert lines[0].startswith(("NOT VERIFIED", "NOT CONFIRMED"))
-    assert len(lines) < MOST_SHOWN + 10
+    assert len(lines) < LONGEST_LIST + 10
     assert all(map(harmless, lines))
     assert harmless(json_text(verdict.to_json()).replace("\n", ""))
     return verdict
@@ -404,7 +404,7 @@ def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
     value["sums"] = {f"votes/{number}": {} for number in range(10_000)}
     (tmp_path / "manifest.json").write_text(json.dumps(value))
     code, lines = command(tmp_path)
-    assert (code, len(lines)) == (FALSE, MOST_SHOWN + 6)
+    assert (code, len(lines)) == (FALSE, LONGEST_LIST + 6)
     assert lines[-5].startswith("  and 99")
 
 
