@@ -22,8 +22,8 @@ from undersong_protocol.secagg import coordinator as secagg
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.wire.messages import secagg_pb2
 
-LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
-LEFT_DIRECT = {"mask": 2, "consistency": 1}
+EXCHANGES_LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
+EXCHANGES_LEFT_DIRECT = {"mask": 2, "consistency": 1}
 
 
 @dataclass(eq=False)
@@ -33,11 +33,11 @@ class Course:
     Attributes:
         question: returns the hash of the sum's public inputs (q of docs/secagg.md), once it is the sum's turn.
         requests: requests of the stage that is due, by party; ``advertise`` holds those of the first stage.
-        came: payloads received for this stage; None from a party whose answer cannot be used.
-        named: True once the parties have been sent the public inputs.
+        received: payloads received for this stage; None from a party whose answer cannot be used.
+        has_inputs: True once the parties have been sent the public inputs.
         stalled: True if a party is late, so nothing more is prepared before the sum's own turn.
         result: the opened sum, or why the attempt has ended without one.
-        written: the last request by its kind: the values that it was made of, and its bytes.
+        request_cache: the last request by its kind: the values that it was made of, and its bytes.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Course:
     question: Callable[[], bytes]
     stage: int = 0
     requests: Mapping[str, bytes] = field(default_factory=dict)
-    came: dict[str, bytes | None] = field(default_factory=dict)
-    named: bool = False
+    received: dict[str, bytes | None] = field(default_factory=dict)
+    has_inputs: bool = False
     stalled: bool = False
     result: secagg.Opened | RoundAborted | None = None
     absences: dict[str, UndersongError] = field(default_factory=dict)
-    written: dict[str, tuple[tuple[object, ...], bytes]] = field(default_factory=dict)
+    request_cache: dict[str, tuple[tuple[object, ...], bytes]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._machine = secagg.private_sum(self.parameters, self.question)
@@ -67,22 +67,24 @@ class Course:
     @property
     def left(self) -> int:
         """Number of exchanges left in which the next sum may be prepared; 0 before the masked inputs are due."""
-        return (LEFT_DIRECT if self.parameters.direct else LEFT).get(self.due, 0)
+        return (EXCHANGES_LEFT_DIRECT if self.parameters.direct else EXCHANGES_LEFT).get(self.due, 0)
 
     @property
     def preparation(self) -> int:
         """Number of exchanges of this sum that need no public inputs, and so may come before its turn."""
-        return 1 if self.parameters.direct else 2 if self.parameters.graph is None else 3
+        if self.parameters.direct:
+            return 1
+        return 2 if self.parameters.graph is None else 3
 
     @property
     def wanted(self) -> list[str]:
         """The parties whose reply to this stage is missing."""
-        return [party for party in self.requests if party not in self.came]
+        return [party for party in self.requests if party not in self.received]
 
     def take(self, payloads: Mapping[str, bytes]) -> None:
         """Takes the stage's payloads and goes on to the next stage."""
-        self.came = {}
-        self.written = {}
+        self.received = {}
+        self.request_cache = {}
         try:
             self.requests = self._machine.send(payloads)
             self.stage += 1
