@@ -211,6 +211,8 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     >>> round(mauve_of_counts([10, 10], [10, 10]), 6)
     1.0
     """
+    from scipy.integrate import trapezoid
+
     p, q = (
         (np.asarray(each, dtype=np.float64) + 0.5) / (np.sum(each) + 0.5 * np.size(each)) for each in (first, second)
     )
@@ -219,7 +221,7 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     x = np.exp(-SCALING * np.concatenate([[0.0], _divergence(q, mixtures), [np.inf]]))
     y = np.exp(-SCALING * np.concatenate([[np.inf], _divergence(p, mixtures), [0.0]]))
     across, along = np.lexsort((-y, x)), np.lexsort((-x, y))  # of equal ones in the curve's own order
-    return float(0.5 * (np.trapezoid(y[across], x[across]) + np.trapezoid(x[along], y[along])))
+    return float(0.5 * (trapezoid(y[across], x[across]) + trapezoid(x[along], y[along])))
 
 
 def _divergence(p: Float64, mixtures: Float64) -> Float64:

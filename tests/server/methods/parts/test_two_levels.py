@@ -52,5 +52,5 @@ def test_both_sums_together_cost_what_the_flat_vote_costs():
 
 def test_augpe_takes_fewer_cells_than_texts():
     options = augpe.Options(samples=60, rounds=3, cells=40)
-    with pytest.raises(ConfigurationError, match=r"method\.cells = 40"):
+    with pytest.raises(ConfigurationError, match=r"method\.cells is 40"):
         augpe.plan(options, Setting(("a", "b"), ("one",)))
