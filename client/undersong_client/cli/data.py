@@ -1,8 +1,11 @@
 """``undersong-party data ...`` and ``undersong-party ledger``."""
 
+import inspect
+import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import date
 from functools import partial
@@ -16,6 +19,8 @@ from undersong_client.cli.options import (
     AsJson,
     DespiteCautions,
     HomeFolder,
+    OtherPatient,
+    SamePatient,
     checkpoints_folder,
     confirm_cautions,
     home_of,
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from undersong_client.operations.data import LedgerFacts, Look
     from undersong_client.storage.checkpoints import Restored
     from undersong_client.storage.datasets import Survey
+
+_OPTION = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
@@ -99,13 +106,8 @@ def add(
         str, typer.Option(metavar="csv|none", help="Of a CSV or TSV file: quotes enclose fields, or are letters.")
     ] = "",
     sheet: Annotated[str, typer.Option(metavar="NAME", help="The sheet of a workbook, where several are filled.")] = "",
-    same_patient: Annotated[
-        str | None,
-        typer.Option(metavar="KIND,...", help="Ids that differ only so are one patient: zeros, case, ... Kept."),
-    ] = None,
-    other_patient: Annotated[
-        str | None, typer.Option(metavar="KIND,...", help="Ids that differ only so are different patients. Kept.")
-    ] = None,
+    same_patient: SamePatient = None,
+    other_patient: OtherPatient = None,
     fhir_system: Annotated[
         list[str] | None,
         typer.Option(
@@ -298,6 +300,8 @@ def _label(given: str) -> tuple[str, str]:
 
 @data_app.command()
 def refresh(
+    same_patient: SamePatient = None,
+    other_patient: OtherPatient = None,
     abandon_runs: AbandonRuns = False,
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
@@ -305,14 +309,17 @@ def refresh(
 ) -> None:
     """Reads the declared source anew as the next version, and says what has changed; what was spent stays spent."""
     folder = home_of(home)
-    done = operations.data.refresh(
-        folder,
-        checkpoints=checkpoints_folder(),
-        abandon=abandon_runs,
-        confirm=lambda found: confirm_cautions(found, despite_cautions),
-        progress=show_progress(time.monotonic()),
-        rows_read=show_rows_read(time.monotonic()),
-    )
+    with _whole_remedies():
+        done = operations.data.refresh(
+            folder,
+            same_patient=same_patient or "",
+            other_patient=other_patient or "",
+            checkpoints=checkpoints_folder(),
+            abandon=abandon_runs,
+            confirm=lambda found: confirm_cautions(found, despite_cautions),
+            progress=show_progress(time.monotonic()),
+            rows_read=show_rows_read(time.monotonic()),
+        )
     changed = ["unchanged"]
     if done.new_records or done.gone_records:
         labels = ", ".join(f"{label} {count}" for label, count in done.labels_before.items())
@@ -330,6 +337,19 @@ def refresh(
     survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_is)
     named = f"data set {done.added.ledger.fingerprint[:16]}...; nothing was sent"
     print_result(as_json, done.to_json(), *survey, *changed, named)
+
+
+@contextmanager
+def _whole_remedies() -> Iterator[None]:
+    """Names the command that takes the option of a remedy, where a refresh does not."""
+    try:
+        yield
+    except ConfigurationError as error:
+        taken = {f"--{name.replace('_', '-')}" for name in inspect.signature(refresh).parameters}
+        if "undersong-party" in error.remedy or set(_OPTION.findall(error.remedy)) <= taken | {"--json"}:
+            raise
+        remedy = f"{error.remedy} (undersong-party data add FILE --new-version, with this option and those of before)"
+        raise ConfigurationError(error.problem, remedy, code=error.code, told=error.told) from None
 
 
 @data_app.command("keep-until")

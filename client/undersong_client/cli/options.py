@@ -41,6 +41,13 @@ HomeFolder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]
+SamePatient = Annotated[
+    str | None,
+    typer.Option(metavar="KIND,...", help="Ids that differ only so are one patient: zeros, case, ... Kept."),
+]
+OtherPatient = Annotated[
+    str | None, typer.Option(metavar="KIND,...", help="Ids that differ only so are different patients. Kept.")
+]
 DespiteCautions = Annotated[
     bool, typer.Option("--despite-cautions", help="Go on although this data set speaks against it; asks nothing.")
 ]

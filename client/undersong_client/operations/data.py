@@ -180,6 +180,8 @@ class Refreshed:
 def refresh(
     home: Path,
     *,
+    same_patient: str = "",
+    other_patient: str = "",
     checkpoints: Path,
     abandon: bool = False,
     confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
@@ -188,6 +190,9 @@ def refresh(
 ) -> Refreshed:
     """Reads the declared source again and seals it as the next version; the ledger goes on, and what was spent counts.
 
+    Args:
+        same_patient, other_patient: new decisions about look-alikes, as in :meth:`Declared.decided`.
+
     The remaining budget is the same for new patients: it never depends on who is in a version. Raises as :func:`add`.
     """
     opened = PartyHome(home)
@@ -195,7 +200,7 @@ def refresh(
         before = datasets.load(opened).table
     added = add(
         home,
-        Declared.of(opened.settings),
+        Declared.of(opened.settings).decided(same_patient, other_patient),
         checkpoints=checkpoints,
         cache=Path(opened.settings.cache),
         new_version=True,

@@ -338,6 +338,15 @@ def test_what_a_dry_run_would_stop_at_is_not_sealed_until_somebody_decides(home)
     )
 
 
+def test_a_refresh_names_the_command_that_takes_the_option_of_a_remedy(home, tmp_path):
+    notes = tmp_path / "notes.tsv"
+    notes.write_text("text\tpatient\na note\t1\n")
+    command("data", "add", notes, "--user-field", "patient", "--home", home)
+    notes.write_bytes((CASES / "tsv_unquoted_swallow.tsv").read_bytes())
+    said = command("data", "refresh", "--home", home, code=2)
+    assert "--quoting none or --quoting csv (undersong-party data add FILE --new-version, with this option" in said
+
+
 @pytest.mark.heavy
 def test_a_choice_about_look_alikes_is_kept_for_every_refresh(home, tmp_path):
     notes = tmp_path / "notes.csv"
@@ -350,6 +359,7 @@ def test_a_choice_about_look_alikes_is_kept_for_every_refresh(home, tmp_path):
     assert "unchanged" in command("data", "refresh", "--home", home)
     notes.write_text(notes.read_text("utf-8") + "P7;one;A\np7;two;A\n", "utf-8")
     assert "--same-patient case" in command("data", "refresh", "--home", home, code=2)
-    command(*add, "--other-patient", "case", "--new-version")
+    assert "data add FILE --new-version" not in command("data", "refresh", "--home", home, code=2)
+    command("data", "refresh", "--other-patient", "case", "--home", home)
     shown = json.loads(command("data", "show", "--json", "--home", home))
     assert (set(shown["same_patient"]), shown["other_patient"]) == (set(ALL_KINDS.split(",")), ["case"])
