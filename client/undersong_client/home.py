@@ -199,6 +199,8 @@ class PartySettings(Declared):
         drill_sha256: SHA-256 (hex) of the file of invented records; a drill's folder takes no other records.
         joined_ids: for each refresh at which ids of one patient were joined that had been apart: the time (``at_s``),
             the number of these ids (``ids``) and of the patients whose they are (``patients``).
+        accepted_shares: shares of the source's rows, by the reason for which they are not read, that a person has
+            accepted; more of them are asked about again.
         format: version of all files of the folder; a folder of another version is refused and left as it is.
     """
 
@@ -217,6 +219,7 @@ class PartySettings(Declared):
     drill: bool = False
     drill_sha256: str = ""
     joined_ids: Sequence[Mapping[str, Any]] = ()
+    accepted_shares: Mapping[str, float] = field(default_factory=dict)
     format: int = 1
 
     def load_embedder(self) -> "Embedder":

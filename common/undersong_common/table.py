@@ -11,7 +11,8 @@ from undersong_common.patient_ids import HALF_CHARACTER, PatientId, has_half_cha
 from undersong_common.row_files import UTF_8, FileForm, Row, absent_column, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
-EMPTY = "its text is empty, or a formula without a stored value: open and save the workbook"
+EMPTY = "its text is empty"
+EMPTY_CELL = f"{EMPTY}, or a formula without a stored value: open and save the workbook"
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,13 +112,25 @@ class NoText(RefusedRow):
     """A row without a text that can be used; a source with such rows can be read without them."""
 
 
-def read_record(row: Row, columns: Columns) -> Record:
+class NoLabel(RefusedRow):
+    """A row without a label, where a column of labels was named."""
+
+
+def empty_reason(source: str) -> str:
+    """Returns the reason for a row of a source without a text: only in a workbook it may be a formula's."""
+    return EMPTY_CELL if source.lower().endswith(".xlsx") else EMPTY
+
+
+def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
     """Reads a row that has all columns.
 
-    Raises RefusedRow for a row without an id or a label, and NoText for a row without a text.
+    Args:
+        empty: the reason for a row without a text.
+
+    Raises RefusedRow for a row without an id, NoLabel for one without a label, and NoText for one without a text.
     """
     user = None if columns.user is None else read_user(row, columns.user)
-    text = _text(row, columns.text)
+    text = _text(row, columns.text, empty)
     label = "" if columns.label is None else _label(row, columns.label)
     attributes = {name: _attribute(row, column) for name, column in columns.attributes.items()}
     return Record(text, label, user, attributes)
@@ -134,10 +147,10 @@ def read_user(row: Row, column: str) -> PatientId:
     return identity
 
 
-def _text(row: Row, column: str) -> str:
+def _text(row: Row, column: str, empty: str) -> str:
     value = row.values[column]
     if value is None or value != value or (isinstance(value, str) and (not value.strip() or is_database_null(value))):
-        raise NoText(row.place, EMPTY, "remove or fill the row")
+        raise NoText(row.place, empty, "remove or fill the row")
     if not isinstance(value, str):
         raise NoText(row.place, f"the text column {column!r} holds no text", "write the text as text")
     if len(value) > LARGEST_TEXT_BYTES // 4 and len(value.encode("utf-8", "surrogatepass")) > LARGEST_TEXT_BYTES:
@@ -151,7 +164,9 @@ def _label(row: Row, column: str) -> str:
         value = int(value)
     written = "" if value is None else str(value).strip()
     if isinstance(value, bool | float | bytes | Mapping | list) or not written or is_database_null(written):
-        raise RefusedRow(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
+        missing = value is None or value != value or not written or is_database_null(written)
+        refusal = NoLabel if missing else RefusedRow
+        raise refusal(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
     return _whole_characters(written, row, column)
 
 
@@ -221,10 +236,10 @@ def read_table(
 
 def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequence[str] = ()) -> Table:
     """Makes the table that :func:`read_table` reads, from rows in memory; errors name them ``source``."""
-    builder, allowed = TableBuilder(columns), set(labels)
+    builder, allowed, empty = TableBuilder(columns), set(labels), empty_reason(source)
     for row in rows:
         columns.check(row)
-        record = read_record(row, columns)
+        record = read_record(row, columns, empty)
         if allowed and columns.label is not None and record.label not in allowed:
             raise ConfigurationError(
                 f"{row.place}: its label is not in task.labels", "add the label to task.labels, or remove the row"

@@ -486,10 +486,10 @@ def test_task_without_labels_has_figures_of_its_texts_and_no_task_model(tmp_path
         ({"text": "a note", "label": "attic"}, "3: its label is not in task.labels"),
         (
             {"text": " ", "label": LABELS[0]},
-            "3: its text is empty, or a formula without a stored value: open and save the workbook",
+            "3: its text is empty",
         ),
         ({"text": "a note", "label": None}, "3: the label column 'label' is empty or not a label"),
-        ({"note": "a note"}, "3: its text is empty, or a formula without a stored value: open and save the workbook"),
+        ({"note": "a note"}, "3: its text is empty"),
     ],
 )
 def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path, row, said):

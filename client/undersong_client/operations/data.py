@@ -137,17 +137,17 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
     )
     reading = replace(reading, table=table)
     found = datasets.survey(reading, opened.settings.load_embedder().lengths(texts))
-    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading, declared.user_is)))
+    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading, declared.absolute())))
 
 
-def _faults(home: PartyHome, reading: sources.Reading, user_is: str) -> Iterator[tuple[str, str]]:
+def _faults(home: PartyHome, reading: sources.Reading, declared: Declared) -> Iterator[tuple[str, str]]:
     """Yields (problem, remedy) of each reason for which :func:`add` would not seal these records."""
     yield from reading.refusals
     try:
         reading.check_patients()
     except ConfigurationError as error:
         yield error.problem, error.remedy
-    for caution in datasets.warnings_about(home, reading, policy.read(home), user_is):
+    for caution in datasets.warnings_about(home, reading, policy.read(home), declared):
         yield caution, caution_remedy([caution])
 
 

@@ -13,6 +13,7 @@ from undersong_common.row_files import NO_GZIP, Row, file_lines
 
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 
+NO_LABEL_REMEDY = "name a label for it: --label-map =LABEL (--label-map = leaves it out)"
 PLACES_NAMED = 3  # of rows for one reason
 LONGEST_PLACES = 240  # characters of the places of a row
 

@@ -9,16 +9,26 @@ import itertools
 import json
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from undersong_client.home import Declared
 from undersong_client.records import fhir
 from undersong_client.records.database import select
-from undersong_client.records.declared import Cause, OpenedSource, Skipped, first_places, json_lines, look_alike_words
+from undersong_client.records.declared import (
+    NO_LABEL_REMEDY,
+    Cause,
+    Caution,
+    OpenedSource,
+    Skipped,
+    first_places,
+    json_lines,
+    look_alike_words,
+)
 from undersong_client.records.fhir.resources import is_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
@@ -34,12 +44,24 @@ from undersong_common.patient_ids import (
 )
 from undersong_common.printable import counted
 from undersong_common.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
-from undersong_common.table import EMPTY, Columns, NoText, RefusedRow, Table, TableBuilder, read_record
+from undersong_common.table import (
+    EMPTY,
+    EMPTY_CELL,
+    Columns,
+    NoLabel,
+    NoText,
+    RefusedRow,
+    Table,
+    TableBuilder,
+    empty_reason,
+    read_record,
+)
 
 ANY_LABEL = "*"  # in a label map: every label that it does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
 LINES_TRIED = 100  # of a file that may hold FHIR resources
+NOTHING: Mapping[str, float] = MappingProxyType({})
 ROWS_A_NOTE = 1000  # read between two calls of the progress
 
 
@@ -70,7 +92,7 @@ class Reading:
     @property
     def empty(self) -> int:
         """Number of rows without text."""
-        return sum(row.why == EMPTY for row in self.skipped)
+        return sum(row.why in (EMPTY, EMPTY_CELL) for row in self.skipped)
 
     @property
     def refused(self) -> int:
@@ -109,19 +131,44 @@ class Reading:
                 code="look-alikes",
             )
 
-    def cautions(self, before: SealedObjections | None) -> list[str]:
+    @property
+    def lost_shares(self) -> dict[str, float]:
+        """Share of the rows and documents that were not read for a reason, of all that could have been records."""
+        return {why: len(rows) / self._candidates for why, rows in by_reason(self._lost_rows)}
+
+    @property
+    def _lost_rows(self) -> Iterator[Skipped]:
+        return (row for row in self.skipped if row.cause == "lost")
+
+    @property
+    def _candidates(self) -> int:
+        return self.lost + len(self.table) + (self.objections.records if self.objections else 0)
+
+    def loses_more(self, accepted: Mapping[str, float]) -> bool:
+        """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
+        lost = (
+            max(0.0, len(rows) - accepted.get(why, 0.0) * self._candidates) for why, rows in by_reason(self._lost_rows)
+        )
+        return sum(lost) * LOST_SHARE > self._candidates
+
+    def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NOTHING) -> list[str]:
         """Returns what speaks against sealing these records, for a person to confirm.
 
         Args:
             before: the list of patients that acted at the last seal; None without one.
+            accepted: shares of rows lost for a reason that a person has accepted.
         """
-        cautions = []
-        records = len(self.table) + (self.objections.records if self.objections else 0)
-        if self.lost * LOST_SHARE > self.lost + records:
-            reasons = by_reason(row for row in self.skipped if row.cause == "lost")
-            said = "; ".join(f"{len(rows)}: {why}" for why, rows in reasons)
-            rows = counted(self.lost + records, "row or document", "rows or documents")
-            cautions.append(f"{self.lost} of {rows} cannot be read ({said})")
+        cautions: list[str] = []
+        if self.loses_more(accepted):
+            said = "; ".join(
+                f"{len(rows)}: {why} ({first_places([row.places for row in rows])})"
+                for why, rows in by_reason(self._lost_rows)
+            )
+            candidates = counted(self._candidates, "row or document", "rows or documents")
+            remedies = filter(None, dict.fromkeys(row.remedy for row in self._lost_rows))
+            mend = "; ".join(["mend what should be a record", *remedies])
+            remedy = f"{mend}; what shall stay out, --despite-cautions accepts for every refresh, up to this share"
+            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({said})", remedy))
         return cautions + (self.objections.cautions(before) if self.objections else [])
 
 
@@ -207,12 +254,13 @@ class _Reader:
             self._skip(row.place, "it repeats the header")
             return
         try:
-            record = read_record(row, self._columns)
+            record = read_record(row, self._columns, empty_reason(self._declared.data))
         except NoText as error:
             self._skip(row.place, error.reason)
             return
         except RefusedRow as error:
-            self._skip(row.place, error.reason, "refused", remedy=error.remedy)
+            further = f", or {NO_LABEL_REMEDY}" if isinstance(error, NoLabel) else ""
+            self._skip(row.place, error.reason, "refused", remedy=error.remedy + further)
             return
         user = None
         if record.user is not None:

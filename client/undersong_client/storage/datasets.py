@@ -209,7 +209,10 @@ def add(
     kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
     reading = replace(reading, table=kept_in)
     data = DataSet(reading.table, keys.secret(home, "data"))
-    confirm(warnings_about(home, reading, policy, declared.user_is))
+    confirm(warnings_about(home, reading, policy, declared))
+    accepted = _accepted_shares(home, declared)
+    if reading.loses_more(accepted):
+        accepted = reading.lost_shares
     kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
     restored = None
     if source is not None and source.named:
@@ -262,19 +265,24 @@ def add(
     if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
         place = home.path / "cache"
     make_folder(place)
-    home.change(**asdict(declared), cache=str(place))
+    home.change(**asdict(declared), cache=str(place), accepted_shares=accepted)
     kept.keep(ledger)
     if earlier is not None:
         earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
     return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
 
 
-def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPolicy, user_is: str) -> list[str]:
+def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPolicy, declared: Declared) -> list[str]:
     """Returns what speaks against sealing these records, for a person to confirm."""
-    warnings = reading.cautions(sealed_objections(home))
+    warnings = reading.cautions(sealed_objections(home), _accepted_shares(home, declared))
     if policy.approval == "standing":
-        return warnings + cautions.of_standing_consent(policy, reading.table, user_is)
+        return warnings + cautions.of_standing_consent(policy, reading.table, declared.user_is)
     return warnings + ([] if len(reading.table) else [cautions.EMPTY if reading.rows else NO_ROWS])
+
+
+def _accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
+    """Shares of lost rows, by the reason, that a person has accepted for this source; none of another one's."""
+    return home.settings.accepted_shares if declared.data == home.settings.data else {}
 
 
 def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:

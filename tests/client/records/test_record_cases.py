@@ -118,12 +118,23 @@ def test_a_dry_run_counts_every_row_of_a_case(home, file, options, code, counts,
 def test_rows_without_text_are_named_with_their_places(home):
     _, value, _ = dry(home, CASES / "csv_empty_text.csv", "--user-field", "person_id")
     assert [row["where"].rpartition(": ")[2] for row in value["skipped"]] == ["row 2", "row 3"]
+    assert {row["why"] for row in value["skipped"]} == {"its text is empty"}
     _, value, _ = dry(home, CASES / "xlsx_formula_no_value.xlsx", *XLSX)
     assert {row["why"] for row in value["skipped"]} == {
         "its text is empty, or a formula without a stored value: open and save the workbook"
     }
     _, value, _ = dry(home, CASES / "csv_null_words.csv", *CSV)
     assert [row["where"].rpartition(": ")[2] for row in value["skipped"]] == [f"row {n}" for n in range(2, 8)]
+
+
+def test_a_missing_label_is_refused_with_the_options_that_read_or_leave_it_out(home, tmp_path):
+    notes = tmp_path / "notes.jsonl"
+    notes.write_text('{"text": "a", "label": null}\n{"text": "b", "label": "x"}\n')
+    add = ("data", "add", notes, "--label-field", "label", "--home", home)
+    said = command(*add, code=2)
+    assert "fill the row, or name a label for it: --label-map =LABEL (--label-map = leaves it out)" in said
+    assert "labels: unknown 1, x 1" in command(*add, "--dry-run", "--label-map", "=unknown")
+    assert "labels: x 1" in command(*add, "--dry-run", "--label-map", "=")
 
 
 def test_labels_lose_outer_space_and_differ_by_case_visibly(home):

@@ -11,6 +11,7 @@ from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.documents import ONE_VERSION, Documents, read_document
 from undersong_client.records.fhir.patients import Patients, read_person
 from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Entry, Listing
+from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import Choice
 
 FACTS = {
@@ -25,6 +26,13 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
 
     Raises ConfigurationError if the folder holds no resources or a file cannot be read.
     """
+    for column, words in (("text", "the note itself"), ("patient", "the patient")):
+        if declared.label_field == column:
+            raise ConfigurationError(
+                f"{declared.data}: the label column {column!r} of a FHIR export is {words}, which is no label",
+                "name the kind of document: --label-field type, category, type.text or type|SYSTEM",
+                code="no-label-column",
+            )
     resources = Listing(declared, skip, FACTS).make()
     people: list[Entry] = []
     for versions in resources.of_kind(*PEOPLE):

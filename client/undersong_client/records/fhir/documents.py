@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from undersong_client.home import Declared
-from undersong_client.records.declared import Cause, Skip, objects
+from undersong_client.records.declared import NO_LABEL_REMEDY, Cause, Skip, objects
 from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.patients import NoPatient, Patients, Subject, read_subject
 from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
@@ -181,15 +181,19 @@ class Documents:
 
     def _row(self, entry: Entry, patients: Patients, attachments: Attachments) -> Row | None:
         """The row of a document; None for one that does not count, which is named."""
-        reason = self._status_fault(entry.facts, entry.kind) or self._faults.get(id(entry), "")
-        if reason:
+        if fault := self._status_fault(entry.facts, entry.kind):
+            name, status = fault
+            remedy = f"if it counts: --also-status {status}" if status in STATUSES - {IN_ERROR} else ""
+            self._skip(entry.place, f"its {name} is {_shown(status)}", remedy=remedy)
+            return None
+        if reason := self._faults.get(id(entry)):
             self._skip(entry.place, reason)
             return None
         resource = self._resources.read(entry)
         values = self._values(resource, entry)
         label = self._declared.label_field
         if label and values.get(label) is None and "" not in self._declared.label_map:
-            self._skip(entry.place, f"it has no {printable(label, 80)}")
+            self._skip(entry.place, f"it has no {printable(label, 80)}", remedy=NO_LABEL_REMEDY)
             return None
         patient, targets = patients.patient_of(self._patients[id(entry)]), attachments.targets(entry)
         days = _days(resource)
@@ -218,13 +222,13 @@ class Documents:
         values |= {"text": text, "patient": self._patients[id(entry)]}
         return Row(entry.place, {**dict.fromkeys(self._declared.columns), **values})
 
-    def _status_fault(self, facts: DocumentFacts, kind: str) -> str:
-        """The reason for which a document's status keeps it out; "" if it does not."""
+    def _status_fault(self, facts: DocumentFacts, kind: str) -> tuple[str, str] | None:
+        """The name and the code of the status that keeps a document out; None if none does."""
         if kind == "DiagnosticReport":
-            return "" if facts.status in self._allowed else f"its status is {_shown(facts.status)}"
+            return None if facts.status in self._allowed else ("status", facts.status)
         if facts.status != "current" and facts.status not in self._declared.also_status:
-            return f"its status is {_shown(facts.status)}"
-        return "" if facts.doc_status in self._allowed | {""} else f"its docStatus is {_shown(facts.doc_status)}"
+            return "status", facts.status
+        return None if facts.doc_status in self._allowed | {""} else ("docStatus", facts.doc_status)
 
     def _values(self, resource: dict[str, Any], entry: Entry) -> dict[str, Any]:
         values = {
