@@ -69,9 +69,17 @@ def noticed_by(mistake: TextMistake, folder: Path) -> str:
 
 
 def failing_anyway(folder: Path, tests: Iterable[str]) -> list[str]:
-    """Returns the tests among those that noticed something that fail without a mistake too."""
+    """Returns the tests among those that noticed something that fail without a mistake too.
+
+    Raises ValueError where the tests did not run, because one of them is gone for example.
+    """
     names = sorted(set(tests))
-    return FAILED.findall(run_tests(folder, *names).stdout) if names else []
+    if not names:
+        return []
+    sound = run_tests(folder, *names)
+    if sound.returncode not in (0, 1):
+        raise ValueError(f"the noticing tests did not run\n{sound.stdout[-2000:]}{sound.stderr[-2000:]}")
+    return FAILED.findall(sound.stdout)
 
 
 def digest_of(mistake: TextMistake) -> str:

@@ -3,9 +3,11 @@
 import re
 from collections import Counter
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+from tests.planted import __main__ as planting
 from tests.planted.texts import LEAST, TextMistake, read_mistakes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -41,3 +43,15 @@ def test_a_stale_entry_is_refused_and_changes_nothing(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="not once"):
             mistake.plant(tmp_path)
         assert (tmp_path / "file.py").read_text("utf-8") == content
+
+
+def test_noticing_tests_that_did_not_run_are_no_sound_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    test = "tests/test_a.py::test_b"
+    runs = [
+        CompletedProcess([], 1, f"FAILED {test} - AssertionError", ""),
+        CompletedProcess([], 4, f"ERROR: not found: {test}", ""),
+    ]
+    monkeypatch.setattr(planting, "run_tests", lambda *_: runs.pop(0))
+    assert planting.failing_anyway(tmp_path, [test]) == [test]
+    with pytest.raises(ValueError, match="did not run"):
+        planting.failing_anyway(tmp_path, [test])
