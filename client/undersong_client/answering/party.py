@@ -491,9 +491,7 @@ class Party:
         if previous is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(previous, "a new attempt was begun")
-        for earlier, state in self._ledger.attempts(manifest.run, name).items():
-            if state == "charged":
-                self._ledger.withdraw(self._make_charge(manifest, name, earlier), at=self._clock())
+        self._withdraw(manifest, name)
         self._ledger.check_attempt(self._make_charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
         return attempt
 
@@ -662,6 +660,12 @@ class Party:
 
     # The ledger
 
+    def _withdraw(self, manifest: Manifest, name: str) -> None:
+        """Withdraws each charged attempt at a sum of which nothing left; they have ended, and nothing ever will."""
+        for number, state in self._ledger.attempts(manifest.run, name).items():
+            if state == "charged":
+                self._ledger.withdraw(self._make_charge(manifest, name, number), at=self._clock())
+
     def _charge_of(self, attempt: Attempt) -> Charge:
         return self._make_charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
@@ -685,6 +689,9 @@ class Party:
             self._consent.ended(message.manifest_hash)
             return self._make_reply(noted=wire.Noted())
         self._attempts.end_run(manifest)
+        if not self._ledger.is_closed(manifest.run):
+            for planned in manifest.plan.sums:
+                self._withdraw(manifest, planned.name)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
         self._consent.ended(manifest.hash)
         body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))

@@ -12,12 +12,14 @@ from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vec
 from undersong_client import flower_app
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import Answering
-from undersong_client.answering.party import PendingReply
+from undersong_client.answering.party import Deferral, DeferredVector, DroppedRequest, PendingReply
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Daemon
 from undersong_common.errors import UndersongError
+from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing
+from undersong_protocol.wire.messages import federation_pb2 as wire
 
 
 class Asked:
@@ -133,3 +135,34 @@ def test_flower_message_brings_no_vector_after_consent_is_withdrawn(
     home.pause.touch()
     monkeypatch.setattr(flower_app, "_answered", lambda *_: pytest.fail("asked while it is paused"))
     assert flower_app.answers(home, [b""]) == []
+
+
+class StopAsking(Exception):
+    """The coordinator asks no further."""
+
+
+def test_a_charge_of_which_nothing_left_is_withdrawn_as_its_run_ends(tmp_path: Path) -> None:
+    asked = Asked(tmp_path)
+    party, deferral, manifest = asked.party, Deferral(), asked.federated.manifest
+
+    def ask(stage: str, request: bytes) -> bytes:
+        if stage == "mask":
+            with pytest.raises(DeferredVector):  # charged, and the vector is under way
+                party.answer(request, deferral=deferral)
+            raise StopAsking(request)
+        return party.answer(request).reply
+
+    with pytest.raises(StopAsking) as stopped:
+        asked.federated.run(ask)
+    ledger = Ledger.read(asked.hospital.path / "ledger.jsonl")
+    assert ledger.attempts(manifest.run, "votes/1") == {0: "charged"}
+    message = wire.CloseRun(manifest_hash=manifest.hash)
+    closing = wire.Request(version=codec.VERSION, close_run=message).SerializeToString()
+    receipts = [party.answer(closing).reply for _ in range(2)]
+    assert receipts[0] == receipts[1]
+    party.compute(deferral)
+    with pytest.raises(DroppedRequest):
+        party.answer(stopped.value.args[0], deferral=deferral)
+    ledger = Ledger.read(asked.hospital.path / "ledger.jsonl")
+    assert ledger.attempts(manifest.run, "votes/1") == {0: "withdrawn"}
+    assert ledger.spent(1e-5) == 0.0
