@@ -60,15 +60,15 @@ FOLDER = "server/undersong_server/runs/folder.py"
 # (file, field of a class, key of a JSON object or of a chain's entry, or end of a certificate): as above. JSON and TOML
 # files, the journal's JSON values and X.509 certificates hold them.
 TIMES_IN_FILES = {
-    (APPROVALS, "Request.received_s"): (
+    (APPROVALS, "Proposal.received_s"): (
         "the run counts as older than every joining of ids",
         "tests/client/records/test_one_patient.py::test_ids_that_become_one_patient_are_counted_and_stay_paid",
     ),
-    (APPROVALS, "Request.decided_s"): ("the plan counts as not seen", SEEN_LAST),
-    (APPROVALS, "Request.previewed_s"): ("the plan counts as not seen", SEEN_LAST),
-    (APPROVALS, "Request.restored_s"): ("nobody has approved since", RESTORED),
-    (APPROVALS, "Request.ended_s"): ("a run ends at any time", SHOWN),
-    (APPROVALS, "Request.suspended_s"): ("a run is suspended at any time", SHOWN),
+    (APPROVALS, "Proposal.decided_s"): ("the plan counts as not seen", SEEN_LAST),
+    (APPROVALS, "Proposal.previewed_s"): ("the plan counts as not seen", SEEN_LAST),
+    (APPROVALS, "Proposal.restored_s"): ("nobody has approved since", RESTORED),
+    (APPROVALS, "Proposal.ended_s"): ("a run ends at any time", SHOWN),
+    (APPROVALS, "Proposal.suspended_s"): ("a run is suspended at any time", SHOWN),
     ("client/undersong_client/consent/people.py", "PersonalDecision.at_s"): (
         "the approval was before the restoration",
         RESTORED,
@@ -117,13 +117,29 @@ TIMES_IN_FILES = {
 }
 # Lasts, settings of lasts, and times that only the memory, a notice, a log line or an answer holds.
 NOT_IN_FILES = {
-    *("Ended.reconnect_after_s", "Answer.first_rung_s", "Deferral.first_rung_s", "first_rung_s", "Backoff.first_s"),
+    *(
+        "Ended.reconnect_after_s",
+        "PendingReply.first_rung_s",
+        "Deferral.first_rung_s",
+        "first_rung_s",
+        "Backoff.first_s",
+    ),
     *("Backoff.largest_s", "Backoff.refused_s", "PlannedSum.first_rung_s", "SumRequest.first_rung_s", "Waiting.left_s"),
     *("RunOptions.patience_s", "FlowerRunSettings.patience_s", "Speed.busy_s", "Speed.latency_s", "time_s", "s"),
     *("BatchSettings.deadline_s", "BatchSettings.max_wait_s", "BatchSettings.patience_s", "BatchSettings.poll_s"),
     *("BatchSettings.timeout_s", "EndpointSettings.batch_poll_s", "EndpointSettings.deadline_s", "Planned.patience_s"),
     *("EndpointSettings.max_wait_s", "EndpointSettings.timeout_s", "Verdict.pause_s", "_Patience.begun_s"),
-    *("_Patience.busy_since_s", "_Asked.since", "keep_until", "certificate_until", "Installed.until", "date", "time"),
+    *(
+        "_Patience.busy_since_s",
+        "_OpenRequest.since",
+        "Deferral.start_s",
+        "PendingReply.start_s",
+        "keep_until",
+        "certificate_until",
+        "Installed.until",
+        "date",
+        "time",
+    ),
     *("Membership.valid_until", "_Deletion.at_s", "Entry.at", "OwnFigures.read_s", "Notice.at_s", "Account.created_at"),
     *("Session.created_at", "Session.seen_at", "Token.created_at", "Token.expires_at", "Token.used_at", "let_in_at"),
     *(
