@@ -153,7 +153,7 @@ class Papers:
         made, (test, real) = bench.made(_cell(row, 0)), bench.judged_on
         assert made.corpus is not None  # of a method that writes
         drawn = _drawn(made.records["sequences"][0][1])
-        own = sequences_of(test, drawn, every=True)
+        own = sequences_of(test, drawn, keep_empty=True)
         sides = {"texts": (made.corpus, real, test), "sequences": (drawn, bench._embed_public(own.texts), own)}
         found: dict[str, list[float]] = {name: [] for name in sides}
         for seed in range(times):
@@ -166,7 +166,7 @@ class Papers:
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
         drawn = _drawn(rows)
         model = task_model.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
-        own = sequences_of(test, drawn, every=True)  # test records are turned into sequences too (B.2.2)
+        own = sequences_of(test, drawn, keep_empty=True)  # test records are turned into sequences too (B.2.2)
         return {
             "sequences": score(own.labels or (), task_model.predict(model, bench._embed_public(own.texts))).accuracy
         }

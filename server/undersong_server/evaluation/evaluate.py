@@ -109,12 +109,12 @@ class EvaluationReport:
             "private": False,
             "notice": NOT_PRIVATE,
             "synthetic_rows": self.synthetic_rows,
-            "task_models": [each.to_json() for each in self.trained],
+            "task_models": [trained.to_json() for trained in self.trained],
             "panel": panel.settings(),
-            "distances": [asdict(each) for each in self.distances],
+            "distances": [asdict(distances) for distances in self.distances],
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
             "overlap_of_test_file": None if self.overlap_base_rate is None else self.overlap_base_rate.as_dict(),
-            "membership": [asdict(each) for each in self.membership],
+            "membership": [asdict(membership) for membership in self.membership],
             "label_errors": None if self.label_errors is None else self.label_errors.to_json() | spread,
             "closest_records": None if self.closest is None else asdict(self.closest),
             "personal_data": None if self.personal is None else asdict(self.personal),
@@ -172,29 +172,29 @@ def evaluate_tables(
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
     if test is not None or private is not None or records:  # an overlap alone needs no model
         corpus = corpus._replace(x=embed(synthetic.texts))
-    asked: list[tuple[_Texts, Train, _Texts]] = []
+    trainings: list[tuple[_Texts, Train, _Texts]] = []
     if test is None:
         notes.append("No test file was named: no task model was trained.")
     elif test.table.labels is None:
         notes.append("The test file was read without labels: no task model was trained.")
     else:
-        models: list[Train] = [_panel]
-        models += [partial(_head, head=head)] if head is not None else []
+        models: list[Train] = [_train_panel]
+        models += [partial(_train_head, head=head)] if head is not None else []
         encoder: list[Train] = [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
         for texts in filter(None, (corpus, private)):
             if len(set(texts.labels)) < 2:
                 notes.append(f"The {texts.name} texts have fewer than two labels: no task model was trained on them.")
             else:
-                asked += [(texts, train, test) for train in [*models, *encoder]]
+                trainings += [(texts, train, test) for train in [*models, *encoder]]
         if target is not None:
-            named = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
-            asked.append((named, partial(_adapted, target=embed(target.texts), head=head), test))
+            adapted_corpus = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
+            trainings.append((adapted_corpus, partial(_train_adapted, target=embed(target.texts), head=head), test))
         if sequences is not None:  # DP-KPS B.2.2: the test records are turned into sequences as well
-            alone = [embedded(SEQUENCES, sequences)]
+            sequence_sets = [embedded(SEQUENCES, sequences)]
             if private is not None:
-                alone.append(embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
-            tested = embedded(test.name, sequences_of(test.table, sequences, every=True))
-            asked += [(texts, train, tested) for texts in alone for train in models]
+                sequence_sets.append(embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
+            tested = embedded(test.name, sequences_of(test.table, sequences, keep_empty=True))
+            trainings += [(texts, train, tested) for texts in sequence_sets for train in models]
         notes.extend(_unknown_labels(synthetic, test.table))
     victims = [corpus, *([private] if private is not None and private.table.labels is not None else [])]
     references = [*([test] if test else []), *([private._replace(name="private training file")] if private else [])]
@@ -209,11 +209,17 @@ def evaluate_tables(
             synthetic_rows=len(synthetic),
             trained=tuple(
                 panel.judged(
-                    texts.name, len(texts.table), [train(texts, on, number) for number in seeds], on.labels, groups
+                    texts.name,
+                    len(texts.table),
+                    [train(texts, tested_texts, number) for number in seeds],
+                    tested_texts.labels,
+                    groups,
                 )
-                for texts, train, on in asked
+                for texts, train, tested_texts in trainings
             ),
-            distances=tuple(_distances(corpus, each, seed) for each in references if not only_task_models),
+            distances=tuple(
+                _compute_distances(corpus, reference, seed) for reference in references if not only_task_models
+            ),
             overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
             overlap_base_rate=None
             if overlap is None or test is None
@@ -221,13 +227,13 @@ def evaluate_tables(
             notes=tuple(notes),
             membership=tuple(
                 attacks_over_trainings(
-                    [_attacked(texts, records[0], records[1], head or "auto", number) for number in seeds]
+                    [_attack_model(texts, records[0], records[1], head or "auto", number) for number in seeds]
                 )
                 for texts in victims
                 if records
             ),
             label_errors=errors[0] if errors else None,
-            label_error_shares=tuple(each.share for each in errors),
+            label_error_shares=tuple(label_errors.share for label_errors in errors),
             closest=None
             if test is None or private is None or not len(corpus.x)
             else closest_records(corpus.x, private.x, test.x, seed=seed),
@@ -253,17 +259,17 @@ Train: TypeAlias = Callable[..., tuple[str, panel.Predicted]]
 """Trains on a corpus and predicts a test set, with a seed; returns the model's name and the labels."""
 
 
-def _panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, panel.Predicted]:
+def _train_panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, panel.Predicted]:
     labelled = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
     return "panel", {model: panel.predict(model, labelled, test.table.texts, test.x, seed) for model in panel.MODELS}
 
 
-def _head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, panel.Predicted]:
+def _train_head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, panel.Predicted]:
     model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
     return model.description, {model.description: task_model.predict(model, test.x)}
 
 
-def _adapted(
+def _train_adapted(
     corpus: _Texts, test: _Texts, seed: int, target: Float32, head: Head | None
 ) -> tuple[str, panel.Predicted]:
     if not corpus.labels:
@@ -279,40 +285,40 @@ def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -
     return model.description, {model.description: task_model.predict(model, test.table.texts)}
 
 
-def _attacked(corpus: _Texts, members: _Texts, others: _Texts, head: Head, seed: int) -> "Membership":
+def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Head, seed: int) -> "Membership":
     if not corpus.labels:
         raise ConfigurationError(
             f"the {corpus.name} texts have no labels: there is no task model to attack", code="labels-missing"
         )
     model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
-    return membership(corpus.name, model, (members.table, members.x), (others.table, others.x), seed=seed)
+    return membership(corpus.name, model, (members.table, members.x), (nonmembers.table, nonmembers.x), seed=seed)
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
     missing = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
     if not missing or synthetic.labels is None:
         return []
-    shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-    return [f"No synthetic text has the label {shown}: test texts of it all count as errors."]
+    label_list = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    return [f"No synthetic text has the label {label_list}: test texts of it all count as errors."]
 
 
-def _distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
+def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
     synthetic, table = corpus.table, reference.table
-    chosen, others = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
-    ours, real = corpus.x[chosen], reference.x[others]
-    rows = len(ours)
-    near = {} if rows <= 5 else neighbourhoods(ours, real)
+    corpus_rows, reference_rows = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
+    synthetic_x, real = corpus.x[corpus_rows], reference.x[reference_rows]
+    rows = len(synthetic_x)
+    near = {} if rows <= 5 else neighbourhoods(synthetic_x, real)
     labelled = synthetic.labels is not None and table.labels is not None
     return Distances(
         reference=reference.name,
         rows=rows,
-        frechet=metrics.frechet_distance(ours, real) if rows > 1 else math.nan,
-        mauve=mauve(ours, real, seed=seed) if rows >= FEWEST_TEXTS else math.nan,
+        frechet=metrics.frechet_distance(synthetic_x, real) if rows > 1 else math.nan,
+        mauve=mauve(synthetic_x, real, seed=seed) if rows >= FEWEST_TEXTS else math.nan,
         self_similarity=metrics.self_similarity(corpus.x),
         reference_self_similarity=metrics.self_similarity(reference.x),
-        distinct_bigrams=metrics.distinct_n([synthetic.texts[row] for row in chosen], 2),
-        reference_distinct_bigrams=metrics.distinct_n([table.texts[row] for row in others], 2),
-        vendi=metrics.vendi_score(ours),
+        distinct_bigrams=metrics.distinct_n([synthetic.texts[row] for row in corpus_rows], 2),
+        reference_distinct_bigrams=metrics.distinct_n([table.texts[row] for row in reference_rows], 2),
+        vendi=metrics.vendi_score(synthetic_x),
         reference_vendi=metrics.vendi_score(real),
         next_word_before=next_word_loss((), table.texts),
         next_word_after=next_word_loss(synthetic.texts, table.texts),
@@ -337,22 +343,22 @@ def read_sequences(path: Path) -> Table:
     return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
 
 
-def sequences_of(table: Table, sequences: Table, *, every: bool = False) -> Table:
+def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) -> Table:
     """Returns, for each text, the terms that occur in it, in order and joined by ", ", with the text's label.
 
     Terms are those of ``sequences``. No sequence is longer than the longest of ``sequences``. Texts without any of the
-    terms are left out, or (``every``) have an empty one.
+    terms are left out, or (``keep_empty``) have an empty one.
     """
     texts = [text.split(", ") for text in sequences.texts]
-    known: dict[str, str] = {}
+    term_of_words: dict[str, str] = {}
     for sequence in texts:
         for term in sequence:
-            known.setdefault(" ".join(words(term)), term)
-    terms = list(known.values())
-    matcher, most = Terms(terms), max(map(len, texts))
-    found = [matcher.of(text, most) for text in table.texts]
-    kept = [row for row, one in enumerate(found) if one or every]
-    return Table(tuple(joined([terms[term] for term in found[row]]) for row in kept), table.take(kept).labels, None)
+            term_of_words.setdefault(" ".join(words(term)), term)
+    terms = list(term_of_words.values())
+    matcher, longest = Terms(terms), max(map(len, texts))
+    term_rows = [matcher.of(text, longest) for text in table.texts]
+    rows = [row for row, terms_found in enumerate(term_rows) if terms_found or keep_empty]
+    return Table(tuple(joined([terms[term] for term in term_rows[row]]) for row in rows), table.take(rows).labels, None)
 
 
 def joined(terms: Sequence[str]) -> str:
@@ -422,38 +428,38 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
                 f"give at least {FEWEST_RECORDS} records of each",
                 code="too-few-records",
             )
-    probabilities = [model.probabilities(read) for _, read in sides]
+    probabilities = [model.probabilities(inputs) for _, inputs in sides]
     attacks = [
-        _attack("entropy", [-entropy(each) for each in probabilities], seed),
-        _attack("confidence", [each.max(axis=1) for each in probabilities], seed),
+        _judge_attack("entropy", [-entropy(side) for side in probabilities], seed),
+        _judge_attack("confidence", [side.max(axis=1) for side in probabilities], seed),
     ]
     if all(table.labels is not None for table, _ in sides):
-        known = [
-            of_label(each, model.labels, table.labels or ())
-            for each, (table, _) in zip(probabilities, sides, strict=True)
+        confidences = [
+            of_label(side, model.labels, table.labels or ())
+            for side, (table, _) in zip(probabilities, sides, strict=True)
         ]
-        attacks.append(_attack("confidence in the true label", known, seed))
+        attacks.append(_judge_attack("confidence in the true label", confidences, seed))
     return Membership(data, len(members[0]), len(nonmembers[0]), tuple(attacks))
 
 
-def attacks_over_trainings(found: Sequence[Membership]) -> Membership:
+def attacks_over_trainings(memberships: Sequence[Membership]) -> Membership:
     """Returns the first training's figures.
 
     Of several trainings, each attack's ``auc_over_seeds`` is its mean AUC over them, with the interval.
     """
-    if len(found) == 1:
-        return found[0]
+    if len(memberships) == 1:
+        return memberships[0]
     attacks = [
-        replace(each, auc_over_seeds=over_seeds([one.attacks[number].auc.value for one in found]))
-        for number, each in enumerate(found[0].attacks)
+        replace(attack, auc_over_seeds=over_seeds([training.attacks[number].auc.value for training in memberships]))
+        for number, attack in enumerate(memberships[0].attacks)
     ]
-    return replace(found[0], attacks=tuple(attacks))
+    return replace(memberships[0], attacks=tuple(attacks))
 
 
-def _attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
+def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     """Judges ``scores`` of members and of others; no threshold is judged on the records that chose it."""
     rng = np.random.default_rng([seed, 0x3E3B])
-    members, nonmembers = (rng.permutation(each) for each in scores)
+    members, nonmembers = (rng.permutation(side) for side in scores)
     m, n = len(members) // 2, len(nonmembers) // 2
     threshold = _best_threshold(members[:m], nonmembers[:n])
     hits, wrong = int((members[m:] >= threshold).sum()), int((nonmembers[n:] >= threshold).sum())
@@ -488,8 +494,8 @@ def _best_threshold(members: Float64, nonmembers: Float64) -> float:
 
 def entropy(probabilities: Float64) -> Float64:
     """Entropy of each row of probabilities [n, L], in nats, float64 [n]."""
-    found: Float64 = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
-    return found
+    entropies: Float64 = -(probabilities * np.log(np.maximum(probabilities, 1e-300))).sum(axis=1)
+    return entropies
 
 
 def of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_server.evaluation.task_model import train
 
-BLOCK_MIB = 256  # of distances that are in memory at a time
+BLOCK_MIB = 256  # size of the block of distances that is in memory at a time
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.
 LENGTH_EDGES = (0, 3, 5, 7, 9, 12, 15, 19, 24, 30, 38, 48, 60, 76, 96, 120, 152, 192, 240, 304, 384, 512, 768, 1024)
 
@@ -76,14 +76,16 @@ def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     NaN if a set is empty.
     """
     edges = [*LENGTH_EDGES, np.inf]
-    return _divergence_bits(*(np.histogram([len(text.split()) for text in each], edges)[0] for each in (first, second)))
+    return _divergence_bits(
+        *(np.histogram([len(text.split()) for text in texts], edges)[0] for texts in (first, second))
+    )
 
 
 def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' label shares. NaN if a set is empty."""
-    ours, theirs = Counter(first), Counter(second)
-    names = sorted({*ours, *theirs})
-    return _divergence_bits(*(np.array([counted[name] for name in names]) for counted in (ours, theirs)))
+    first_counts, second_counts = Counter(first), Counter(second)
+    names = sorted({*first_counts, *second_counts})
+    return _divergence_bits(*(np.array([counts[name] for name in names]) for counts in (first_counts, second_counts)))
 
 
 def _divergence_bits(first: Int64, second: Int64) -> float:
@@ -113,28 +115,28 @@ def neighbourhoods(
     """
     from sklearn.metrics import pairwise_distances_chunked
 
-    needed = max(neighbours, coverage_neighbours)
-    if min(len(synthetic), len(real)) <= needed:
-        raise ValueError(f"{min(len(synthetic), len(real))} points have no {needed} neighbours")
-    real_radius, wide_radius = _radii(real, (neighbours, coverage_neighbours))
-    (own_radius,) = _radii(synthetic, (neighbours,))
+    largest_k = max(neighbours, coverage_neighbours)
+    if min(len(synthetic), len(real)) <= largest_k:
+        raise ValueError(f"{min(len(synthetic), len(real))} points have no {largest_k} neighbours")
+    real_radius, wide_radius = _ball_radii(real, (neighbours, coverage_neighbours))
+    (own_radius,) = _ball_radii(synthetic, (neighbours,))
     inside_real, balls, covered = 0, 0, np.zeros(len(real), dtype=bool)
     for block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
         inside_real += int((block <= real_radius).any(axis=1).sum())
-        held = block <= wide_radius
-        balls += int(held.sum())
-        covered |= held.any(axis=0)
+        is_inside = block <= wide_radius
+        balls += int(is_inside.sum())
+        covered |= is_inside.any(axis=0)
     blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
-    inside_own = sum(int((block <= own_radius).any(axis=1).sum()) for block in blocks)
+    inside_synthetic = sum(int((block <= own_radius).any(axis=1).sum()) for block in blocks)
     return {
         "precision": inside_real / len(synthetic),
-        "recall": inside_own / len(real),
+        "recall": inside_synthetic / len(real),
         "density": balls / (coverage_neighbours * len(synthetic)),
         "coverage": float(covered.mean()),
     }
 
 
-def _radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
+def _ball_radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
     """Distance of every point to its k-th nearest other point, float64 [len(neighbours), n]."""
     from sklearn.metrics import pairwise_distances_chunked
 
@@ -150,14 +152,14 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
     >>> distinct_n(["a b a b"], 2)
     0.6666666666666666
     """
-    seen: set[tuple[str, ...]] = set()
+    distinct: set[tuple[str, ...]] = set()
     total = 0
     for text in texts:
         words = text.split()
         grams = list(zip(*(words[start:] for start in range(n)), strict=False))
-        seen.update(grams)
+        distinct.update(grams)
         total += len(grams)
-    return len(seen) / total if total else float("nan")
+    return len(distinct) / total if total else float("nan")
 
 
 def vendi_score(embeddings: Floats) -> float:
@@ -174,11 +176,11 @@ def vendi_score(embeddings: Floats) -> float:
     rows = normalize(np.asarray(embeddings, dtype=np.float64))
     gram = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T
     values = np.linalg.eigvalsh(gram / len(rows))
-    some = values[values > 1e-12]
-    return float(np.exp(-(some * np.log(some)).sum()))
+    positive = values[values > 1e-12]
+    return float(np.exp(-(positive * np.log(positive)).sum()))
 
 
-EXPLAINED = 0.9  # of the variance, kept before clustering
+EXPLAINED = 0.9  # share of the variance that is kept before clustering
 POINTS_PER_CLUSTER = 10
 MIXTURES = 25  # points of the divergence curve
 SCALING = 5.0  # c of exp(-c KL)
@@ -199,10 +201,10 @@ def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
     if min(len(synthetic), len(real)) < FEWEST_TEXTS:
         raise ValueError(f"{min(len(synthetic), len(real))} texts are too few for two clusters of ten")
     clusters = max(2, round(min(len(synthetic), len(real)) / POINTS_PER_CLUSTER))
-    assigned = _clusters(np.concatenate([synthetic, real]), clusters, seed)
-    ours = np.bincount(assigned[: len(synthetic)], minlength=clusters)
-    theirs = np.bincount(assigned[len(synthetic) :], minlength=clusters)
-    return mauve_of_counts(ours, theirs)
+    assigned = _assign_clusters(np.concatenate([synthetic, real]), clusters, seed)
+    synthetic_counts = np.bincount(assigned[: len(synthetic)], minlength=clusters)
+    real_counts = np.bincount(assigned[len(synthetic) :], minlength=clusters)
+    return mauve_of_counts(synthetic_counts, real_counts)
 
 
 def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
@@ -214,38 +216,39 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
     from scipy.integrate import trapezoid
 
     p, q = (
-        (np.asarray(each, dtype=np.float64) + 0.5) / (np.sum(each) + 0.5 * np.size(each)) for each in (first, second)
+        (np.asarray(counts, dtype=np.float64) + 0.5) / (np.sum(counts) + 0.5 * np.size(counts))
+        for counts in (first, second)
     )
     weights = np.linspace(1e-6, 1 - 1e-6, MIXTURES)
     mixtures = weights[:, None] * p + (1 - weights[:, None]) * q
-    x = np.exp(-SCALING * np.concatenate([[0.0], _divergence(q, mixtures), [np.inf]]))
-    y = np.exp(-SCALING * np.concatenate([[np.inf], _divergence(p, mixtures), [0.0]]))
-    across, along = np.lexsort((-y, x)), np.lexsort((-x, y))  # of equal ones in the curve's own order
+    x = np.exp(-SCALING * np.concatenate([[0.0], _kl_divergence(q, mixtures), [np.inf]]))
+    y = np.exp(-SCALING * np.concatenate([[np.inf], _kl_divergence(p, mixtures), [0.0]]))
+    across, along = np.lexsort((-y, x)), np.lexsort((-x, y))  # Equal coordinates stay in the curve's order.
     return float(0.5 * (trapezoid(y[across], x[across]) + trapezoid(x[along], y[along])))
 
 
-def _divergence(p: Float64, mixtures: Float64) -> Float64:
+def _kl_divergence(p: Float64, mixtures: Float64) -> Float64:
     """Kullback-Leibler divergence of ``p`` from each mixture, natural logarithm, float64 [MIXTURES]."""
     divergences: Float64 = (p * np.log(p / mixtures)).sum(axis=1)
     return divergences
 
 
-def _clusters(points: Floats, clusters: int, seed: int) -> Int64:
+def _assign_clusters(points: Floats, clusters: int, seed: int) -> Int64:
     from sklearn.cluster import KMeans
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import normalize
 
     scaled = normalize(np.asarray(points, dtype=np.float64))
     reduced = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(scaled)
-    # From random points and in single precision, as the authors' package (faiss) does: spreading a thousand starting
+    # The authors' package (faiss) starts from random points in single precision, too. Spreading a thousand starting
     # points out would take four fifths of the time that all other figures take together.
     starts = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
-    found = starts.fit_predict(reduced.astype(np.float32))
-    return np.asarray(found, dtype=np.int64)
+    cluster_of = starts.fit_predict(reduced.astype(np.float32))
+    return np.asarray(cluster_of, dtype=np.int64)
 
 
 ORDER = 3
-UNKNOWN_SHARE = 0.01  # of the base distribution: words that no list knows, spelled letter by letter
+UNKNOWN_SHARE = 0.01  # share of the base distribution for words that no list knows, spelled letter by letter
 LETTERS = 27.0  # equally likely letters and the end of the word
 TOKEN = re.compile(r"\w+|[^\w\s]")
 START = "\x02"
@@ -294,18 +297,20 @@ class Trigrams:
             for size, level in enumerate(self._followers):
                 counts = level[context[ORDER - 1 - size :]]
                 counts[word] = counts.get(word, 0) + 1
-        self._totals = [{context: sum(seen.values()) for context, seen in level.items()} for level in self._followers]
+        self._totals = [
+            {context: sum(followers.values()) for context, followers in level.items()} for level in self._followers
+        ]
 
     def probability(self, word: str, context: tuple[str, ...]) -> float:
         """Returns the probability of the word after the context, which may be shorter than the model's."""
         spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
-        found = float(self._scale * self.general.get(word, 0.0) + spelled)
+        probability = float(self._scale * self.general.get(word, 0.0) + spelled)
         for size in range(len(context) + 1):
             end = context[len(context) - size :]
-            if seen := self._followers[size].get(end):
-                kinds, total = len(seen), self._totals[size][end]
-                found = (seen.get(word, 0.0) + kinds * found) / (total + kinds)
-        return found
+            if followers := self._followers[size].get(end):
+                kinds, total = len(followers), self._totals[size][end]
+                probability = (followers.get(word, 0.0) + kinds * probability) / (total + kinds)
+        return probability
 
 
 # Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021).
@@ -351,24 +356,24 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     n, classes = probabilities.shape
     if labels.shape != (n,):
         raise ValueError(f"{len(labels)} labels for {n} rows of probabilities")
-    given = np.bincount(labels, minlength=classes)
+    label_counts = np.bincount(labels, minlength=classes)
     thresholds = np.array(
-        [probabilities[labels == label, label].mean() if given[label] else np.inf for label in range(classes)]
+        [probabilities[labels == label, label].mean() if label_counts[label] else np.inf for label in range(classes)]
     )
     reached = probabilities >= thresholds - 1e-6
     likeliest = np.where(reached, probabilities, -1.0).argmax(axis=1)
-    counted = reached.any(axis=1)
+    is_counted = reached.any(axis=1)
     joint = np.zeros((classes, classes))
-    np.add.at(joint, (labels[counted], likeliest[counted]), 1.0)
+    np.add.at(joint, (labels[is_counted], likeliest[is_counted]), 1.0)
     rows = joint.sum(axis=1, keepdims=True)
     # A label none of whose texts counts is taken at its word.
-    joint = np.where(rows > 0, joint / np.maximum(rows, 1.0), np.eye(classes)) * given[:, None]
+    joint = np.where(rows > 0, joint / np.maximum(rows, 1.0), np.eye(classes)) * label_counts[:, None]
     margins = probabilities.max(axis=1) - probabilities[np.arange(n), labels]
     suspected: set[int] = set()
-    for label, other in permutations(range(classes), 2):
+    for label, rival in permutations(range(classes), 2):
         members = np.flatnonzero(labels == label)
-        ahead = probabilities[members, other] - probabilities[members, label]
-        first = members[np.argsort(-ahead, kind="stable")[: round(float(joint[label, other]))]]
+        ahead = probabilities[members, rival] - probabilities[members, label]
+        first = members[np.argsort(-ahead, kind="stable")[: round(float(joint[label, rival]))]]
         suspected.update(first[probabilities[first].argmax(axis=1) != label].tolist())
     surest = np.array(sorted(suspected, key=lambda index: (-margins[index], index)), dtype=np.int64)
     return LabelErrors(joint, surest)
@@ -380,16 +385,16 @@ def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int
     Every text is judged by the model of the four folds it is not in.
     """
     names = {name: number for number, name in enumerate(sorted(set(labels)))}
-    given = np.array([names[label] for label in labels], dtype=np.int64)
-    fold = np.random.default_rng([seed, 0x1E]).permutation(len(given)) % FOLDS
-    probabilities = np.zeros((len(given), len(names)))
+    y = np.array([names[label] for label in labels], dtype=np.int64)
+    fold = np.random.default_rng([seed, 0x1E]).permutation(len(y)) % FOLDS
+    probabilities = np.zeros((len(y), len(names)))
     for number in range(FOLDS):
-        inside = np.flatnonzero(fold == number)
-        others = np.flatnonzero(fold != number)
-        known = [labels[row] for row in others.tolist()]
-        if not len(inside) or len(set(known)) < 2:
+        judged_rows = np.flatnonzero(fold == number)
+        fit_rows = np.flatnonzero(fold != number)
+        fit_labels = [labels[row] for row in fit_rows.tolist()]
+        if not len(judged_rows) or len(set(fit_labels)) < 2:
             continue
-        model = train(embeddings[others], known, head="linear", seed=seed)
+        model = train(embeddings[fit_rows], fit_labels, head="linear", seed=seed)
         columns = np.array([names[label] for label in model.labels])
-        probabilities[np.ix_(inside, columns)] = model.probabilities(embeddings[inside])
-    return label_errors(given, probabilities)
+        probabilities[np.ix_(judged_rows, columns)] = model.probabilities(embeddings[judged_rows])
+    return label_errors(y, probabilities)

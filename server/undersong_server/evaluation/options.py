@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Source: TypeAlias = Path | Table  # a file, or a table that has been read with the columns that its purpose needs
 else:
-    Source = Path  # on the command line, which must not load what reads tables
+    Source = Path  # The command line takes paths only, and must not load what reads tables.
 
 
 @dataclass(frozen=True, kw_only=True)

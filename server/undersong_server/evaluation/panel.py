@@ -128,7 +128,7 @@ def discrimination(
     accuracies, areas, sizes = [], [], []
     for label in np.intersect1d(real_classes, synthetic_classes):
         high, low = real[real_classes == label], synthetic[synthetic_classes == label]
-        accuracies.append(_accuracy(high, low))
+        accuracies.append(_median_accuracy(high, low))
         is_real = np.repeat([1, 0], [len(high), len(low)])
         areas.append(float(roc_auc_score(is_real, np.concatenate([high, low]))))
         sizes.append(len(high))
@@ -137,15 +137,15 @@ def discrimination(
     return float(np.average(accuracies, weights=sizes)), float(np.average(areas, weights=sizes))
 
 
-def _accuracy(high: Float64, low: Float64) -> float:
+def _median_accuracy(high: Float64, low: Float64) -> float:
     """Returns the accuracy at the weighted median, each side weighing 1/2; ties at that level count half."""
-    both = np.concatenate([high, low])
+    scores = np.concatenate([high, low])
     weight = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
-    order = np.argsort(both, kind="stable")
-    level = both[order][np.searchsorted(np.cumsum(weight[order]), 0.5 - 1e-12)]
+    order = np.argsort(scores, kind="stable")
+    level = scores[order][np.searchsorted(np.cumsum(weight[order]), 0.5 - 1e-12)]
     above = float((high > level).mean() + 0.5 * (high == level).mean())
-    under = float((low < level).mean() + 0.5 * (low == level).mean())
-    return 0.5 * (above + under)
+    below = float((low < level).mean() + 0.5 * (low == level).mean())
+    return 0.5 * (above + below)
 
 
 def precision_and_recall(
@@ -180,8 +180,8 @@ WORDS_ITERATIONS = 300
 MLP_UNITS = (64,)
 SETTINGS: dict[Model, str] = {
     "words": "TF-IDF of word 1-2-grams and character 2-5-grams within words, sublinear; logistic regression, C = 3",
-    "head": f"linear head on the embeddings; C of {', '.join(f'{each:g}' for each in task_model.STRENGTHS)} chosen on"
-    " a held-out fifth of the corpus",
+    "head": f"linear head on the embeddings; C of {', '.join(f'{strength:g}' for strength in task_model.STRENGTHS)}"
+    " chosen on a held-out fifth of the corpus",
     "mlp": "one hidden layer of 64 units on the embeddings; early stopping on a held-out fifth of the corpus",
 }
 
@@ -208,16 +208,16 @@ class PanelScores:
 
     def figures(self) -> dict[str, float]:
         """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
-        found = [each.figures() for each in self.models.values()]
-        return {name: float(np.mean([each[name] for each in found])) for name in FIGURES}
+        figures = [scores.figures() for scores in self.models.values()]
+        return {name: float(np.mean([model_figures[name] for model_figures in figures])) for name in FIGURES}
 
     def averages(self) -> dict[str, float]:
         """The models' means of precision, recall and F1 (:data:`AVERAGES`)."""
-        return {name: float(np.mean([each.averages[name] for each in self.models.values()])) for name in AVERAGES}
+        return {name: float(np.mean([scores.averages[name] for scores in self.models.values()])) for name in AVERAGES}
 
     def accuracies(self) -> dict[str, float]:
         """The accuracy of each model by its name."""
-        return {name: each.accuracy for name, each in self.models.items()}
+        return {name: scores.accuracy for name, scores in self.models.items()}
 
     @property
     def rows(self) -> int:
@@ -229,7 +229,7 @@ class PanelScores:
         return {
             **self.figures(),
             "rows": self.rows,
-            "models": {name: each.as_dict() for name, each in self.models.items()},
+            "models": {name: scores.as_dict() for name, scores in self.models.items()},
         }
 
 
@@ -238,8 +238,8 @@ def judge(corpus: Labelled, test: Labelled, *, seed: int = 0) -> PanelScores:
 
     Raises ConfigurationError if numbers of texts, labels and embeddings differ, or one side is empty.
     """
-    found = {model: predict(model, corpus, test.texts, test.embeddings, seed) for model in MODELS}
-    return PanelScores({model: score(test.labels, predicted) for model, predicted in found.items()})
+    predictions = {model: predict(model, corpus, test.texts, test.embeddings, seed) for model in MODELS}
+    return PanelScores({model: score(test.labels, predicted) for model, predicted in predictions.items()})
 
 
 def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Float32, seed: int = 0) -> list[str]:
@@ -256,7 +256,7 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
     if len(set(corpus.labels)) == 1:
         return [corpus.labels[0]] * len(texts)
     if model == "words":
-        return _words(corpus, texts)
+        return _predict_by_words(corpus, texts)
     if model == "head":
         trained = task_model.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
     else:
@@ -264,7 +264,7 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
     return task_model.predict(trained, embeddings)
 
 
-def _words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
+def _predict_by_words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline, make_union
@@ -314,34 +314,37 @@ class Trained:
         if len(self.scores.models) == 1:
             return self.model
         means = {
-            name: sum(each.models[name].accuracy for each in self.runs) / len(self.runs) for name in self.scores.models
+            name: sum(run.models[name].accuracy for run in self.runs) / len(self.runs) for name in self.scores.models
         }
         return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in means.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """Returns a figure (:data:`FIGURES`) over the seeds, on the whole test set or on one group of it."""
-        return over_seeds([each.figures()[figure] for each in (self.runs if group is None else self.groups[group])])
+        return over_seeds([run.figures()[figure] for run in (self.runs if group is None else self.groups[group])])
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: the first seed's scores, and with several seeds the mean of all with its interval."""
         result: dict[str, Any] = {"data": self.data, "rows": self.rows, "model": self.model, **self.scores.as_dict()}
         if len(self.runs) > 1:
-            result["over_seeds"] = {"seeds": len(self.runs), **self._intervals(None)}
+            result["over_seeds"] = {"seeds": len(self.runs), **self._interval_figures(None)}
         if self.groups:
             result["groups"] = {
-                name: {"rows": found[0].rows, **self._intervals(name)} for name, found in self.groups.items()
+                name: {"rows": scores[0].rows, **self._interval_figures(name)} for name, scores in self.groups.items()
             }
         return result
 
-    def _intervals(self, group: str | None) -> dict[str, Any]:
-        found = {name: self.interval(name, group) for name in FIGURES}
-        return {name: {"mean": each.value, "low": each.low, "high": each.high} for name, each in found.items()}
+    def _interval_figures(self, group: str | None) -> dict[str, Any]:
+        intervals = {name: self.interval(name, group) for name in FIGURES}
+        return {
+            name: {"mean": interval.value, "low": interval.low, "high": interval.high}
+            for name, interval in intervals.items()
+        }
 
 
 def judged(
     data: str,
     rows: int,
-    found: Sequence[tuple[str, Predicted]],
+    runs: Sequence[tuple[str, Predicted]],
     true: Sequence[str],
     groups: Sequence[str] | None = None,
 ) -> Trained:
@@ -349,20 +352,25 @@ def judged(
 
     Args:
         data: the training set in words; ``rows`` is its size.
-        found: name of the model and its predictions, one pair per seed; the first one's name is kept.
+        runs: name of the model and its predictions, one pair per seed; the first one's name is kept.
         true: the test texts' labels.
         groups: the test texts' groups, if they have any.
     """
 
-    def scored(chosen: Sequence[int]) -> tuple[PanelScores, ...]:
-        labels = [true[row] for row in chosen]
+    def scored(rows_scored: Sequence[int]) -> tuple[PanelScores, ...]:
+        labels = [true[row] for row in rows_scored]
         return tuple(
-            PanelScores({name: score(labels, [each[row] for row in chosen]) for name, each in predicted.items()})
-            for _, predicted in found
+            PanelScores(
+                {
+                    name: score(labels, [model_predictions[row] for row in rows_scored])
+                    for name, model_predictions in predicted.items()
+                }
+            )
+            for _, predicted in runs
         )
 
     members: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
     for row, group in enumerate(groups or ()):
         members[group].append(row)
-    by_group = {name: scored(own) for name, own in members.items()}
-    return Trained(data, rows, found[0][0], scored(range(len(true))), by_group)
+    by_group = {name: scored(positions) for name, positions in members.items()}
+    return Trained(data, rows, runs[0][0], scored(range(len(true))), by_group)

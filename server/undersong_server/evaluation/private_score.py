@@ -40,18 +40,18 @@ class PrivateScore:
         )
 
 
-def score_of(opened: NoisySum, records: float, records_error: float, *, second: bool) -> PrivateScore:
+def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, second: bool) -> PrivateScore:
     """Estimates the score of one of two corpora from an opened :class:`ScoredComparison`.
 
     Args:
         records: noisy number of records, m; ``records_error`` is its standard deviation.
         second: True for the second corpus, False for the first.
     """
-    gain, both = opened.natural[:2]
-    excess = float(both + gain if second else both - gain) / records  # twice the score, less one
+    gain, total = noisy_sum.natural[:2]
+    excess = float(total + gain if second else total - gain) / records  # twice the score, less one
     value = min(1.0, max(0.0, (1.0 + excess) / 2.0))
     # The sum of two coordinates has twice the variance of one; m stands in the denominator of the excess.
-    noise = float(np.hypot(opened.sigma / np.sqrt(2.0), excess / 2.0 * records_error)) / records
+    noise = float(np.hypot(noisy_sum.sigma / np.sqrt(2.0), excess / 2.0 * records_error)) / records
     # A variable in [0, 1] of this mean varies at most so much (Bhatia and Davis 2000). At the ends of the scale a
     # sample of m would show no spread at all, so the mean is taken as if half a record more were on either side.
     smooth = (value * records + 0.5) / (records + 1.0)

@@ -42,7 +42,8 @@ VALIDATION_SHARE = 0.2
 # reach 87.7, 87.9, 86.6, 84.6 % of the real test set. Nothing weaker than 3 is tried.
 STRENGTHS = (0.3, 1.0, 3.0)
 HIDDEN_UNITS = 256
-HIDDEN_LAYERS: dict[Head, tuple[int, ...]] = {  # of the heads that have any; three layers with the output's own
+# Heads with hidden layers; the output's own layer makes the third of "three-layer".
+HIDDEN_LAYERS: dict[Head, tuple[int, ...]] = {
     "auto": (HIDDEN_UNITS,),
     "mlp": (HIDDEN_UNITS,),
     "three-layer": (HIDDEN_UNITS, HIDDEN_UNITS),
@@ -85,7 +86,7 @@ class TaskModel:
 
     def probabilities(self, embeddings: Float32) -> Float64:
         """Probability of each label, float64 [n, L]; rows sum to 1."""
-        return _softmax(self.features(embeddings) @ self.weight + self.bias)
+        return _row_softmax(self.features(embeddings) @ self.weight + self.bias)
 
 
 def train(
@@ -108,20 +109,20 @@ def train(
     Raises ConfigurationError if there are fewer than two labels, or sizes do not fit.
     """
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
-    names, y = _numbered(labels, len(x))
+    names, y = _number_labels(labels, len(x))
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}", code="unknown-head")
     with one_library_thread():
         # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
-        fit, held = _split(y, seed)
-        linear_loss, strength = _choose_strength(x, y, fit, held) if head in ("auto", "linear") else (np.inf, 0.0)
+        fit, held_rows = _split_rows(y, seed)
+        linear_loss, strength = _choose_strength(x, y, fit, held_rows) if head in ("auto", "linear") else (np.inf, 0.0)
         if head == "linear":
-            return _linear(x, y, names, strength)
+            return _linear_head(x, y, names, strength)
         sizes = tuple(hidden) or HIDDEN_LAYERS[head]
-        mlp_loss, epochs = _choose_epochs(x, y, fit, held, names, seed, sizes)
+        mlp_loss, epochs = _choose_epochs(x, y, fit, held_rows, names, seed, sizes)
         if head == "auto" and linear_loss <= mlp_loss:
-            return _linear(x, y, names, strength)
-        return next(islice(_epochs(x, y, names, seed, sizes), epochs - 1, None))
+            return _linear_head(x, y, names, strength)
+        return next(islice(_train_epochs(x, y, names, seed, sizes), epochs - 1, None))
 
 
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
@@ -129,7 +130,7 @@ def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
     return [model.labels[column] for column in np.argmax(model.probabilities(inputs), axis=1)]
 
 
-def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
+def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]:
     if len(labels) != rows:
         raise ConfigurationError(
             f"{rows} texts but {len(labels)} labels", "give one label per text", code="labels-do-not-fit"
@@ -144,19 +145,19 @@ def _numbered(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], Int64]
     return tuple(str(name) for name in names), y.astype(np.int64).ravel()
 
 
-def _split(y: Int64, seed: int) -> tuple[Int64, Int64]:
+def _split_rows(y: Int64, seed: int) -> tuple[Int64, Int64]:
     """Returns the positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
     rng = np.random.default_rng([seed, 0x5711])
-    held = []
+    parts = []
     for label in range(int(y.max()) + 1):
         rows = rng.permutation(np.flatnonzero(y == label))
         count = 0 if len(rows) < 2 else max(1, round(VALIDATION_SHARE * len(rows)))
-        held.append(rows[:count])
-    out = np.sort(np.concatenate(held))
-    return np.setdiff1d(np.arange(len(y)), out), out
+        parts.append(rows[:count])
+    held_rows = np.sort(np.concatenate(parts))
+    return np.setdiff1d(np.arange(len(y)), held_rows), held_rows
 
 
-def _softmax(scores: Floats) -> Float64:
+def _row_softmax(scores: Floats) -> Float64:
     from scipy.special import softmax
 
     return np.asarray(softmax(np.asarray(scores, dtype=np.float64), axis=1), dtype=np.float64)
@@ -167,22 +168,22 @@ def _log_loss(probabilities: Float64, y: Int64) -> float:
     return float(-np.log(picked).mean())
 
 
-def _choose_strength(x: Float32, y: Int64, fit: Int64, held: Int64) -> tuple[float, float]:
-    if not len(held):
+def _choose_strength(x: Float32, y: Int64, fit: Int64, held_rows: Int64) -> tuple[float, float]:
+    if not len(held_rows):
         return np.inf, STRENGTHS[1]
     classes = int(y.max()) + 1
     best = (np.inf, STRENGTHS[0])
     start: Float64 | None = None
     for strength in STRENGTHS:
         start = fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
-        loss = _log_loss(probabilities(start, x[held]), y[held])
+        loss = _log_loss(probabilities(start, x[held_rows]), y[held_rows])
         if loss >= best[0]:
             break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
         best = (loss, strength)
     return best
 
 
-def _linear(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> TaskModel:
+def _linear_head(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> TaskModel:
     parameters = fit_linear(x, y, np.ones(len(y)), len(names), strength)
     return TaskModel(names, (), parameters[:-1], parameters[-1], strength, f"linear head (C = {strength:g})")
 
@@ -207,19 +208,19 @@ def fit_linear(
     rows, width = x.shape
     row_weights = (w / rows).astype(np.float32)[:, None]
     decay = 1.0 / (strength * rows)
-    at = np.arange(rows)
+    row_numbers = np.arange(rows)
 
     def objective(flat: Float64) -> tuple[float, Float64]:
         parameters = flat.reshape(width + 1, classes)
         # float32 products: the data are float32, and the fit is needed to three digits only.
         z = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
         z -= np.ascontiguousarray(z.T).max(axis=0)[:, None]  # ten times as fast as along the short rows
-        picked = z[at, y]
+        picked = z[row_numbers, y]
         np.exp(z, out=z)
         total = z.sum(axis=1, keepdims=True)
         loss = float((row_weights[:, 0] * (np.log(total[:, 0]) - picked)).sum(dtype=np.float64))
         z /= total
-        z[at, y] -= 1.0
+        z[row_numbers, y] -= 1.0
         z *= row_weights
         gradient = np.empty_like(parameters)
         gradient[:-1] = x.T @ z
@@ -228,14 +229,14 @@ def fit_linear(
         return loss + 0.5 * decay * float((parameters[:-1] ** 2).sum()), gradient.ravel()
 
     begin = np.zeros((width + 1) * classes) if start is None else start.ravel()
-    found = minimize(
+    solution = minimize(
         objective,
         begin,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 300, "gtol": 2e-4, "ftol": 1e-9, "maxcor": 20},
     )
-    return np.asarray(found.x, dtype=np.float64).reshape(width + 1, classes)
+    return np.asarray(solution.x, dtype=np.float64).reshape(width + 1, classes)
 
 
 def classifier(
@@ -248,17 +249,17 @@ def classifier(
         strength: inverse regularisation.
         weights: non-negative, one per text; only their ratios matter.
     """
-    found = np.zeros((embeddings.shape[1] + 1, classes))
-    found[-1] = NEVER
+    weights_and_bias = np.zeros((embeddings.shape[1] + 1, classes))
+    weights_and_bias[-1] = NEVER
     present, numbered = np.unique(labels, return_inverse=True)
     if len(present) < 2:
-        found[-1, present] = 0.0
-        return found
+        weights_and_bias[-1, present] = 0.0
+        return weights_and_bias
     w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     with one_library_thread():
-        found[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
-    return found
+        weights_and_bias[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
+    return weights_and_bias
 
 
 def classifiers(
@@ -277,9 +278,11 @@ def classifiers(
     """
     heads = []
     for k in range(generators):
-        mine, own = embeddings[author == k], labels[author == k]
-        weights = (label_shares / np.maximum(np.bincount(own, minlength=len(label_shares)), 1))[own]
-        heads.append(classifier(mine, own, len(label_shares), strength=strength, weights=weights))
+        author_embeddings, author_labels = embeddings[author == k], labels[author == k]
+        weights = (label_shares / np.maximum(np.bincount(author_labels, minlength=len(label_shares)), 1))[author_labels]
+        heads.append(
+            classifier(author_embeddings, author_labels, len(label_shares), strength=strength, weights=weights)
+        )
     return COEFFICIENTS.quantised(np.stack(heads))
 
 
@@ -288,7 +291,7 @@ def probabilities(head: Float64, rows: Any) -> Float64:
 
     ``rows`` [n, d] are features like those that it was trained on, dense or sparse.
     """
-    return _softmax(rows @ head[:-1] + head[-1])
+    return _row_softmax(rows @ head[:-1] + head[-1])
 
 
 class _AdamW:
@@ -298,7 +301,7 @@ class _AdamW:
         import torch
 
         self._parameters, self._rate, self._decay = list(parameters), rate, decay
-        self._means, self._squares = ([torch.zeros_like(each) for each in parameters] for _ in range(2))
+        self._means, self._squares = ([torch.zeros_like(parameter) for parameter in parameters] for _ in range(2))
         self._steps = [torch.tensor(0.0) for _ in parameters]
 
     def step(self) -> None:
@@ -307,7 +310,7 @@ class _AdamW:
         from torch.optim.adamw import adamw
 
         options = {"lr": self._rate, "weight_decay": self._decay, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-        gradients = [each.grad for each in self._parameters]
+        gradients = [parameter.grad for parameter in self._parameters]
         with torch.no_grad():
             adamw(
                 *(self._parameters, gradients, self._means, self._squares, [], self._steps),
@@ -316,8 +319,8 @@ class _AdamW:
                 amsgrad=False,
                 maximize=False,
             )
-        for each in self._parameters:
-            each.grad = None
+        for parameter in self._parameters:
+            parameter.grad = None
 
 
 class _TorchMLP:
@@ -333,9 +336,9 @@ class _TorchMLP:
             return weight.requires_grad_(), torch.zeros(outputs).requires_grad_()
 
         sizes = (width, *hidden)
-        self.hidden = [layer(one, other, (6.0 / one) ** 0.5) for one, other in pairwise(sizes)]
+        self.hidden = [layer(inputs, outputs, (6.0 / inputs) ** 0.5) for inputs, outputs in pairwise(sizes)]
         self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
-        parameters = [each for pair in (*self.hidden, (self.weight, self.bias)) for each in pair]
+        parameters = [tensor for pair in (*self.hidden, (self.weight, self.bias)) for tensor in pair]
         self.optimiser = _AdamW(parameters, rate=MLP_RATE, decay=1e-2)
 
     def features(self, z: Any, *, drop: bool = False) -> Any:
@@ -373,7 +376,9 @@ class _TorchMLP:
         return _frozen_mlp(weights, biases, names, epochs, scale)
 
 
-def _epochs(x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Sequence[int]) -> Iterator[TaskModel]:
+def _train_epochs(
+    x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Sequence[int]
+) -> Iterator[TaskModel]:
     """Yields the MLP head after each epoch of its training by Adam."""
     from sklearn.neural_network import MLPClassifier
 
@@ -387,9 +392,9 @@ def _epochs(x: Float32, y: Int64, names: tuple[str, ...], seed: int, hidden: Seq
     # Unit embeddings are scaled to coordinates of variance 1, in which the layers' first weights have the right size.
     scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
     inputs = x * np.float32(scale)
-    for done in count(1):
+    for epoch in count(1):
         model.partial_fit(inputs, y, classes=np.arange(len(names)))
-        yield _frozen_mlp(model.coefs_, model.intercepts_, names, done, scale)
+        yield _frozen_mlp(model.coefs_, model.intercepts_, names, epoch, scale)
 
 
 def _frozen_mlp(
@@ -403,7 +408,7 @@ def _frozen_mlp(
     *hidden, (weight, bias) = layers
     if len(bias) == 1:  # scikit-learn gives two labels one logistic unit: the second label's score above the first's
         weight, bias = np.hstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
-    units = " and ".join(str(len(one)) for _, one in hidden) + " units"
+    units = " and ".join(str(len(layer_bias)) for _, layer_bias in hidden) + " units"
     return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({units}, {epochs} epochs)")
 
 
@@ -411,20 +416,20 @@ def _choose_epochs(
     x: Float32,
     y: Int64,
     fit: Int64,
-    held: Int64,
+    held_rows: Int64,
     names: tuple[str, ...],
     seed: int,
     hidden: Sequence[int],
 ) -> tuple[float, int]:
     """Returns the held-out loss of the best epoch, and its number."""
-    if not len(held):
+    if not len(held_rows):
         return np.inf, MLP_EPOCHS // 4
     best = (np.inf, 1)
-    for done, model in enumerate(islice(_epochs(x[fit], y[fit], names, seed, hidden), MLP_EPOCHS), start=1):
-        loss = _log_loss(model.probabilities(x[held]), y[held])
+    for epoch, model in enumerate(islice(_train_epochs(x[fit], y[fit], names, seed, hidden), MLP_EPOCHS), start=1):
+        loss = _log_loss(model.probabilities(x[held_rows]), y[held_rows])
         if loss < best[0]:
-            best = (loss, done)
-        if done - best[1] >= MLP_PATIENCE:
+            best = (loss, epoch)
+        if epoch - best[1] >= MLP_PATIENCE:
             break
     return best
 
@@ -451,7 +456,7 @@ def adapt(
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
-    names, y = _numbered(labels, len(source))
+    names, y = _number_labels(labels, len(source))
     if len(target) < LEAST_TARGET_TEXTS:
         raise ConfigurationError(
             f"{len(target)} target texts are too few for a covariance",
@@ -459,25 +464,28 @@ def adapt(
             code="too-few-texts",
         )
     order = np.random.default_rng([seed, 0xC0]).permutation(len(y))
-    held = order[: max(1, round(VALIDATION_SHARE * len(y)))]
-    fit = order[len(held) :]
+    held_rows = order[: max(1, round(VALIDATION_SHARE * len(y)))]
+    fit = order[len(held_rows) :]
     if head == "three-layer":
-        chosen = 1.0
+        coral_weight = 1.0
     else:
         losses = {}
         for weight in WEIGHTS:
-            tried = _trained(source[fit], y[fit], names, target, weight, seed)
-            own = tried.probabilities(source[held])[np.arange(len(held)), y[held]]
-            losses[weight] = -np.log(np.maximum(own, 1e-12))
+            tried = _train_adapted(source[fit], y[fit], names, target, weight, seed)
+            true_probabilities = tried.probabilities(source[held_rows])[np.arange(len(held_rows)), y[held_rows]]
+            losses[weight] = -np.log(np.maximum(true_probabilities, 1e-12))
         best = min(losses, key=lambda weight: float(losses[weight].mean()))
-        # paired: the same held-out texts under two weights differ by far less than the texts among each other
-        chosen = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
-    plain, adapted = (_trained(source, y, names, target, weight, seed, head or "mlp") for weight in (0.0, chosen))
-    before, after = (covariance_distance(model, source, target) for model in (plain, adapted))
-    description = (
-        f"{adapted.description}, Deep CORAL weight {chosen:g}: covariance distance {before:.3f} -> {after:.3f}"
+        # The losses are paired: the same held-out texts under two weights differ far less than texts among each other.
+        coral_weight = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
+    plain, adapted = (
+        _train_adapted(source, y, names, target, weight, seed, head or "mlp") for weight in (0.0, coral_weight)
     )
-    return replace(adapted, chosen=chosen, description=description)
+    distance_before, distance_after = (covariance_distance(model, source, target) for model in (plain, adapted))
+    description = (
+        f"{adapted.description}, Deep CORAL weight {coral_weight:g}:"
+        f" covariance distance {distance_before:.3f} -> {distance_after:.3f}"
+    )
+    return replace(adapted, chosen=coral_weight, description=description)
 
 
 def _no_worse(excess: Float64) -> bool:
@@ -490,22 +498,25 @@ def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> fl
 
     ``source``, ``target``: embeddings, float32 [n, d].
     """
-    one, two = np.cov(head.features(source), rowvar=False), np.cov(head.features(target), rowvar=False)
-    return float(((one - two) ** 2).sum() / max(float((two**2).sum()), 1e-24))
+    source_covariance, target_covariance = (
+        np.cov(head.features(source), rowvar=False),
+        np.cov(head.features(target), rowvar=False),
+    )
+    return float(((source_covariance - target_covariance) ** 2).sum() / max(float((target_covariance**2).sum()), 1e-24))
 
 
-def _trained(
+def _train_adapted(
     x: Float32, y: Int64, names: tuple[str, ...], target: Float32, weight: float, seed: int, head: Head = "mlp"
 ) -> TaskModel:
     import torch
 
     model = _TorchMLP(x.shape[1], len(names), seed, HIDDEN_LAYERS.get(head, (HIDDEN_UNITS,)))
     scale = float(np.sqrt(x.shape[1]))  # unit embeddings get coordinates of variance 1
-    others = torch.from_numpy(np.ascontiguousarray(target)) * scale
+    target_rows = torch.from_numpy(np.ascontiguousarray(target)) * scale
 
     def penalty(features: Any) -> Any:
-        drawn = torch.randint(len(others), (min(BATCH, len(others)),), generator=model.rng)
-        return weight * _coral(features, model.features(others[drawn]), relative=head != "three-layer")
+        batch = torch.randint(len(target_rows), (min(BATCH, len(target_rows)),), generator=model.rng)
+        return weight * _coral_distance(features, model.features(target_rows[batch]), relative=head != "three-layer")
 
     tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
     with one_library_thread():
@@ -514,13 +525,15 @@ def _trained(
     return model.freeze(names, EPOCHS, scale)
 
 
-def _coral(source: Any, target: Any, *, relative: bool = True) -> Any:
+def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
     """Squared distance of two covariances [d, d]: to the target's, a constant to the gradient, or over 4 d^2."""
     import torch
 
-    one, two = torch.cov(source.T), torch.cov(target.T)
-    distance = (one - two).square().sum()
-    return distance / (two.detach().square().sum().clamp_min(1e-12) if relative else 4 * len(two) ** 2)
+    source_covariance, target_covariance = torch.cov(source.T), torch.cov(target.T)
+    distance = (source_covariance - target_covariance).square().sum()
+    return distance / (
+        target_covariance.detach().square().sum().clamp_min(1e-12) if relative else 4 * len(target_covariance) ** 2
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -537,8 +550,8 @@ class FineTunedModel:
         """Probability of each label for each text, float64 [n, L]; rows sum to 1."""
         import torch
 
-        found = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))
-        return np.asarray(torch.softmax(found, dim=1).numpy(), dtype=np.float64)
+        scores = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))
+        return np.asarray(torch.softmax(scores, dim=1).numpy(), dtype=np.float64)
 
 
 def fine_tune(
@@ -556,7 +569,7 @@ def fine_tune(
     """
     import torch
 
-    names, number = _numbered(labels, len(texts))
+    names, number = _number_labels(labels, len(texts))
     w = np.ones(len(texts)) if weights is None else np.asarray(weights, dtype=np.float64)
     if w.shape != (len(texts),) or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
         raise ConfigurationError(f"weights of shape {w.shape} for {len(texts)} texts are not usable", "one >= 0 a text")
@@ -566,15 +579,15 @@ def fine_tune(
         model, tokenizer = load(settings.path, len(names))
         model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
         order = np.random.default_rng([seed, 0xBE27]).permutation(len(texts))
-        held = order[: max(1, round(VALIDATION_SHARE * len(texts)))]
+        held_rows = order[: max(1, round(VALIDATION_SHARE * len(texts)))]
         epoch = optimise(
             model,
             tokenizer,
             texts,
             number,
             w,
-            fit=order[len(held) :],
-            held=held,
+            fit=order[len(held_rows) :],
+            held=held_rows,
             settings=settings,
             shuffled=lambda rows: rows[torch.randperm(len(rows)).numpy()],
         )

@@ -54,7 +54,7 @@ def test_the_three_layer_head_has_the_loss_of_deep_coral():
     means = [x.astype(np.float64) - x.astype(np.float64).mean(axis=0) for x in (source, target)]
     one, two = (x.T @ x / (len(x) - 1) for x in means)
     expected = ((one - two) ** 2).sum() / (4 * 16**2)
-    assert float(task_model._coral(a, b, relative=False)) == pytest.approx(expected)
+    assert float(task_model._coral_distance(a, b, relative=False)) == pytest.approx(expected)
     adapted = adapt(source, labels, target, seed=0, head="three-layer")
     assert adapted.chosen == 1.0
     assert len(adapted.hidden) == 2
@@ -117,7 +117,7 @@ def test_own_sequences_hold_the_terms_in_the_order_of_the_text():
     own = sequences_of(table, sequences)
     assert own.texts == ("chest pain, fever",)  # no longer than the run's sequences
     assert own.labels == ("a",)
-    every = sequences_of(table, sequences, every=True)
+    every = sequences_of(table, sequences, keep_empty=True)
     assert (every.texts, every.labels) == (("chest pain, fever", ""), ("a", "b"))
 
 

@@ -68,7 +68,8 @@ def test_a_threshold_is_judged_on_other_records_than_chose_it():
     """An attack that fitted its threshold to its own judges would win on pure noise of few records."""
     rng = np.random.default_rng(1)
     values = [
-        attacks._attack("x", [rng.normal(size=20), rng.normal(size=20)], seed).accuracy.value for seed in range(100)
+        attacks._judge_attack("x", [rng.normal(size=20), rng.normal(size=20)], seed).accuracy.value
+        for seed in range(100)
     ]
     assert np.mean(values) == pytest.approx(0.5, abs=0.04)  # wrong once in 2 000; five deviations with 300
 
