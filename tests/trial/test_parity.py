@@ -44,10 +44,12 @@ CONSOLE = {
     "POST /runs/one/{run}/resume": "run resume",
     "POST /runs/one/{run}/stop": "run stop",
     "GET /runs/one/{run}/result": "run search --label --generator",
+    "POST /runs/one/{run}/result": "run evaluate --test --text-field --label-field",
     "GET /runs/one/{run}/report": "export --out",
     "GET /runs/one/{run}/file/{name}": "export --out",
     "GET /runs/one/{run}/archive.zip": "export --out",
     "GET /compare": "run compare",
+    "GET /compare/figures.csv": "run compare --csv",
     "GET /generators": "run generators",
     "POST /generators/test": "run generators --test",
     "GET /audit": "console audit",
@@ -91,6 +93,7 @@ PAGE = {
     "POST /coordinator/renew": "enroll --renew",
     "POST /coordinator/leave": "revoke --coordinator",
     "GET /log": "page --audit",
+    "GET /log/evidence.zip": "evidence",
 }
 
 
