@@ -21,11 +21,11 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.selection import (
-    balanced_labels,
     highest,
     sample_without_replacement,
     significant_votes,
 )
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 # Votes in two levels, where candidates are far more than the records can tell apart.
 # First every record votes for cells of the candidates, which are public; then for the candidates of the cells that
@@ -144,6 +144,7 @@ class Options(VocabularyOptions):
             of DP-KPS (Nagesh et al., section 3). ``vocabulary_share`` of the budget (mu squared) pays for it, or
             ``vocabulary_epsilon`` with Laplace noise, and ``prompt_terms`` are drawn for each text, evenly and each at
             most once.
+        label_shares: of the corpus: "even", or a table with a number for each label.
         class_in_prompt: whether prompts name the label; DP-KPS compares itself with prompts that do not.
         cells: above 0, every vote is in two levels: for so many public cells of the texts, then for the texts of the
             cells that stand out, ``within`` of the population at most. For populations far above what the records can
@@ -163,6 +164,7 @@ class Options(VocabularyOptions):
     vocabulary_share: Annotated[float, Field(gt=0, lt=1)] = 1 / 6
     vocabulary_epsilon: Annotated[float, Field(gt=0)] | None = None
     prompt_terms: Annotated[int, Field(ge=1, le=64)] = 3
+    label_shares: PublicShares = "even"
     class_in_prompt: bool = True
     cells: Annotated[int, Field(ge=0)] = 0
     within: Annotated[float, Field(gt=0, lt=1)] = 0.1
@@ -196,6 +198,7 @@ class Options(VocabularyOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
+    check_named(options.label_shares, setting.labels)
     labels = len(setting.labels)
     vote = TopQVotes(q=options.votes, candidates=options.population, labels=labels, furthest=False)
     votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
@@ -222,7 +225,8 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs Aug-PE (algorithm 1). Returns the last population, or the texts that the last vote selected."""
-    population = _random(options, run)  # RANDOM_API
+    shares = public_shares(options.label_shares, run.setting.labels)
+    population = _random(options, run, shares)  # RANDOM_API
     for t in range(1, options.rounds):
         run.state_corpus(t - 1, population)
         labels = run.label_numbers(population)
@@ -231,9 +235,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         # Selection by rank or by sampling, then VARIATION_API.
         by_votes = options.selection == "rank"
         if by_votes:
-            places = by_rank(votes, labels, options.population // options.expansion)
+            places = by_rank(votes, labels, options.population // options.expansion, shares)
         else:
-            places = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"))
+            places = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"), shares)
         selected = [population[place] for place in places]
         if t > options.variations:
             return list(dict.fromkeys(selected))
@@ -250,10 +254,13 @@ def _votes(options: Options, run: RunContext, name: str, embedded: Float32, labe
     return run.private_sum(name, [shown]).natural[: len(embedded)]
 
 
-def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
-    """Positions of the ``size`` texts with the most votes, equally many per label, int64, ascending."""
+def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = None) -> Int64:
+    """Positions of the ``size`` texts with the most votes, int64, ascending.
+
+    Equally many per label, or by the labels' ``shares``, float64 [C].
+    """
     present = np.unique(labels)
-    share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
+    share = _places(size, present, shares)
     chosen = [
         highest(votes, np.flatnonzero(labels == label), int((share == number).sum()))
         for number, label in enumerate(present)
@@ -261,10 +268,15 @@ def by_rank(votes: Float64, labels: Int64, size: int) -> Int64:
     return np.sort(np.concatenate(chosen))
 
 
-def by_sampling(votes: Float64, labels: Int64, size: int, rng: np.random.Generator) -> Int64:
-    """Positions drawn with replacement in proportion to the votes, clipped at zero; equally many per label, int64."""
+def by_sampling(
+    votes: Float64, labels: Int64, size: int, rng: np.random.Generator, shares: Float64 | None = None
+) -> Int64:
+    """Positions drawn with replacement in proportion to the votes, clipped at zero, int64.
+
+    Equally many per label, or by the labels' ``shares``, float64 [C].
+    """
     present = np.unique(labels)
-    share = balanced_labels(size, len(present), np.zeros(len(present), dtype=np.int64))
+    share = _places(size, present, shares)
     chosen = []
     for number, label in enumerate(present):
         members = np.flatnonzero(labels == label)
@@ -274,9 +286,15 @@ def by_sampling(votes: Float64, labels: Int64, size: int, rng: np.random.Generat
     return np.concatenate(chosen)
 
 
-def _random(options: Options, run: RunContext) -> list[Sample]:
+def _places(size: int, present: Int64, shares: Float64 | None) -> Int64:
+    """The number within ``present`` of the label of each of ``size`` places, int64."""
+    of_present = np.ones(len(present)) if shares is None else shares[present]
+    return deal_labels(size, of_present / of_present.sum(), np.zeros(len(present), dtype=np.int64))
+
+
+def _random(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     labels = run.setting.labels or ("",)
-    wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
+    wanted = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
     kept = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
     rng = run.rng("terms of the first texts")

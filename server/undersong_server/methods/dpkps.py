@@ -21,7 +21,7 @@ from undersong_common.table import read_table
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
-from undersong_server.methods.parts.selection import balanced_labels
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 Share = Annotated[float, Field(gt=0)]
 
@@ -32,6 +32,7 @@ class Options(VocabularyOptions):
     Attributes:
         samples: texts to write, with one prompt each.
         per_class: texts of each class, in place of ``samples``.
+        label_shares: of the corpus: "even", or a table with a number for each label.
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
         split: of the budget, between vocabulary and densities.
@@ -58,6 +59,7 @@ class Options(VocabularyOptions):
 
     samples: Annotated[int, Field(ge=1)] = 2000
     per_class: Annotated[int, Field(ge=1)] | None = None
+    label_shares: PublicShares = "even"
     length: Annotated[int, Field(ge=1, le=64)] = 10
     pairs: Annotated[int, Field(ge=1)] = 512
     split: tuple[Share, Share] = (1.0, 5.0)
@@ -104,6 +106,7 @@ class Options(VocabularyOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
+    check_named(options.label_shares, setting.labels)
     _shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
@@ -151,7 +154,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
     # Step 4: sequences
     labels = run.setting.labels or ("",)
-    written = balanced_labels(options.texts(run.setting), len(labels), np.zeros(len(labels), dtype=np.int64))
+    shares = public_shares(options.label_shares, run.setting.labels)
+    written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
     sequences: list[tuple[str, tuple[str, ...]]] = []
     for label, count in enumerate(np.bincount(written, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")

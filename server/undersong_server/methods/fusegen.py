@@ -19,12 +19,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
-from undersong_server.methods.parts.selection import (
-    balanced_labels,
-    drawn_by_weight,
-    highest,
-    largest_remainder,
-)
+from undersong_server.methods.parts.selection import drawn_by_weight, highest, largest_remainder
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 STRENGTH = 3.0  # inverse regularisation of its classifiers
 
@@ -37,6 +33,7 @@ class Options(PresetOptions):
         candidates, examples: R candidates per label, of which S are shown.
         easy: share of the candidates that are the least variable texts.
         boosts: rounds of self-boosting, with ``rate``.
+        label_shares: of the texts that are written: "even", or a table with a number for each label.
     """
 
     method: ClassVar[str] = "fusegen"
@@ -48,25 +45,28 @@ class Options(PresetOptions):
     easy: Annotated[float, Field(ge=0, le=1)] = 0.5
     boosts: Annotated[int, Field(ge=0)] = 3
     rate: Annotated[float, Field(gt=0)] = 0.2
+    label_shares: PublicShares = "even"
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns no private sum. Raises ConfigurationError for a task without labels."""
     if len(setting.labels) < 2:
         raise ConfigurationError("method fusegen needs task.labels", "name the labels, or choose another method")
+    check_named(options.label_shares, setting.labels)
     return []
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs FuseGen. Returns the corpus, drawn by the last weights."""
     names, labels = run.setting.generators, run.setting.labels
+    shares = public_shares(options.label_shares, labels)
     examples: list[list[str]] = [[] for _ in labels]
     weights = np.ones(0)
     for t, count in enumerate(largest_remainder(np.ones(options.rounds), options.samples)):
         rng, orders = run.rng(f"round {t + 1}"), []
         written = np.zeros(len(labels), dtype=np.int64)
         for name, share in zip(names, largest_remainder(np.ones(len(names)), int(count)), strict=True):
-            wanted = balanced_labels(int(share), len(labels), written)
+            wanted = deal_labels(int(share), shares, written)
             written += np.bincount(wanted, minlength=len(labels))
             orders += [_order(name, labels[label], examples[label], rng) for label in wanted]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.

@@ -7,19 +7,27 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from undersong_server.methods.interface import Method, MethodOptions, Order, RunContext, Sample, Setting, SumRequest
-from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
+from undersong_server.methods.parts.selection import largest_remainder
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 
 class Options(MethodOptions):
-    """Options of ``mixture``: texts in all. Keys of other methods are ignored: a comparison may set them for all."""
+    """Options of ``mixture``. Keys of other methods are ignored: a comparison may set them for all.
+
+    Attributes:
+        samples: texts in all.
+        label_shares: of the corpus: "even", or a table with a number for each label.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     samples: Annotated[int, Field(ge=1)] = 6000
+    label_shares: PublicShares = "even"
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns no private sum: the method needs none."""
+    check_named(options.label_shares, setting.labels)
     return []
 
 
@@ -30,13 +38,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 def orders(options: Options, setting: Setting) -> list[Order]:
-    """One zero-shot order per sample, balanced over generators and labels."""
+    """One zero-shot order per sample, balanced over generators, and over labels by their shares."""
+    shares = public_shares(options.label_shares, setting.labels)
     labels = setting.labels or ("",)
     counts = largest_remainder(np.ones(len(setting.generators)), options.samples)
     written = np.zeros(len(labels), dtype=np.int64)
     ordered = []
     for generator, count in zip(setting.generators, counts, strict=True):
-        wanted = balanced_labels(int(count), len(labels), written)
+        wanted = deal_labels(int(count), shares, written)
         written += np.bincount(wanted, minlength=len(labels))
         ordered += [Order(generator, "zero_shot", labels[label]) for label in wanted]
     return ordered

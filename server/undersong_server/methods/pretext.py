@@ -19,7 +19,7 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.augpe import by_sampling
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
-from undersong_server.methods.parts.selection import balanced_labels
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 
 class Options(PresetOptions):
@@ -29,6 +29,7 @@ class Options(PresetOptions):
         samples: generator calls in all; ``seeds`` is the share of them for phase 1.
         threshold: of the histogram, in standard deviations of its noise.
         examples: seeds that a prompt of phase 2 shows.
+        label_shares: of the corpus: "even", or a table with a number for each label.
     """
 
     method: ClassVar[str] = "pretext"
@@ -38,6 +39,7 @@ class Options(PresetOptions):
     seeds: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold: Annotated[float, Field(ge=0)] = 1.0
     examples: Annotated[int, Field(ge=1)] = 4
+    label_shares: PublicShares = "even"
 
     @property
     def population(self) -> int:
@@ -47,6 +49,7 @@ class Options(PresetOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns one private sum per round: a nearest vote per record for the round's texts."""
+    check_named(options.label_shares, setting.labels)
     vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
     return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
 
@@ -54,7 +57,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs PrE-Text. Returns the seeds and the texts that were written from them."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
-    wanted = balanced_labels(options.population, len(labels), np.zeros(len(labels), dtype=np.int64))
+    shares = public_shares(options.label_shares, run.setting.labels)
+    wanted = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
     orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
     seeds: dict[Sample, None] = {}
     # Phase 1 (algorithm 1)
@@ -65,7 +69,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         opened = run.private_sum(f"histogram/{t + 1}", [shown])
         histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
         seeds |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
-        drawn = by_sampling(histogram, numbers, options.population, run.rng(f"selection {t + 1}"))
+        drawn = by_sampling(histogram, numbers, options.population, run.rng(f"selection {t + 1}"), shares)
         parents = [texts[i] for i in drawn]
         orders = [
             Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,))
@@ -90,7 +94,8 @@ def _expansion(options: Options, run: RunContext, seeds: Sequence[Sample]) -> li
     names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
     count = options.samples - options.population * options.rounds
-    wanted = balanced_labels(count, len(labels), np.zeros(len(labels), dtype=np.int64))
+    shares = public_shares(options.label_shares, run.setting.labels)
+    wanted = deal_labels(count, shares, np.zeros(len(labels), dtype=np.int64))
     by_label = {name: [sample.text for sample in seeds if sample.label == name] for name in labels}
     orders = []
     for i, label in enumerate(wanted):

@@ -21,12 +21,12 @@ from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.selection import (
-    balanced_labels,
     highest,
     largest_remainder,
     sample_without_replacement,
     weights_by_votes,
 )
+from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
 
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 
@@ -48,6 +48,7 @@ class Options(PresetOptions):
         accounting: "exact" calibrates the noise over the releases; "paper" takes sigma of Theorem D.4 and votes in the
             last round too, as the loop of Algorithm 1 does.
         delta_iter: delta of one release in Theorem D.4; None is the run's delta over T - 1, the largest it allows.
+        label_shares: of the corpus: "even", or a table with a number for each label.
         prune: one more release drops the share ``prune_share`` of each label with the least votes.
     """
 
@@ -66,6 +67,7 @@ class Options(PresetOptions):
     overlap: bool = False
     accounting: Literal["exact", "paper"] = "exact"
     delta_iter: Annotated[float, Field(gt=0, lt=1)] | None = None
+    label_shares: PublicShares = "even"
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
@@ -87,6 +89,7 @@ class Options(PresetOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns one private sum of nearest and furthest votes for each of the ``releases``."""
+    check_named(options.label_shares, setting.labels)
     multiplier = None
     if options.accounting == "paper":
         own = options.vote(1, 0).sensitivity.l2
@@ -181,10 +184,10 @@ def _orders(
     options: Options, run: RunContext, t: int, counts: Int64, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
-    written = np.zeros(len(good), dtype=np.int64)
+    written, shares = np.zeros(len(good), dtype=np.int64), public_shares(options.label_shares, run.setting.labels)
     orders = []
     for generator, count in zip(run.setting.generators, counts, strict=True):
-        wanted = balanced_labels(int(count), len(good), written)
+        wanted = deal_labels(int(count), shares, written)
         written += np.bincount(wanted, minlength=len(good))
         for label in wanted:
             name = run.setting.labels[label] if run.setting.labels else ""

@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.doubles.bench import run_method
 from tests.doubles.coded import raises
@@ -16,6 +18,7 @@ from undersong_server import methods
 from undersong_server.methods import augpe, fusegen, pretext
 from undersong_server.methods.interface import Setting
 from undersong_server.methods.parts.selection import effective_size
+from undersong_server.methods.parts.shares import deal_labels
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 
@@ -182,7 +185,36 @@ def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
         assert {name: sum(s.generator == name for s in samples) for name in ("one", "two")} == {"one": 40, "two": 40}
 
 
-@pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong"])
+PUBLIC = ("mixture", "wasp", "augpe", "pretext", "fusegen")  # without a histogram of labels; dpkps needs a vocabulary
+
+
+@pytest.mark.parametrize("method", PUBLIC)
+def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
+    own = [f'method.name="{method}"', "method.samples=80", "method.label_shares={a = 3, b = 1}"]
+    task = tasks.load(task_file, own)
+    samples, run = run_method(task, plan_run(task), seed=1)
+    assert sum(each.label == "a" for each in run.pool.samples) / len(run.pool) == pytest.approx(0.75, abs=0.05)
+    if method != "fusegen":  # which draws its corpus by weights
+        assert sum(each.label == "a" for each in samples) / len(samples) == pytest.approx(0.75, abs=0.05)
+
+
+@pytest.mark.parametrize("method", [*PUBLIC, "dpkps"])
+@pytest.mark.parametrize("wanted", ["half", "records"])
+def test_records_shares_are_refused_by_name_without_a_histogram(task_file, method, wanted):
+    with pytest.raises(ConfigurationError, match=f'label_shares: "{wanted}" needs a private histogram'):
+        tasks.load(task_file, [f'method.name="{method}"', f'method.label_shares="{wanted}"'])
+
+
+@given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 30))
+def test_dealt_labels_come_near_to_their_shares(count, parts, more):
+    shares = np.array(parts) / sum(parts)
+    first = np.bincount(deal_labels(more, shares, np.zeros(len(parts), dtype=np.int64)), minlength=len(parts))
+    then = np.bincount(deal_labels(count, shares, first), minlength=len(parts))
+    assert then.sum() == count
+    assert np.abs(first + then - shares * (more + count)).max() < 2
+
+
+@pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong", *PUBLIC])
 @pytest.mark.parametrize("table", ["{a = 1}", "{a = 1, b = 1, c = 1}"])
 def test_a_table_of_label_shares_names_every_label_and_no_other(task_file, method, table):
     task = tasks.load(task_file, [f'method.name="{method}"', f"method.label_shares={table}"])

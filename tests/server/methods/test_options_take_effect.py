@@ -39,6 +39,7 @@ BASES = {
 }  # fmt: skip
 PRUNED, TEACHERS = ["prune=true"], ["discriminator=teachers", "teachers=60", "queries=30"]
 ITERATIVE, PRIVATE = ["sampler=iterative"], ["private_vocabulary=true", "vocabulary=words.txt", "false_terms=0.9"]
+SHARES = ("label_shares={kitchen = 3, garden = 1}", "prompts")
 ENGLISH = ["vocabulary=''", "vocabulary_words=300"]
 
 
@@ -64,6 +65,7 @@ def cases(method: str, *rows: Any) -> list[Case]:
 CASES = [
     *cases(
         "wasp",
+        SHARES,
         ("samples=50", "prompts"),
         ("rounds=4", "plan"),
         ("votes=2", "vectors"),
@@ -121,6 +123,7 @@ CASES = [
     ),
     *cases(
         "dpkps",
+        SHARES,
         ("samples=30", "prompts"),
         ("vocabulary=fewer.txt", "prompts"),
         ("vocabulary_words=200", "plan", ENGLISH),
@@ -174,6 +177,7 @@ CASES = [
     ),
     *cases(
         "augpe",
+        SHARES,
         ("samples=60", "prompts"),
         ("rounds=4", "plan"),
         ("selection=sampling", "prompts"),
@@ -201,6 +205,7 @@ CASES = [
     ),
     *cases(
         "pretext",
+        SHARES,
         ("samples=60", "prompts"),
         ("rounds=3", "plan"),
         ("seeds=0.25", "prompts"),
@@ -210,6 +215,7 @@ CASES = [
     ),
     *cases(
         "fusegen",
+        SHARES,
         ("samples=60", "prompts"),
         ("rounds=3", "prompts"),
         ("candidates=2", "prompts"),
@@ -257,7 +263,7 @@ CASES = [
         *((f"{key}=3", "tuning") for key in ("rank", "beta", "epochs", "batch")),
         ("learning_rate=0.01", "tuning"),
     ),
-    *cases("mixture", ("samples=20", "prompts")),
+    *cases("mixture", ("samples=20", "prompts"), SHARES),
     *(
         each
         for method in ("mixture+labels", "cleaned-mixture")
