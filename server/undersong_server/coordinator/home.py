@@ -190,17 +190,18 @@ class CoordinatorHome:
                 "copy the whole authority/ of the coordinator that made it",
                 code="other-coordinator",
             )
-        named, addresses = self.settings.name, ", ".join(self.settings.addresses)
-        here = {"release": SOFTWARE, "name": named, "addresses": addresses, "drill": str(self.settings.drill)}
-        there: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
-        other = [
-            f"{each} {here.get(each)!r} here, {value!r} there"
-            for each, value in there.items()
-            if here.get(each) != value
+        name, addresses = self.settings.name, ", ".join(self.settings.addresses)
+        own_facts = {"release": SOFTWARE, "name": name, "addresses": addresses, "drill": str(self.settings.drill)}
+        served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
+        differences = [
+            f"{fact} {own_facts.get(fact)!r} here, {value!r} there"
+            for fact, value in served_facts.items()
+            if own_facts.get(fact) != value
         ]
-        if other:
+        if differences:
             raise ConfigurationError(
-                f"{self.path}: cannot stand by for a coordinator that was last served otherwise: {'; '.join(other)}",
+                f"{self.path}: cannot stand by for a coordinator that was last served otherwise:"
+                f" {'; '.join(differences)}",
                 "make them the same; to go on with what is here: stop all machines, start this one without --standby",
                 code="other-standby",
             )
@@ -211,7 +212,7 @@ class CoordinatorHome:
         database.end_others(epoch)
         if self.shared is not None:
             with closing(Postgres(self.settings.storage, epoch)) as fenced, fenced.writing() as statements:
-                statements.execute(_SERVES, (json.dumps(here).encode(),))
+                statements.execute(_SERVES, (json.dumps(own_facts).encode(),))
             self.shared.epoch = epoch
             self.shared.close()  # its next connection bears the epoch
         self.epoch = epoch
@@ -332,8 +333,8 @@ class CoordinatorHome:
         """
         with closing(self.registry()) as registry:
             if request.renewal:
-                known = registry.party(request.party)
-                if known.state != ENROLLED or known.identity != request.identity.hex():
+                party = registry.party(request.party)
+                if party.state != ENROLLED or party.identity != request.identity.hex():
                     raise ConfigurationError(
                         f"{request.party}: only the enrolled party itself renews its certificate",
                         f"if its identity key was lost: undersong invite {request.party} --again",
@@ -374,15 +375,15 @@ class CoordinatorHome:
 
         Raises ConfigurationError for another party's request, and for a renewal too early or too often.
         """
-        now = time.time()
+        now_s = time.time()
         with closing(self.registry()) as registry:
-            registry.check_renewal(name, serial, now=now)
+            registry.check_renewal(name, serial, now=now_s)
         parsed = EnrolmentRequest.parse(request)
         if parsed.party != name or not parsed.renewal:
             raise ConfigurationError(
                 "a stream renews the certificate of its own party only", code="not-its-own-renewal"
             )
-        return self.sign(parsed, now=now, stream_serial=serial)
+        return self.sign(parsed, now=now_s, stream_serial=serial)
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good; a serving process ends its stream within seconds."""

@@ -102,14 +102,14 @@ class FolderMetrics(Collector):
         with suppress(UndersongError):  # what is missing is told by the last of these
             for name, end in self._certificates().items():
                 ends.add_metric([name], end)
-        held = GaugeMetricFamily(
+        held_steps = GaugeMetricFamily(
             "undersong_held_up_seconds",
             "Since when a step is held up, seconds since the epoch.",
             labels=["step", "code"],
         )
         for step in self._held():
-            held.add_metric([step.step, step.code], step.since_s)
-        return runs, ends, held
+            held_steps.add_metric([step.step, step.code], step.since_s)
+        return runs, ends, held_steps
 
 
 class Endpoint:

@@ -18,7 +18,7 @@ from undersong_server.storage import LEASE, Database, Sqlite
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
 RENEWALS_AN_HOUR = 3
-CLOCKS_DIFFER_S = 600.0  # by which two clocks that are right may differ
+CLOCKS_DIFFER_S = 600.0  # largest difference of two clocks that are right
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
@@ -108,14 +108,14 @@ class Registry:
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
         with self.database.writing(alone=True) as database:
-            known = self._row(name)
-            if known is not None and known["state"] == ENROLLED and not again:
+            row = self._row(name)
+            if row is not None and row["state"] == ENROLLED and not again:
                 raise ConfigurationError(
                     f"{name}: is enrolled already",
                     f"if the hospital has lost its folder: undersong invite {name} --again; else invite another name",
                     code="already-enrolled",
                 )
-            if known is not None and known["state"] == REVOKED:
+            if row is not None and row["state"] == REVOKED:
                 raise ConfigurationError(
                     f"{name}: was revoked; a name is never given again",
                     "invite it under another name",
@@ -179,19 +179,19 @@ class Registry:
             if stream_serial is not None:
                 # Again, and in the transaction that counts this certificate: several streams ask at once.
                 self._check_renewal(name, stream_serial, now)
-            known = self._required(name)
-            if known["state"] == REVOKED:
+            row = self._required(name)
+            if row["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
-            until_now = bytes.fromhex(known["identity"])
+            former_key = bytes.fromhex(row["identity"])
             if replaces is not None and not (
-                until_now and same_fingerprint(replaces, party_fingerprint(name, until_now))
+                former_key and same_fingerprint(replaces, party_fingerprint(name, former_key))
             ):
                 raise ConfigurationError(
                     f"{name} is not enrolled with the fingerprint that --replaces names",
                     "see `undersong parties`",
                     code="other-fingerprint",
                 )
-            if until_now and until_now != identity:
+            if former_key and former_key != identity:
                 if replaces is None:
                     raise ConfigurationError(
                         f"{name}: is enrolled with another identity key",
@@ -199,20 +199,20 @@ class Registry:
                         " with its new fingerprint and, by --replaces, the old one; else it must use its first folder",
                         code="other-identity",
                     )
-                former = (name, known["identity"], now)
+                former = (name, row["identity"], now)
                 database.execute("INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former)
                 database.execute(
                     "UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name)
                 )
-            taken = database.execute(
+            other_party = database.execute(
                 "SELECT name FROM (SELECT name, identity FROM party"
                 " UNION SELECT party, identity FROM former_identity) AS known"
                 " WHERE identity = ? AND name <> ?",
                 (identity.hex(), name),
             ).fetchone()
-            if taken is not None:
+            if other_party is not None:
                 raise ConfigurationError(
-                    f"{name}: its identity key is that of {taken['name']}",
+                    f"{name}: its identity key is that of {other_party['name']}",
                     "every party makes its own keys",
                     code="identity-taken",
                 )
@@ -289,9 +289,9 @@ class Registry:
         It is called each second, so it returns its last answer again while the certificates are the same, nobody has
         written to the file, and none of the certificates has expired.
         """
-        written = self.database.mark()
-        known, at, until = self._accepted
-        if at == written and known == presented and now <= until:
+        mark = self.database.mark()
+        accepted, accepted_mark, valid_until = self._accepted
+        if accepted_mark == mark and accepted == presented and now <= valid_until:
             return {}
         states = {row["name"]: row["state"] for row in self.database.rows("SELECT name, state FROM party")}
         rows = self.database.rows("SELECT serial, party, revoked_at, expires_at FROM certificate")
@@ -300,11 +300,11 @@ class Registry:
             name: _refusal(name, serial, states.get(name), certificates.get(serial), now)
             for name, serial in presented.items()
         }
-        refused = {name: problem for name, problem in problems.items() if problem}
-        if not refused:
-            until = min((certificates[serial]["expires_at"] for serial in presented.values()), default=math.inf)
-            self._accepted = dict(presented), written, until
-        return refused
+        refusals = {name: problem for name, problem in problems.items() if problem}
+        if not refusals:
+            valid_until = min((certificates[serial]["expires_at"] for serial in presented.values()), default=math.inf)
+            self._accepted = dict(presented), mark, valid_until
+        return refusals
 
     def seen(
         self,
@@ -334,7 +334,7 @@ class Registry:
         """Notes the time at which each party's last frame arrived, by party, in seconds since the epoch."""
         with self.database.writing() as database:
             database.executemany(
-                "UPDATE party SET last_seen = ? WHERE name = ?", [(at, name) for name, at in times.items()]
+                "UPDATE party SET last_seen = ? WHERE name = ?", [(time_s, name) for name, time_s in times.items()]
             )
 
     def party(self, name: str) -> Party:
@@ -368,7 +368,9 @@ class Registry:
                 contact=row["contact"],
                 policy=row["policy"],
                 does_not_start=row["does_not_start"],
-                former_identities=tuple(each["identity"] for each in former if each["party"] == row["name"]),
+                former_identities=tuple(
+                    former_row["identity"] for former_row in former if former_row["party"] == row["name"]
+                ),
             )
             for row in rows
         ]
@@ -378,8 +380,8 @@ class Registry:
         return {party.name: bytes.fromhex(party.identity) for party in self.parties() if party.identity}
 
     def _row(self, name: str) -> Any:
-        found = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
-        return found[0] if found else None
+        rows = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
+        return rows[0] if rows else None
 
     def _required(self, name: str) -> Any:
         row = self._row(name)

@@ -114,28 +114,28 @@ class RunDriver(Progress, ABC):
 
     def await_roster(self, planned: Planned, journal: Journal) -> None:
         """Blocks until every party of the roster is connected; if the manifest is signed, until its quorum is."""
-        begun = time.time()
+        start_s = time.time()
         self._journal = journal
         total = len(planned.roster)
-        needed = self._needed if self._signed else total
+        required = self._needed if self._signed else total
         while True:
             self.check()
             missing = self.missing(planned)
-            gone = sorted(set(planned.roster) & set(self._expelled()))
-            if total - len(gone) < needed:
+            expelled = sorted(set(planned.roster) & set(self._expelled()))
+            if total - len(expelled) < required:
                 raise ConfigurationError(
-                    f"{', '.join(gone)}: revoked, and the run needs {needed} of its {total} parties",
+                    f"{', '.join(expelled)}: revoked, and the run needs {required} of its {total} parties",
                     "plan a new run without them",
                     code="too-few-parties",
                 )
-            if total - len(missing) >= needed:
+            if total - len(missing) >= required:
                 self._status = replace(self._status, waiting=None)
                 return
             words = (
-                f"waiting for {_names(missing)} to connect; the run goes on as soon as {needed} of"
+                f"waiting for {_names(missing)} to connect; the run goes on as soon as {required} of"
                 f" {counted(total, 'party is', 'parties are')} there ({total - len(missing)} now)"
             )
-            self._show(state="waiting", waiting=Awaited(missing, begun, None, needed, words))
+            self._show(state="waiting", waiting=Awaited(missing, start_s, None, required, words))
             time.sleep(ROSTER_POLL_S)
 
     @property
@@ -173,9 +173,9 @@ class RunDriver(Progress, ABC):
         try:
             self._run()
         except (MachineFault, UnreadableRun) as fault:
-            held = self._held.hold(step, fault)
+            held_step = self._held.hold(step, fault)
             with contextlib.suppress(UndersongError):
-                words = f"{held.problem}; {held.remedy}; tried again by itself"
+                words = f"{held_step.problem}; {held_step.remedy}; tried again by itself"
                 self._show(durable=True, state="waiting", waiting=None, phase="", done=0, total=0, message=words)
             return self._interrupted == "running"  # the process ends, and whoever starts it again goes on
         return True
@@ -231,9 +231,9 @@ class RunDriver(Progress, ABC):
         self._needed = quorum.parties - quorum.tolerated_dropouts
         self._reply_bytes = run_plan.plan.largest_reply_bytes
         with closing(self.folder.journal(self._epoch)) as journal:
-            named = run_plan.task.embedder
-            embedder = embedders.check(named.model, named.max_windows)
-            embed = self._shown(spread(embedder, named.model, PublicFileCache(self._public_cache), self._cluster))
+            section = run_plan.task.embedder
+            embedder = embedders.check(section.model, section.max_windows)
+            embed = self._shown(spread(embedder, section.model, PublicFileCache(self._public_cache), self._cluster))
             while True:
                 self.await_roster(planned, journal)
                 self._status = replace(self._status, state="running")
@@ -295,7 +295,7 @@ class RunDriver(Progress, ABC):
             return (), ()
         self._show(phase="training the task models", done=0, total=1)
         samples = outcome.samples
-        corpus = Table(tuple(each.text for each in samples), tuple(each.label for each in samples), None)
+        corpus = Table(tuple(sample.text for sample in samples), tuple(sample.label for sample in samples), None)
         assert self._planned is not None
         return usefulness.figures(run_plan.task, {usefulness.OURS: corpus}, test, embed=embed, seed=self._planned.seed)
 
@@ -328,10 +328,10 @@ class RunDriver(Progress, ABC):
         self.check()
         total = len(parties) + len(approved)
         have = f"{len(approved)} of {total} hospitals have{': ' if approved else ''}{', '.join(approved)}"
-        before = self._status.waiting
+        previous = self._status.waiting
         awaited = Awaited(
             parties=self.described(parties),
-            since=before.since if before is not None and before.whom == "people" else time.time(),
+            since=previous.since if previous is not None and previous.whom == "people" else time.time(),
             goes_on_at=None,
             goes_on_with=total,
             words=f"waiting for people at {', '.join(parties)} to approve ({have}); this plan's words: {words}",
@@ -355,9 +355,9 @@ class RunDriver(Progress, ABC):
     def _show(self, *, durable: bool = False, **changes: Any) -> None:
         """Changes the status, and writes it if that is due."""
         self._status = replace(self._status, **changes)
-        now = time.monotonic()
-        if durable or now - self._written >= STATUS_S:
-            self._written = now
+        now_s = time.monotonic()
+        if durable or now_s - self._written >= STATUS_S:
+            self._written = now_s
             self.folder.write_status(self._status, durable=durable)
 
 
@@ -397,11 +397,11 @@ class GrpcRunDriver(RunDriver):
             self.waits(waiting, len(requests))
             return self._given_up >= set(waiting.missing)
 
-        begun = time.monotonic()
+        start_s = time.monotonic()
         replies = self._transport.exchange(requests, timeout_s=timeout_s, watch=watch, reply_bytes=self._reply_bytes)
-        if time.monotonic() - begun >= self._planned.patience_s:
+        if time.monotonic() - start_s >= self._planned.patience_s:
             missing = self._transport.presence([name for name in requests if name not in replies])
-            self._gone.update({name: seen.since for name, seen in missing.items() if not seen.connected})
+            self._gone.update({name: presence.since for name, presence in missing.items() if not presence.connected})
         if self._status.waiting is not None and not self.awaits_people:
             self._show(waiting=None)
         return replies
@@ -409,8 +409,12 @@ class GrpcRunDriver(RunDriver):
     @property
     def _given_up(self) -> set[str]:
         """The parties that are not waited for; empty if the run cannot go on without them."""
-        now = self._transport.presence(self._gone)
-        away = {name for name, since in self._gone.items() if not now[name].connected and now[name].since == since}
+        presences = self._transport.presence(self._gone)
+        away = {
+            name
+            for name, since in self._gone.items()
+            if not presences[name].connected and presences[name].since == since
+        }
         return away if len(self._planned.roster) - len(away) >= self._needed else set()
 
     def waits(self, waiting: Waiting, asked: int) -> None:
@@ -419,22 +423,24 @@ class GrpcRunDriver(RunDriver):
         if self.awaits_people and all(seen.connected for seen in waiting.missing.values()):
             return  # a machine that is asked anew each second whether its people have decided
         signed = self._signed
-        needed = self._needed if signed else asked
-        answered = f"{waiting.answered} of {asked} have answered, {f'the quorum is {needed}' if signed else 'all must'}"
+        required = self._needed if signed else asked
+        answer_words = (
+            f"{waiting.answered} of {asked} have answered, {f'the quorum is {required}' if signed else 'all must'}"
+        )
         if not signed:
             outcome = "they are asked again"
-        elif waiting.answered >= needed:
+        elif waiting.answered >= required:
             outcome = "it goes on without them"
         else:
-            outcome = f"it goes on only if {needed - waiting.answered} more answer by then"
-        before, now = self._status.waiting, time.time()
+            outcome = f"it goes on only if {required - waiting.answered} more answer by then"
+        previous, now_s = self._status.waiting, time.time()
         missing = _described(waiting.missing)
         awaited = Awaited(
             parties=missing,
-            since=now if before is None else before.since,
-            goes_on_at=now + waiting.left_s,
-            goes_on_with=needed,
-            words=f"waiting for {_names(missing)}; {answered}; in {waiting.left_s:.0f} s {outcome}",
+            since=now_s if previous is None else previous.since,
+            goes_on_at=now_s + waiting.left_s,
+            goes_on_with=required,
+            words=f"waiting for {_names(missing)}; {answer_words}; in {waiting.left_s:.0f} s {outcome}",
         )
         self._show(waiting=awaited)
 
@@ -443,10 +449,10 @@ class GrpcRunDriver(RunDriver):
 
 
 def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:
-    now = time.monotonic()
+    now_s = time.monotonic()
     return tuple(
-        AwaitedParty(name, seen.connected, round(now - seen.since, 1) if seen.heard is not None else None)
-        for name, seen in sorted(missing.items())
+        AwaitedParty(name, presence.connected, round(now_s - presence.since, 1) if presence.heard is not None else None)
+        for name, presence in sorted(missing.items())
     )
 
 
@@ -506,8 +512,8 @@ class Endings:
 
     def note(self, run: RunFolder, status: RunStatus) -> None:
         """Begins to tell parties of a run that has ended and that nothing drives; a second call changes nothing."""
-        _, known, _ = self._endings.get(run.name, (None, RunStatus(), None))
-        if (known.state, known.number) != (status.state, status.number):
+        _, noted, _ = self._endings.get(run.name, (None, RunStatus(), None))
+        if (noted.state, noted.number) != (status.state, status.number):
             self._endings[run.name] = run, status, set(run.planned().roster) - run.heard(status)
 
     def forget(self, run: RunFolder) -> None:
@@ -518,18 +524,18 @@ class Endings:
         while not self._stopping.wait(ENDINGS_POLL_S):
             silent: set[str] = set()  # one that does not answer is waited for once
             for run, status, waiting in list(self._endings.values()):
-                seen = self._transport.presence(waiting - silent)
-                there = [name for name, presence in seen.items() if presence.connected]
-                if not there or self._stopping.is_set():
+                presences = self._transport.presence(waiting - silent)
+                connected = [name for name, presence in presences.items() if presence.connected]
+                if not connected or self._stopping.is_set():
                     continue
                 # A damaged folder must not keep the other runs' parties waiting.
                 step = f"telling the parties how run {run.name} ended"
-                tell = partial(self._tell, run, status, waiting, there, silent)
+                tell = partial(self._tell, run, status, waiting, connected, silent)
                 self._held.attempt(step, tell)
 
     def _tell(
         self, run: RunFolder, status: RunStatus, waiting: set[str], there: Sequence[str], silent: set[str]
     ) -> None:
-        answered = tell_ending(self._transport, run, status, there)
-        waiting.difference_update(answered)
-        silent |= set(there) - answered
+        informed = tell_ending(self._transport, run, status, there)
+        waiting.difference_update(informed)
+        silent |= set(there) - informed

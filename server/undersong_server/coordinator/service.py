@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 RENEW_BEFORE_DAYS = 30
 REVIEW_S = 60.0
-STANDBY_S = 0.5  # between two attempts to take over
+STANDBY_S = 0.5  # time between two attempts to take over
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
 REVIEWING = "reviewing certificates"
@@ -105,8 +105,8 @@ class Coordinator:
 
     def health(self) -> dict[str, Any]:
         """The answer of ``/healthz``: "status", "connected" parties, the state of "runs", and what is "held_up"."""
-        held = [step for step in self._held.all() if step.of_machine]
-        serving = HELD_UP if held else "ok"
+        machine_steps = [step for step in self._held.all() if step.of_machine]
+        serving = HELD_UP if machine_steps else "ok"
         return {
             "status": "stopping" if self._stopping.is_set() else serving,
             "connected": self.server.connected,
@@ -137,10 +137,12 @@ class Coordinator:
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
-        until = time.monotonic() + STOP_S  # of all: until they have ended, parties are kept from whoever serves now
+        deadline_s = (
+            time.monotonic() + STOP_S
+        )  # of all: until they have ended, parties are kept from whoever serves now
         for thread in [driver.thread for driver in self._drivers.values()]:
             if thread.is_alive():  # where the database was away it has not begun
-                thread.join(max(0.0, until - time.monotonic()))
+                thread.join(max(0.0, deadline_s - time.monotonic()))
         self._endings.stop()
         self._held.close()
         self.server.close()
@@ -185,12 +187,12 @@ class Coordinator:
         # A run that ended begins again only by a newer request (after a failure, `run resume`).
         carried_out = status.state in ENDED and status.number >= requested.number
         becomes = STATE_AFTER.get(requested.action)
-        given_up = status.state == "failed" and becomes == "stopped"
+        is_given_up = status.state == "failed" and becomes == "stopped"
         if becomes is not None and driver is not None:
             driver.interrupt(becomes)
-        elif becomes is not None and (given_up or status.state not in (*ENDED, becomes)):
-            left = replace(status, state=becomes, number=requested.number, waiting=None, error=None)
-            run.write_status(left, durable=True)
+        elif becomes is not None and (is_given_up or status.state not in (*ENDED, becomes)):
+            final_status = replace(status, state=becomes, number=requested.number, waiting=None, error=None)
+            run.write_status(final_status, durable=True)
         elif driver is None and (status.state in FINAL or carried_out or (becomes and status.state in ENDED)):
             self._endings.note(run, status)
         elif driver is None and becomes is None:
@@ -232,13 +234,13 @@ class Coordinator:
 
         It ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
         """
-        now, names = time.time(), self._home.settings.server_names
-        soon = self._authority.server_expires_at - now < RENEW_BEFORE_DAYS * 86400
-        ahead = "server" in self._authority.not_yet_valid(now)
+        now_s, names = time.time(), self._home.settings.server_names
+        soon = self._authority.server_expires_at - now_s < RENEW_BEFORE_DAYS * 86400
+        ahead = "server" in self._authority.not_yet_valid(now_s)
         if soon or ahead or sorted(self._authority.server_names) != sorted(names):
-            self._authority.issue_server(names, now=now, days=SERVER_DAYS)
-            why = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
-            log.info("the server's certificate was renewed%s", why)
+            self._authority.issue_server(names, now=now_s, days=SERVER_DAYS)
+            reason = ": it was not yet valid, issued while the clock was ahead" if ahead else ""
+            log.info("the server's certificate was renewed%s", reason)
 
     def _states(self) -> dict[str, str]:
         """State by run, of those that can be listed now."""
@@ -279,13 +281,13 @@ def serve(
     """
     # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
-    if soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    descriptors = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft < descriptors:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(ray))
         database, epoch = _await_turn(home, stack, standby=standby)
-        stopping = threading.Event()  # by a signal, or the lease's loss
+        stopping = threading.Event()  # A signal or the loss of the lease sets it.
         lease = Lease(database, epoch, stopping.set)
         stack.callback(lease.end)
         home.copy_shared()
@@ -310,8 +312,8 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
     Raises ConfigurationError if another process serves.
     """
     holder = f"{socket.gethostname()}:{home.path.absolute()}"
-    until = time.monotonic() + LEASE_S + 2 * STANDBY_S
-    told: str | None = None
+    deadline_s = time.monotonic() + LEASE_S + 2 * STANDBY_S
+    last_problem: str | None = None
     while True:
         problem = ""
         try:
@@ -320,12 +322,12 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
             else:
                 with home.hold():  # beside a process that hangs here the lease is another machine's to take
                     pass
-            if (taken := home.take_lease(holder, standby=standby)) is not None:
+            if (lease := home.take_lease(holder, standby=standby)) is not None:
                 if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
                     stack.enter_context(home.hold())
-                log.info("holds the lease under epoch %d", taken[1])
-                return taken
-            if not standby and time.monotonic() > until:
+                log.info("holds the lease under epoch %d", lease[1])
+                return lease
+            if not standby and time.monotonic() > deadline_s:
                 raise ConfigurationError(
                     f"another process serves this coordinator: {home.last_lease[1]}",
                     "stop it first, or stand by with --standby",
@@ -337,12 +339,12 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
             if not standby or (error.code != "coordinator-in-use" and not isinstance(error, Away)):
                 raise
             problem = error.problem if isinstance(error, Away) else ""
-        if problem != told:
+        if problem != last_problem:
             if problem:
                 log.warning("cannot take over: %s", problem)
             else:
                 log.info("stands by for %s", home.settings.name)
-            told = problem
+            last_problem = problem
         time.sleep(STANDBY_S)
 
 
@@ -351,8 +353,8 @@ def _check_public_files(run: RunFolder) -> None:
     try:
         planned = run.planned()
         task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
-        named = [task.locate(file) for generator in task.generators for file in generator.files]
-        problem = ", ".join(f"{path} is missing" for path in named if not path.exists())
+        files = [task.locate(file) for generator in task.generators for file in generator.files]
+        problem = ", ".join(f"{path} is missing" for path in files if not path.exists())
     except UndersongError as error:
         problem = error.problem
     except (TypeError, KeyError):
