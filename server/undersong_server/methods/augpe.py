@@ -20,12 +20,13 @@ from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.selection import (
     highest,
     sample_without_replacement,
     significant_votes,
 )
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 # Votes in two levels, where candidates are far more than the records can tell apart.
 # First every record votes for cells of the candidates, which are public; then for the candidates of the cells that

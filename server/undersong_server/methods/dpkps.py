@@ -21,7 +21,8 @@ from undersong_common.table import read_table
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 Share = Annotated[float, Field(gt=0)]
 

@@ -19,8 +19,9 @@ from undersong_common.errors import ConfigurationError
 from undersong_server.evaluation import task_model
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.selection import drawn_by_weight, highest, largest_remainder
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 STRENGTH = 3.0  # inverse regularisation of its classifiers
 

@@ -7,8 +7,9 @@ import numpy as np
 from pydantic import ConfigDict, Field
 
 from undersong_server.methods.interface import Method, MethodOptions, Order, RunContext, Sample, Setting, SumRequest
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.selection import largest_remainder
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 
 class Options(MethodOptions):

@@ -19,7 +19,8 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.augpe import by_sampling
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 
 class Options(PresetOptions):

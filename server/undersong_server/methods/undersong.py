@@ -300,9 +300,8 @@ class State:
         if self.support is None:
             return [""] * len(self.run.pool)
         if len(self._reasons) != len(self.run.pool):
-            pool = self.run.pool
-            texts, rng = [each.text for each in pool.samples], self.run.rng("support folds")
-            self._reasons = support.reasons(self.support, texts, pool.generator_of, rng)
+            pool, rng = self.run.pool, self.run.rng("support folds")
+            self._reasons = support.reasons(self.support, [each.text for each in pool.samples], pool.generator_of, rng)
         return self._reasons
 
     def not_aside(self) -> Int64:

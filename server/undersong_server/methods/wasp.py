@@ -20,13 +20,14 @@ from undersong_common.privacy import accounting
 from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
+from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
     sample_without_replacement,
     weights_by_votes,
 )
-from undersong_server.methods.parts.shares import PublicShares, check_named, deal_labels, public_shares
+from undersong_server.methods.parts.shares import check_named
 
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 

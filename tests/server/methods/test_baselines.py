@@ -17,8 +17,8 @@ from undersong_common.privacy import accounting
 from undersong_server import methods
 from undersong_server.methods import augpe, fusegen, pretext
 from undersong_server.methods.interface import Setting
+from undersong_server.methods.parts.public_shares import deal_labels
 from undersong_server.methods.parts.selection import effective_size
-from undersong_server.methods.parts.shares import deal_labels
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
 

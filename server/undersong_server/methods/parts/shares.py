@@ -1,15 +1,15 @@
 """Label shares of a corpus: what a task names, or from a noisy histogram of the records' labels."""
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
+from undersong_server.methods.parts.selection import largest_remainder
 
 LABEL_CAUTION = 2.0
 LEAST_LABEL_SHARE = 0.1  # of an equal share
@@ -17,19 +17,6 @@ LEAST_LABEL_SHARE = 0.1  # of an equal share
 SharesTable = dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 LabelShares = Literal["half", "records", "even"] | SharesTable
 """The option ``label_shares``: half-way between equal shares and the records', the records', equal ones, or a table."""
-
-
-def _refuse_records_shares(wanted: Any) -> Any:
-    if wanted in ("half", "records"):
-        raise ValueError(
-            f'"{wanted}" needs a private histogram of the records\' labels, which this method does not ask for; write'
-            ' "even" or a table, or take a method that asks for one, such as "undersong" or "mixture+labels"'
-        )
-    return wanted
-
-
-PublicShares = Annotated[Literal["even"] | SharesTable, BeforeValidator(_refuse_records_shares)]
-"""The option ``label_shares`` of a method without a histogram of labels: it has only what is public."""
 
 
 def check_named(wanted: LabelShares, labels: Sequence[str]) -> None:
@@ -50,26 +37,6 @@ def wanted_shares(wanted: LabelShares, half: Float64, labels: Sequence[str]) -> 
         return np.asarray(named / named.sum())
     shares = {"half": half, "records": records_shares(half), "even": np.full(len(half), 1.0 / len(half))}
     return shares[wanted]
-
-
-def public_shares(wanted: PublicShares, labels: Sequence[str]) -> Float64:
-    """Shares that the corpus of a method without a histogram of labels is to have, float64 [C]; [1] without labels."""
-    count = max(1, len(labels))
-    return wanted_shares(wanted, np.full(count, 1.0 / count), labels)
-
-
-def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
-    """``count`` labels, int64 ascending, so that all texts come near to ``shares``, float64 [C].
-
-    ``already``: texts of each label so far, int64 [C].
-
-    >>> deal_labels(4, np.array([0.75, 0.25]), np.array([0, 1])).tolist()
-    [0, 0, 0, 0]
-    """
-    if (shares == shares[0]).all():  # in whole numbers, without ties that rounding would decide
-        return balanced_labels(count, len(shares), already)
-    missing = np.maximum(shares * (already.sum() + count) - already, 0.0)
-    return np.repeat(np.arange(len(shares)), largest_remainder(missing if missing.any() else shares, count))
 
 
 def label_shares(counts: NoisySum) -> Float64:

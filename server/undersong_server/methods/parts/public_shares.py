@@ -1,0 +1,44 @@
+"""Label shares of a method without a histogram of the records' labels: equal ones, or what a task names."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BeforeValidator
+
+from undersong_common.arrays import Float64, Int64
+from undersong_server.methods.parts.selection import balanced_labels, largest_remainder
+from undersong_server.methods.parts.shares import SharesTable, wanted_shares
+
+
+def _refuse_records_shares(wanted: Any) -> Any:
+    if wanted in ("half", "records"):
+        raise ValueError(
+            f'"{wanted}" needs a private histogram of the records\' labels, which this method does not ask for; write'
+            ' "even" or a table, or take a method that asks for one, such as "undersong" or "mixture+labels"'
+        )
+    return wanted
+
+
+PublicShares = Annotated[Literal["even"] | SharesTable, BeforeValidator(_refuse_records_shares)]
+"""The option ``label_shares`` of a method without a histogram of labels: it has only what is public."""
+
+
+def public_shares(wanted: PublicShares, labels: Sequence[str]) -> Float64:
+    """Shares that the corpus of a method without a histogram of labels is to have, float64 [C]; [1] without labels."""
+    count = max(1, len(labels))
+    return wanted_shares(wanted, np.full(count, 1.0 / count), labels)
+
+
+def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
+    """``count`` labels, int64 ascending, so that all texts come near to ``shares``, float64 [C].
+
+    ``already``: texts of each label so far, int64 [C].
+
+    >>> deal_labels(4, np.array([0.75, 0.25]), np.array([0, 1])).tolist()
+    [0, 0, 0, 0]
+    """
+    if (shares == shares[0]).all():  # in whole numbers, without ties that rounding would decide
+        return balanced_labels(count, len(shares), already)
+    missing = np.maximum(shares * (already.sum() + count) - already, 0.0)
+    return np.repeat(np.arange(len(shares)), largest_remainder(missing if missing.any() else shares, count))
