@@ -1,4 +1,4 @@
-"""What a program imports to define a method of its own and to try it in a simulation (examples/voting.py).
+"""Names that a program imports to define a method of its own and to try it in a simulation (examples/voting.py).
 
 ``offer("NAME", Method(...))`` makes the method known to this process, for tasks with ``method.name = "NAME"``.
 A package declares its method by an entry point instead, and every program knows it (docs/extending.md).

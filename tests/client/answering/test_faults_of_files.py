@@ -126,7 +126,7 @@ def test_no_later_message_is_a_fault_of_a_file(hospital, federated):
 
 
 @pytest.mark.parametrize("content", ["a folder", *CONTENTS])
-def test_damaged_request_of_the_current_run_stops_that_run_until_it_is_right(hospital, federated, content):
+def test_damaged_request_of_the_current_run_stops_it_until_it_is_right(hospital, federated, content):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
     other = Federated(hospital.folder, hospital.identity, 2, run="another run")

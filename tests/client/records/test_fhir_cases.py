@@ -151,7 +151,7 @@ def test_one_more_status_counts_where_it_is_named():
     assert set(read("fhir_docstatus", also_status=("preliminary",)).table.texts) == {"final", "amended", "preliminary"}
 
 
-def test_an_accepted_share_of_documents_is_asked_about_again_only_beyond_it(home, tmp_path):
+def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_path):
     def write(final, preliminary, unreadable=0):
         contents = [("text/plain", f"note {number}".encode()) for number in range(final)]
         contents += [("text/plain", b"a draft")] * preliminary + [("application/pdf", b"%PDF")] * unreadable

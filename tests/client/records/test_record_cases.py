@@ -127,7 +127,7 @@ def test_rows_without_text_are_named_with_their_places(home):
     assert [row["where"].rpartition(": ")[2] for row in value["skipped"]] == [f"row {n}" for n in range(2, 8)]
 
 
-def test_a_missing_label_is_refused_with_the_options_that_read_or_leave_it_out(home, tmp_path):
+def test_a_missing_label_is_refused_with_the_options_that_read_it(home, tmp_path):
     notes = tmp_path / "notes.jsonl"
     notes.write_text('{"text": "a", "label": null}\n{"text": "b", "label": "x"}\n')
     add = ("data", "add", notes, "--label-field", "label", "--home", home)

@@ -88,7 +88,7 @@ class _Patience:
 
 @dataclass
 class _Health:
-    """What one address has done in this process: whether it has answered, and its failures since."""
+    """Answers and failures of one address in this process."""
 
     answered: bool = False
     failed_in_a_row: int = 0
