@@ -18,6 +18,7 @@ LEAST = {
     "pages": 5,
     "generators": 9,
     "exit codes": 2,
+    "corpus": 4,
 }
 """Rooms, and the least number of mistakes of each. The list never shrinks."""
 
