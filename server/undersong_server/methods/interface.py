@@ -13,6 +13,7 @@ from undersong_common.canonical import tagged_hash
 from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
+from undersong_common.printable import counted
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
@@ -227,7 +228,18 @@ class RunContext:
         return samples
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
-        """Has the orders written without adding them to the pool: one sample per order, None if it gave no new text."""
+        """Has the orders written without adding them to the pool: one sample per order, None if it gave no new text.
+
+        Raises ConfigurationError for an order with a label that the task does not have.
+        """
+        labels = set(self.setting.labels or ("",))
+        foreign_label = next((order.label for order in orders if order.label not in labels), None)
+        if foreign_label is not None:
+            raise ConfigurationError(
+                f"the step {step} orders a text with the label {foreign_label!r}, which the task does not have",
+                "order texts with labels of run.setting.labels",
+                code="unknown-label",
+            )
         written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
         texts = [(each.text, each.label, each.generator) for each in written if each is not None]
         counted = self._author.counts
@@ -276,8 +288,17 @@ class RunContext:
         """Opens a planned Top-Q vote over the whole pool: noisy nearest and furthest votes, float64 [N] each.
 
         Natural units: one full vote is 1; without furthest votes in the plan those are zero.
+
+        Raises ConfigurationError for an empty pool, and for one of more texts than the plan has candidates.
         """
         planned = self.planned(name)
+        candidates = planned.parameters["candidates"]
+        if not 0 < len(self.pool) <= candidates:
+            raise ConfigurationError(
+                f"{name} is planned for {candidates} candidates; the pool has {counted(len(self.pool), 'text')}",
+                "plan as many candidates as the pool can hold, and generate before a vote",
+                code="candidates",
+            )
         natural = self.private_sum(name, [self.publish_pool()]).natural
         # The plan fixes the dimension; where duplicates were dropped the last coordinates hold noise only.
         if not planned.parameters["furthest"]:
