@@ -99,19 +99,19 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
 
 def of_standing_consent(policy: HospitalPolicy, table: Table, user_is: str = "") -> list[str]:
     """Returns warnings about standing consent with this policy and data set."""
-    found = [] if len(table) else [EMPTY]
+    warnings = [] if len(table) else [EMPTY]
     for unit in ("sample", "user"):
         if unit in policy.units:
             units = unit_count(table, unit)
             # A run's delta is below 1 / declared_units where something is declared.
             if not units <= policy.declared_units:
-                found += _delta(policy.total_delta, unit, units, user_is)
+                warnings += _delta(policy.total_delta, unit, units, user_is)
             if 0 < policy.declared_units < units:
-                found.append(
+                warnings.append(
                     f"the policy declares at most {policy.declared_units} privacy units, the data set has {units}"
                     f" {unit_word(unit, user_is, units)}"
                 )
-    return found
+    return warnings
 
 
 def _not_embedded(_texts: Sequence[str]) -> NoReturn:

@@ -58,22 +58,23 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
         _check_sqlite_file(query, engine.url.database)
     number = 0
     try:
-        with _connection(engine) as opened:
-            result = _execute(opened, statement)
+        with _connection(engine) as connection:
+            result = _execute(connection, statement)
             names = [str(name) for name in result.keys()]  # noqa: SIM118 - a result is no mapping
             check_names(names, columns, str(query))
             dotted = DottedColumns(columns)
             for values in result:
                 number += 1
                 yield dotted.read(Row(f"{query}: row {number}", dict(zip(names, values, strict=True))))
-            opened.rollback()
+            connection.rollback()
             return
     except ConfigurationError:
         raise
     except sqlalchemy.exc.SQLAlchemyError as error:
-        said = f"{query}: the database refused the query or the connection ({type(error).__name__})"
-    except (ValueError, OverflowError, ArithmeticError, LookupError):  # of a driver that turns values into Python's
-        said = f"{query}: a value cannot be read"
+        problem = f"{query}: the database refused the query or the connection ({type(error).__name__})"
+    except (ValueError, OverflowError, ArithmeticError, LookupError):
+        # A driver raises these where a value of the database has no counterpart in Python.
+        problem = f"{query}: a value cannot be read"
     # Outside the handler: the database's words may hold a value of the query.
     column = _unreadable_column(engine, statement)
     if column is not None:
@@ -83,7 +84,7 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
             code="unreadable-value",
         )
     raise ConfigurationError(
-        said, "run the query with the database's own program, with the same account", code="database"
+        problem, "run the query with the database's own program, with the same account", code="database"
     )
 
 
@@ -92,12 +93,12 @@ def _connection(engine: Any) -> Iterator[Any]:
     """A connection whose end raises nothing, because a reader that stops early is closed wherever it is collected."""
     import sqlalchemy
 
-    opened = engine.connect()
+    connection = engine.connect()
     try:
-        yield opened
+        yield connection
     finally:
         with suppress(sqlalchemy.exc.SQLAlchemyError):  # SQLite closes in the thread that has opened alone
-            opened.close()
+            connection.close()
 
 
 def _execute(opened: Any, statement: str) -> Any:
@@ -121,16 +122,16 @@ def _unreadable_column(engine: Any, statement: str) -> str | None:
 
     def fails(inner: str) -> bool:
         try:
-            with engine.connect() as opened:
-                for _ in _execute(opened, inner):
+            with engine.connect() as connection:
+                for _ in _execute(connection, inner):
                     pass
         except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
             return True
         return False
 
     try:
-        with engine.connect() as opened:
-            names = list(_execute(opened, f"SELECT * FROM ({statement}\n) q WHERE 1 = 0").keys())  # noqa: S608
+        with engine.connect() as connection:
+            names = list(_execute(connection, f"SELECT * FROM ({statement}\n) q WHERE 1 = 0").keys())  # noqa: S608
     except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
         return None
     quote = engine.dialect.identifier_preparer.quote

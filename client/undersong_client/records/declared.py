@@ -14,7 +14,7 @@ from undersong_common.row_files import NO_GZIP, Row, file_lines
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 
 NO_LABEL_REMEDY = "name a label for it: --label-map =LABEL (--label-map = leaves it out)"
-PLACES_NAMED = 3  # of rows for one reason
+PLACES_NAMED = 3  # places of rows that a message names for one reason
 LONGEST_PLACES = 240  # characters of the places of a row
 
 
@@ -48,13 +48,15 @@ class Skip(Protocol):
 
 def first_places(places: Sequence[str], further: str = "") -> str:
     """Returns the first places of rows in words; ``further`` says where the others stand."""
-    named = ", ".join(printable(place, LONGEST_PLACES) for place in places[:PLACES_NAMED])
-    return f"{named} and {len(places) - PLACES_NAMED} more{further}" if len(places) > PLACES_NAMED else named
+    place_words = ", ".join(printable(place, LONGEST_PLACES) for place in places[:PLACES_NAMED])
+    return (
+        f"{place_words} and {len(places) - PLACES_NAMED} more{further}" if len(places) > PLACES_NAMED else place_words
+    )
 
 
 def look_alike_words(found: LookAlikes) -> str:
     """Returns what was found about look-alikes, with the first places."""
-    return f"{found.sentence} ({first_places([f'{other} like {first}' for first, other in found.places])})"
+    return f"{found.sentence} ({first_places([f'{second} like {first}' for first, second in found.places])})"
 
 
 class Caution(str):

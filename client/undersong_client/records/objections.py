@@ -70,8 +70,8 @@ class Objections:
         if not self.present:
             identifiers = counted(len(self.units), "identifier")
             verb = "is" if len(self.units) == 1 else "are"
-            said = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
-            cautions.append(Caution(said, MEND_LIST))
+            warning = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
+            cautions.append(Caution(warning, MEND_LIST))
         if before is not None:
             cautions += self._lapses(before)
         return cautions + [Caution(look_alike_words(alike), _remedy(alike)) for alike in self.look_alikes]
@@ -161,31 +161,31 @@ def without_objectors(
     for alias, patient in source.aliases():
         aliases[choice.unit(alias)].add(choice.unit(patient))
     names_of: dict[bool, dict[str, str]] = {True: {}, False: {}}  # listed identifiers with their places
-    listed: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
+    source_units: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
     absent: dict[str, str] = {}
     has_bars = source.has_identifiers or any("|" in user for user in users)
     for place, identity in _identifiers(declared, has_bars=has_bars):
         unit = choice.unit(source.patient_of(identity))
         in_source = users & {unit, *aliases.get(choice.unit(identity), ())}
-        listed[min(in_source, default=unit)] |= in_source
+        source_units[min(in_source, default=unit)] |= in_source
         names_of[bool(in_source)].setdefault(identity.text, place)
         if not in_source:
             absent.setdefault(unit, place)
-    out = set[str]().union(*listed.values())
-    rows = [row for row, user in enumerate(table.users) if user not in out]
-    left = {user: places[user] for user in sorted(users - out)}
+    excluded_units = set[str]().union(*source_units.values())
+    rows = [row for row, user in enumerate(table.users) if user not in excluded_units]
+    remaining_places = {user: places[user] for user in sorted(users - excluded_units)}
     for name, units in aliases.items():
-        if staying := units & users - out:
-            left.setdefault(name, places[min(staying)])
+        if staying := units & users - excluded_units:
+            remaining_places.setdefault(name, places[min(staying)])
     objections = Objections(
-        frozenset(listed),
-        len(listed) - len(absent),
+        frozenset(source_units),
+        len(source_units) - len(absent),
         len(table) - len(rows),
-        tuple(_look_alikes(absent, left, choice.same)),
+        tuple(_look_alikes(absent, remaining_places, choice.same)),
         frozenset(names_of[True]),
         names_of[False],
-        frozenset({*out, *(name for name, units in aliases.items() if units & out)}),
-        left,
+        frozenset({*excluded_units, *(name for name, units in aliases.items() if units & excluded_units)}),
+        remaining_places,
     )
     return table.take(rows), objections
 
@@ -208,8 +208,8 @@ def _look_alikes(absent: Mapping[str, str], left: Mapping[str, str], same: froze
         if alike := by_form.get(reduced(unit, KINDS)):
             findings[look_alike_kinds(unit, alike[0], Choice(same))].append((left[alike[0]], place))
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
-        elif beside := next((word for word in _FURTHER.split(unit) if word in left), None):
-            findings[()].append((left[beside], place))
+        elif identifier := next((word for word in _FURTHER.split(unit) if word in left), None):
+            findings[()].append((left[identifier], place))
     for kinds, pairs in findings.items():
         yield LookAlikes(kinds, len(pairs), tuple(pairs), is_listed=True)
 

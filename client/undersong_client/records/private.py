@@ -105,11 +105,13 @@ def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
     A keyed hash of each patient, or of each text without patient ids, decides, so that a patient stays on one side in
     every version of the data set.
     """
-    own = hmac.digest(key, b"undersong hold out", "sha256")
+    hold_out_key = hmac.digest(key, b"undersong hold out", "sha256")
     names = table.users or table.texts
-    digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
-    out = np.array([int.from_bytes(each[:4], "big") * 100 < percent * 2**32 for each in digests], dtype=bool)
-    return table.take(np.flatnonzero(~out).tolist()), table.take(np.flatnonzero(out).tolist())
+    digests = (hmac.digest(hold_out_key, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    is_held_out = np.array(
+        [int.from_bytes(digest[:4], "big") * 100 < percent * 2**32 for digest in digests], dtype=bool
+    )
+    return table.take(np.flatnonzero(~is_held_out).tolist()), table.take(np.flatnonzero(is_held_out).tolist())
 
 
 def unit_count(table: Table, unit: str) -> int:
@@ -122,8 +124,8 @@ def unit_count(table: Table, unit: str) -> int:
 def fingerprint(table: Table, key: bytes) -> str:
     """Returns a keyed hash (hex) of a data set's rows in order, which names the data set in its ledger."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    named = [part for name, column in sorted(table.columns.items()) for part in ((name,), column)]
-    for column in (table.texts, table.labels or (), table.users or (), *named):
+    named_columns = [part for name, column in sorted(table.columns.items()) for part in ((name,), column)]
+    for column in (table.texts, table.labels or (), table.users or (), *named_columns):
         digest.update(len(column).to_bytes(8, "little"))
         for value in column:
             encoded = value.encode("utf-8", "surrogatepass")
@@ -138,14 +140,14 @@ def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
         return []  # a cap on a user's records cannot be kept where nobody knows whose they are
     rank = [_rank(table, row, key) for row in range(len(table))]
     units = _units(table, privacy)
-    seen: dict[int, int] = {}
-    within = []
+    unit_counts: dict[int, int] = {}
+    capped_rows = []
     for row in sorted(range(len(table)), key=rank.__getitem__):
         unit = int(units[row])
-        seen[unit] = seen.get(unit, 0) + 1
-        if seen[unit] <= privacy.max_per_unit:
-            within.append(row)
-    return sorted(within)
+        unit_counts[unit] = unit_counts.get(unit, 0) + 1
+        if unit_counts[unit] <= privacy.max_per_unit:
+            capped_rows.append(row)
+    return sorted(capped_rows)
 
 
 def _rank(table: Table, row: int, key: bytes) -> bytes:
@@ -167,13 +169,13 @@ def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
 def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.uint64]:
     if privacy.unit == "party":
         return np.zeros(len(table), dtype=np.uint64)
-    own = hmac.digest(key, b"undersong unit hashes", "sha256")
+    hash_key = hmac.digest(key, b"undersong unit hashes", "sha256")
     if privacy.unit == "user" and table.users is not None:
         names: Sequence[str] = table.users
     else:  # equal samples share a hash: a row number would change when rows before it go
         columns = (table.texts, table.labels or ("",) * len(table), *table.columns.values())
         names = [repr(values) for values in zip(*columns, strict=True)]
-    digests = (hmac.digest(own, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    digests = (hmac.digest(hash_key, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
     return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
 
 

@@ -32,7 +32,7 @@ class RowFilter:
         """
         lines = b"".join(map(self._line, rows))
         try:
-            done = subprocess.run(  # noqa: S603 - the hospital's own command
+            process = subprocess.run(  # noqa: S603 - the hospital's own command
                 shlex.split(self._command),
                 input=lines,
                 stdout=subprocess.PIPE,
@@ -40,14 +40,16 @@ class RowFilter:
                 check=False,
             )
         except (OSError, IndexError, ValueError) as error:
-            said = getattr(error, "strerror", None) or "it names no program"
-            raise ConfigurationError(f"the filter cannot be started: {said}", "check --filter", code="filter") from None
-        if done.returncode:
+            problem = getattr(error, "strerror", None) or "it names no program"
             raise ConfigurationError(
-                f"the filter ended with code {done.returncode}", "run it by hand with one row", code="filter"
+                f"the filter cannot be started: {problem}", "check --filter", code="filter"
+            ) from None
+        if process.returncode:
+            raise ConfigurationError(
+                f"the filter ended with code {process.returncode}", "run it by hand with one row", code="filter"
             )
         dotted = DottedColumns(columns)
-        for number, line in enumerate(done.stdout.splitlines(), start=1):
+        for number, line in enumerate(process.stdout.splitlines(), start=1):
             try:
                 values = json_object(line, f"the filter's line {number}", columns)
             except ConfigurationError as error:

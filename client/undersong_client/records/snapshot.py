@@ -72,11 +72,11 @@ def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False)
         "users": table.users is not None,
         "columns": list(table.columns),
     }
-    every = (table.texts, table.labels, table.users, *table.columns.values())
+    all_columns = (table.texts, table.labels, table.users, *table.columns.values())
     cipher = _cipher(home)
     parts = [MAGIC, _sealed(cipher, _json(head), _place(b"", 0))]
     for number, start in enumerate(starts, start=1):
-        columns = [None if each is None else each[start : start + ROWS_A_SLAB] for each in every]
+        columns = [None if column is None else column[start : start + ROWS_A_SLAB] for column in all_columns]
         parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
     replace_file(home.held_out if held_out else home.sealed, b"".join(parts))
 
@@ -101,8 +101,8 @@ def table(home: PartyHome, *, held_out: bool = False) -> Table:
     texts, labels, users, *further = map(tuple, columns)
     if len(texts) != head["rows"]:
         raise _damaged(home)
-    named = dict(zip(head["columns"], further, strict=True))
-    return Table(texts, labels if head["labels"] else None, users if head["users"] else None, named)
+    further_columns = dict(zip(head["columns"], further, strict=True))
+    return Table(texts, labels if head["labels"] else None, users if head["users"] else None, further_columns)
 
 
 def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
@@ -118,10 +118,10 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
             while number <= slabs:
                 size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
                 data = file.read(size)
-                opened = json.loads(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _place(identity, number)))
+                slab = json.loads(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _place(identity, number)))
                 if number == 0:
-                    identity, slabs = bytes.fromhex(opened["id"]), int(opened["slabs"])
-                yield opened
+                    identity, slabs = bytes.fromhex(slab["id"]), int(slab["slabs"])
+                yield slab
                 number += 1
     except FileNotFoundError:
         raise ConfigurationError(

@@ -57,10 +57,10 @@ from undersong_common.table import (
     read_record,
 )
 
-ANY_LABEL = "*"  # in a label map: every label that it does not name
+ANY_LABEL = "*"  # this key of a label map stands for every label that the map does not name
 LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
-LINES_TRIED = 100  # of a file that may hold FHIR resources
+LINES_TRIED = 100  # lines of a file that are read to see if it holds FHIR resources
 NOTHING: Mapping[str, float] = MappingProxyType({})
 ROWS_A_NOTE = 1000  # read between two calls of the progress
 
@@ -102,9 +102,9 @@ class Reading:
     @property
     def refusals(self) -> Iterator[tuple[str, str]]:
         """The reasons for which rows are refused, with their counts and first places, and the remedy of each."""
-        for why, rows in by_reason(row for row in self.skipped if row.cause == "refused"):
+        for reason, rows in by_reason(row for row in self.skipped if row.cause == "refused"):
             yield (
-                f"{counted(len(rows), 'row', 'rows')}: {why} ({first_places([row.places for row in rows])})",
+                f"{counted(len(rows), 'row', 'rows')}: {reason} ({first_places([row.places for row in rows])})",
                 rows[0].remedy,
             )
 
@@ -124,7 +124,7 @@ class Reading:
     def check_patients(self) -> None:
         """Raises ConfigurationError if ids of the source may be one patient or two, and nobody has decided."""
         if self.look_alikes:
-            kinds = ",".join(dict.fromkeys(kind for found in self.look_alikes for kind in found.kinds))
+            kinds = ",".join(dict.fromkeys(kind for look_alike in self.look_alikes for kind in look_alike.kinds))
             raise ConfigurationError(
                 "; ".join(map(look_alike_words, self.look_alikes)),
                 f"if they are the same patient: --same-patient {kinds}; if different ones: --other-patient {kinds}",
@@ -134,7 +134,7 @@ class Reading:
     @property
     def lost_shares(self) -> dict[str, float]:
         """Share of the rows and documents that were not read for a reason, of all that could have been records."""
-        return {why: len(rows) / self._candidates for why, rows in by_reason(self._lost_rows)}
+        return {reason: len(rows) / self._candidates for reason, rows in by_reason(self._lost_rows)}
 
     @property
     def _lost_rows(self) -> Iterator[Skipped]:
@@ -146,10 +146,11 @@ class Reading:
 
     def loses_more(self, accepted: Mapping[str, float]) -> bool:
         """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
-        lost = (
-            max(0.0, len(rows) - accepted.get(why, 0.0) * self._candidates) for why, rows in by_reason(self._lost_rows)
+        excess_rows = (
+            max(0.0, len(rows) - accepted.get(reason, 0.0) * self._candidates)
+            for reason, rows in by_reason(self._lost_rows)
         )
-        return sum(lost) * LOST_SHARE > self._candidates
+        return sum(excess_rows) * LOST_SHARE > self._candidates
 
     def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NOTHING) -> list[str]:
         """Returns what speaks against sealing these records, for a person to confirm.
@@ -160,15 +161,15 @@ class Reading:
         """
         cautions: list[str] = []
         if self.loses_more(accepted):
-            said = "; ".join(
-                f"{len(rows)}: {why} ({first_places([row.places for row in rows])})"
-                for why, rows in by_reason(self._lost_rows)
+            losses = "; ".join(
+                f"{len(rows)}: {reason} ({first_places([row.places for row in rows])})"
+                for reason, rows in by_reason(self._lost_rows)
             )
             candidates = counted(self._candidates, "row or document", "rows or documents")
             remedies = filter(None, dict.fromkeys(row.remedy for row in self._lost_rows))
             mend = "; ".join(["mend what should be a record", *remedies])
             remedy = f"{mend}; what shall stay out, --despite-cautions accepts for every refresh, up to this share"
-            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({said})", remedy))
+            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({losses})", remedy))
         return cautions + (self.objections.cautions(before) if self.objections else [])
 
 
@@ -273,19 +274,21 @@ class _Reader:
         self._records.add(record, user)
 
     def _open(self) -> OpenedSource:
-        declared, path = self._declared, self._declared.path
+        declaration, path = self._declared, self._declared.path
         columns = self._columns.names if self._filter is None else ()
-        if declared.database and not has_suffix(path, ".sql"):
+        if declaration.database and not has_suffix(path, ".sql"):
             raise ConfigurationError(
-                f"{declared.data}: --database needs a query",
+                f"{declaration.data}: --database needs a query",
                 "write the query to a file that ends in .sql",
                 code="no-query",
             )
         if has_suffix(path, ".sql"):
-            return OpenedSource(select(path, declared.database, columns))
+            return OpenedSource(select(path, declaration.database, columns))
         if _is_fhir(path):
-            return fhir.open_export(declared, self._choice, self._skip)
-        return OpenedSource(read_rows(path, FileForm(declared.encoding, declared.quoting, declared.sheet), columns))
+            return fhir.open_export(declaration, self._choice, self._skip)
+        return OpenedSource(
+            read_rows(path, FileForm(declaration.encoding, declaration.quoting, declaration.sheet), columns)
+        )
 
 
 def masked(text: str) -> str:
@@ -338,7 +341,7 @@ def _shaped(row: Row, declared: Declared) -> Row:
         value = shaped.get(column)
         if isinstance(value, Several):  # such as the codes of one concept in several systems
             shaped[column] = value = value[0]
-        # As an id, a text or a label an object is refused with its place.
+        # An object as an id, a text or a label is refused later, with its place.
         if "." in column and column != declared.label_field and isinstance(value, dict | list):
             shaped[column] = None
     if declared.label_map and declared.label_field in shaped:

@@ -42,8 +42,8 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
             people.append(newest)
         except Conflict as conflict:
             first, second, *_ = conflict.entries
-            why = "its links or identifiers have no newest version"
-            skip(first.place, why, "refused", beside=second.place, remedy=ONE_VERSION)
+            reason = "its links or identifiers have no newest version"
+            skip(first.place, reason, "refused", beside=second.place, remedy=ONE_VERSION)
             people += conflict.entries
     documents = Documents(declared, resources, skip)
     patients = Patients(resources, people, documents.newest, choice)

@@ -22,7 +22,7 @@ from undersong_client.records.fhir.resources import (
 from undersong_client.records.fhir.unreadable import Unreadable
 from undersong_common.row_files import gzip_lines, has_suffix
 
-LARGEST_BYTES = 32 * 2**20  # of an attachment; a text of 4 MiB may stand in a page of several times as many
+LARGEST_BYTES = 32 * 2**20  # a text of 4 MiB may stand in an attached page of several times as many
 ELSEWHERE = "its attachment lies on another server"
 NOT_THERE = "its attachment is not in the folder"
 CONTAINED = "its attachment is a resource within the document, which is not read"
@@ -76,13 +76,13 @@ class Attachments:
         if isinstance(place, Path):
             return kind, _file_content(place), target
         binary = self._resources.read(place)
-        stated = binary.get("contentType")
+        binary_type = binary.get("contentType")
         # Binary.content is STU3's name of the data.
         data = _decoded(binary.get("data") or binary.get("content") or "")
-        stated = stated if isinstance(stated, str) else ""
+        binary_type = binary_type if isinstance(binary_type, str) else ""
         # A Binary states the character set of its own bytes, which the document that names it may leave out.
-        is_same = kind.partition(";")[0].strip().lower() == stated.partition(";")[0].strip().lower()
-        return stated if not kind or (is_same and ";" not in kind) else kind, data, target
+        is_same = kind.partition(";")[0].strip().lower() == binary_type.partition(";")[0].strip().lower()
+        return binary_type if not kind or (is_same and ";" not in kind) else kind, data, target
 
     def note_fault(self, target: Hashable, reason: str) -> None:
         """Notes that a stored attachment cannot be read, so that it is decoded once."""
@@ -133,27 +133,27 @@ class Attachments:
         """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
         versions = self._resources.entries.get(key, [])
         near = [[version for version in versions if version.file.parent == folder] for folder in folders]
-        chosen = next(filter(None, near), []) if folders else versions
-        if not chosen:
+        candidates = next(filter(None, near), []) if folders else versions
+        if not candidates:
             raise Unreadable(NOT_THERE)
         try:
-            newest = self._resources.newest(chosen)
+            newest = self._resources.newest(candidates)
         except Conflict:
             raise Unreadable("its attachment has two contents and no version") from None
         if newest is None:
             raise Unreadable("its attachment was deleted")
-        self._used.update(("Binary", id(version)) for version in chosen)
+        self._used.update(("Binary", id(version)) for version in candidates)
         return ("Binary", id(newest)), newest
 
     def _file(self, url: str, folders: list[Path]) -> tuple[Hashable, Path] | None:
         """The file at a relative address, of the nearest folder that has one. Raises Unreadable."""
         for folder in folders:
-            inside = folder.resolve()
-            plain = unquote(url).replace("\\", "/")  # as Windows writes an address
+            real_folder = folder.resolve()
+            plain = unquote(url).replace("\\", "/")  # Windows writes an address with backslashes
             for name in dict.fromkeys((url, plain, f"{plain}.gz")):
                 try:
-                    file = (inside / name).resolve()
-                    if not (file.is_relative_to(inside) and file.is_file()):
+                    file = (real_folder / name).resolve()
+                    if not (file.is_relative_to(real_folder) and file.is_file()):
                         continue
                     if is_lines(file):
                         raise Unreadable("its attachment is a file of resources")

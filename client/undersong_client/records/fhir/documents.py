@@ -65,7 +65,9 @@ class DocumentFacts(NamedTuple):
 def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
     """Reads what decides about a document."""
     urls = tuple(
-        str(url).strip() for each in _attachments(resource) if (url := each.get("url")) and not each.get("data")
+        str(url).strip()
+        for attachment in _attachments(resource)
+        if (url := attachment.get("url")) and not attachment.get("data")
     )
     status, doc_status = _code(resource.get("status")), _code(resource.get("docStatus"))
     return DocumentFacts(read_subject(resource.get("subject"), resource.get("contained")), urls, status, doc_status)
@@ -101,7 +103,7 @@ class Notes:
     def with_text(self, patient: PatientId, kind: str, text: str, days: frozenset[str]) -> str:
         """Returns the place of a patient's note of another type with this text and day; "" if there is none."""
         notes = self._texts.get((patient, _digest(text)), ())
-        return next((place for other, when, place in notes if other != kind and when & days), "")
+        return next((place for note_kind, note_days, place in notes if note_kind != kind and note_days & days), "")
 
 
 def _digest(text: str) -> bytes:
@@ -198,13 +200,13 @@ class Documents:
         patient, targets = patients.patient_of(self._patients[id(entry)]), attachments.targets(entry)
         days = _days(resource)
         try:
-            for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+            for notes, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
                 if place := notes.with_attachment(patient, targets):
-                    raise _Repeated(place, why)
+                    raise _Repeated(place, repeat_reason)
             text, *further = _texts(resource, entry, attachments)
-            for notes, why in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+            for notes, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
                 if place := notes.with_text(patient, entry.kind, text, days):
-                    raise _Repeated(place, why)
+                    raise _Repeated(place, repeat_reason)
         except Unreadable as error:
             self._skip(entry.place, str(error))
             return None
@@ -213,8 +215,8 @@ class Documents:
             self._skip(entry.place, repeated.why, cause, beside=repeated.place)
             return None
         if id(entry) in self._conflicts:
-            others = [other.place for other in self._conflicts[id(entry)] if other is not entry]
-            self._skip(entry.place, TWO_VERSIONS, "refused", beside=others[0], remedy=ONE_VERSION)
+            conflict_places = [version.place for version in self._conflicts[id(entry)] if version is not entry]
+            self._skip(entry.place, TWO_VERSIONS, "refused", beside=conflict_places[0], remedy=ONE_VERSION)
             return None
         for _ in further:
             self._skip(entry.place, FURTHER_TEXT)
@@ -276,7 +278,7 @@ def _texts(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> 
     read is its conclusion.
     """
     reasons: list[str] = []
-    texts: dict[str, str] = {}  # by the words
+    texts: dict[str, str] = {}  # texts by their words, so that equal ones count once
     for attachment in _attachments(resource):
         target: Hashable = None
         try:
@@ -297,7 +299,7 @@ def _texts(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> 
 def _value(resource: dict[str, Any], column: str) -> Any:
     element, bar, system = column.partition("|")
     if element == "type" and resource["resourceType"] == "DiagnosticReport":
-        element = "code"  # which is what a report calls its type
+        element = "code"  # a report states its type in this element
     value = value_at(resource, element.split("."))
     if not bar:
         return None if isinstance(value, dict | list) else value

@@ -124,8 +124,8 @@ class _Page:
 
     def _show(self, text: str, *, is_raw: bool = False) -> None:
         if text and not self._templates:
-            shown = text if is_raw else unescape(text)
-            self.parts.append(shown if self._preformatted else _SPACE.sub(" ", shown))
+            shown_text = text if is_raw else unescape(text)
+            self.parts.append(shown_text if self._preformatted else _SPACE.sub(" ", shown_text))
 
     def _read_declaration(self) -> None:
         """Passes a comment, a doctype, a processing instruction or an end tag without a name."""
@@ -182,7 +182,7 @@ class _Page:
     def _read_content(self, name: str) -> None:
         """Passes the content of an element that holds no tags."""
         end = _ENDS[name].search(self._html, self._at)
-        until = end.start() if end else len(self._html)
+        content_end = end.start() if end else len(self._html)
         if name in _SEEN:
-            self._show(self._html[self._at : until], is_raw=name == "xmp")
-        self._at = until
+            self._show(self._html[self._at : content_end], is_raw=name == "xmp")
+        self._at = content_end

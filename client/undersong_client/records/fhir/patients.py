@@ -83,9 +83,13 @@ def read_subject(value: Any, contained: Any = None) -> Subject:
     kind = clean_text(kind).rpartition("/")[2] if isinstance(kind, str) else ""
     target = None
     if reference.startswith("#"):
-        named = [resource for resource in objects(contained) if resource.get("id") == reference[1:]]
-        kinds = [str(resource.get("resourceType")) for resource in named]
-        target = (kinds[0], _identifiers(named[0].get("identifier"))) if len(named) == 1 else ("", ())
+        contained_resources = [resource for resource in objects(contained) if resource.get("id") == reference[1:]]
+        kinds = [str(resource.get("resourceType")) for resource in contained_resources]
+        target = (
+            (kinds[0], _identifiers(contained_resources[0].get("identifier")))
+            if len(contained_resources) == 1
+            else ("", ())
+        )
     identifiers = _identifiers([members.get("identifier")])
     return Subject(reference, kind, identifiers[0] if identifiers else ("", ""), target, bool(members.get("display")))
 
@@ -119,16 +123,16 @@ class Patients:
     """
 
     def __init__(self, resources: Resources, entries: list[Entry], subjects: list[Entry], choice: Choice) -> None:
-        self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # by (system, value)
+        self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # the key is (system, value)
         self._parent: dict[Hashable, Hashable] = {}
         self._replaced: set[PatientId] = set()
-        self._names: dict[PatientId, PatientId] = {}  # of joined ids, as soon as all links are read
+        self._names: dict[PatientId, PatientId] = {}  # joined ids have one as soon as all links are read
         bases = {base for base in resources.bases if base}
         for entry in subjects:
             address = read_address(entry.facts.subject.reference)
             if address is not None and address.kind.lower() == "patient" and "://" in address.base:
                 bases.add(address.base)
-        # Of a single base, the relative and the absolute references are those of one system.
+        # Relative and absolute references with a single base name patients of one system.
         self._is_one_system = len(bases) <= 1 or "bases" in choice.same
         self._places: dict[PatientId, str] = {}
         self._named: set[PatientId] = set()  # patients that a document names
@@ -212,9 +216,9 @@ class Patients:
             places: dict[PatientId, str] = {}
             for node in owners:
                 places.setdefault(self._names.get(node, node), self._places[node])
-            first, *others = sorted(places.items())
+            first, *further_patients = sorted(places.items())
             if not self._named.isdisjoint(places):
-                yield from ((first, other) for other in others)
+                yield from ((first, patient) for patient in further_patients)
 
     def aliases(self) -> Iterator[tuple[PatientId, PatientId]]:
         """Yields each id and identifier of the patients with the id under which it is joined."""
@@ -227,7 +231,7 @@ class Patients:
     def _node(self, name: str, system: str) -> PatientId:
         try:
             identity = patient_id(f"Patient/{name}")
-        except ConfigurationError:  # of a Patient whom no document can name
+        except ConfigurationError:  # no document can name this Patient
             identity = None
         return PatientId(name if identity is None else identity.name, "" if self._is_one_system else system)
 
@@ -269,19 +273,19 @@ class Patients:
         is_patient = entry.kind == "Patient"
         node: Hashable = self._node(entry.name, entry.system) if is_patient else entry.key
         for kind, target in entry.facts.links:
-            other: Hashable
+            linked_node: Hashable
             address = read_address(target.reference)
             if address is not None and address.kind == "Person":
-                other = entry.key._replace(kind="Person", name=address.name, system=address.base or entry.system)
+                linked_node = entry.key._replace(kind="Person", name=address.name, system=address.base or entry.system)
             else:
-                other = self._link_target(target, entry)
-            if other is None:
+                linked_node = self._link_target(target, entry)
+            if linked_node is None:
                 continue
-            self._join(node, other)
+            self._join(node, linked_node)
             if kind == "replaced-by" and isinstance(node, PatientId):
                 self._replaced.add(node)
-            elif kind == "replaces" and isinstance(other, PatientId):
-                self._replaced.add(other)
+            elif kind == "replaces" and isinstance(linked_node, PatientId):
+                self._replaced.add(linked_node)
 
     def _link_target(self, target: Subject, entry: Entry) -> PatientId | None:
         """The patient that a link names. A link to a RelatedPerson or to nobody joins nothing."""

@@ -28,7 +28,7 @@ from undersong_common.row_files import NO_GZIP, file_lines, has_suffix
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")
 LARGEST_MANIFEST_BYTES = 16 * 2**20
-HEAD_BYTES = 1024  # in which a JSON file of a resource says so
+HEAD_BYTES = 1024  # a JSON file of a resource names its type within them
 DEEPEST_BUNDLE = 8  # a batch's answer holds the Bundle of a search, and a message another one
 BUNDLES_HELD = 4  # parsed lines of Bundles in memory, so that one is not parsed anew for each of its entries
 _ADDRESS = re.compile(r"(?:(.*)/)?([A-Za-z]{1,64})/([^/?#]{1,256})(?:/_history(?:/[^/?#]*)?)?/?(?:[?#].*)?")
@@ -54,14 +54,14 @@ class Address(NamedTuple):
 
 def read_address(text: str) -> Address | None:
     """Reads ``[BASE/]Type/id``, with or without a version; None for anything else."""
-    found = _ADDRESS.fullmatch(text)
-    return Address(clean_base(found[1] or ""), found[2], found[3]) if found else None
+    match = _ADDRESS.fullmatch(text)
+    return Address(clean_base(match[1] or ""), match[2], match[3]) if match else None
 
 
 def clean_base(base: str) -> str:
     """Returns the base of a system with its scheme and host in small letters and without a last slash."""
-    scheme, slashes, rest = base.strip().rstrip("/").partition("://")
-    host, slash, path = rest.partition("/")
+    scheme, slashes, location = base.strip().rstrip("/").partition("://")
+    host, slash, path = location.partition("/")
     return f"{scheme.lower()}{slashes}{host.lower()}{slash}{path}" if slashes else scheme
 
 
@@ -145,16 +145,16 @@ class Resources:
 
     def read(self, entry: Entry) -> dict[str, Any]:
         """Reads a resource again. Raises ConfigurationError if its file has changed meanwhile."""
-        held = (entry.file, entry.offset)
+        bundle_key = (entry.file, entry.offset)
         try:
             if entry.part < 0:
                 return dict(parse(self._line(entry)))
-            if held not in self._bundles:
-                self._bundles[held] = [member for member, _ in members_of(parse(self._line(entry)))]
+            if bundle_key not in self._bundles:
+                self._bundles[bundle_key] = [member for member, _ in members_of(parse(self._line(entry)))]
                 if len(self._bundles) > BUNDLES_HELD:
                     self._bundles.popitem(last=False)
-            self._bundles.move_to_end(held)
-            return dict(self._bundles[held][entry.part]["resource"])
+            self._bundles.move_to_end(bundle_key)
+            return dict(self._bundles[bundle_key][entry.part]["resource"])
         except (OSError, ValueError, LookupError, TypeError, zlib.error, RecursionError):
             raise ConfigurationError(
                 f"{entry.place}: has changed while it was read", "read the export when it is complete", code="changed"
@@ -170,7 +170,7 @@ class Resources:
     def deleted(self, entry: Entry) -> bool:
         """True if a DELETE entry removes this version: it is not newer than the Bundle, or has no time."""
         for deletion in self.deletions.get((entry.kind, entry.name), ()):
-            # Where nothing states the system of the export, an absolute address may be its own.
+            # An absolute address may be the export's own if nothing states the system of the export.
             is_same = (deletion.base or deletion.system) == entry.system or not entry.system
             is_older = deletion.at_s is None or entry.updated is None or entry.updated <= deletion.at_s
             if is_same and is_older:
@@ -252,8 +252,8 @@ class Listing:
                 " CSV, TSV, JSON lines)",
                 code="no-ndjson",
             )
-        others = [file for file in files if file not in set(lines)]
-        resources.files = [file for file in others if not (self._is_manifest(file) or self._is_resource(file))]
+        other_files = [file for file in files if file not in set(lines)]
+        resources.files = [file for file in other_files if not (self._is_manifest(file) or self._is_resource(file))]
         self._declare_systems()
         for file in lines:
             self._list_file(file)
@@ -263,12 +263,12 @@ class Listing:
     def _files(self) -> Iterator[Path]:
         """Yields the files of the folder in order. A link is not followed out of it."""
         root = self._resources.root
-        inside = root.resolve()
+        real_root = root.resolve()
         for folder, folders, names in os.walk(root):
             folders.sort()
             for name in sorted(names) + [name for name in folders if Path(folder, name).is_symlink()]:
                 file = Path(folder, name)
-                if file.is_symlink() and (file.is_dir() or not file.resolve().is_relative_to(inside)):
+                if file.is_symlink() and (file.is_dir() or not file.resolve().is_relative_to(real_root)):
                     cause = "lost" if file.is_dir() or is_lines(file) else "resource"
                     self._skip(self._name(file), "it is a link out of the folder, or to a folder", cause)  # type: ignore[arg-type]
                 elif file.is_file():
@@ -282,14 +282,17 @@ class Listing:
         if not has_suffix(file, ".json"):
             return False
         try:
-            with file.open("rb") as opened:
-                is_resource = b'"resourceType"' in opened.read(HEAD_BYTES)
+            with file.open("rb") as stream:
+                is_resource = b'"resourceType"' in stream.read(HEAD_BYTES)
         except OSError:
             return False
         if is_resource:
             # Nobody has counted what it holds, so that no share of lost documents can be stated.
-            why, remedy = "it is JSON of resources, and not one resource a line", "write one a line, to an .ndjson file"
-            self._skip(self._name(file), why, "refused", remedy=remedy)
+            reason, remedy = (
+                "it is JSON of resources, and not one resource a line",
+                "write one a line, to an .ndjson file",
+            )
+            self._skip(self._name(file), reason, "refused", remedy=remedy)
         return is_resource
 
     def _is_manifest(self, file: Path) -> bool:
@@ -347,14 +350,14 @@ class Listing:
             return self._skip(line.place, "it is not JSON")
         if not (isinstance(resource, dict) and isinstance(resource.get("resourceType"), str)):
             return self._skip(line.place, "it is no FHIR resource")
-        before = len(self._resources.entries)
+        entry_count = len(self._resources.entries)
         line.digest = hashlib.blake2b(written.strip(), digest_size=16).digest()
         is_held = (
             self._list_bundle(resource, line)
             if resource["resourceType"] == "Bundle"
             else self._list_resource(resource, line)
         )
-        if has_suffix(line.file, ".gz") and (is_held or len(self._resources.entries) > before):
+        if has_suffix(line.file, ".gz") and (is_held or len(self._resources.entries) > entry_count):
             # A gzip file cannot be read from the middle. Its lines stay in memory, compressed.
             self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
         return None
@@ -381,8 +384,8 @@ class Listing:
                     self._resources.deletions[address.kind, address.name].append(deletion)
                 continue
             if isinstance(resource := member.get("resource"), dict):
-                written = json.dumps(resource, sort_keys=True).encode()
-                digest = hashlib.blake2b(written, digest_size=16).digest()
+                resource_bytes = json.dumps(resource, sort_keys=True).encode()
+                digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
                 entry = Entry(line.file, line.place, line.offset, line.size, line.system, part, uuids=uuids)
                 entry.digest = digest
                 is_held |= self._list_resource(resource, entry, member.get("fullUrl"))
@@ -392,11 +395,11 @@ class Listing:
         kind = resource.get("resourceType")
         if not isinstance(kind, str) or kind not in self._facts:
             if kind == "Bundle":
-                why = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
-                self._skip(entry.place, why, "refused", remedy="export the resources without Bundles around them")
+                reason = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
+                self._skip(entry.place, reason, "refused", remedy="export the resources without Bundles around them")
             else:
-                named = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "this resource"
-                self._skip(entry.place, f"{printable(named, 40)} is no kind of document that is read", "resource")
+                kind_name = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "this resource"
+                self._skip(entry.place, f"{printable(kind_name, 40)} is no kind of document that is read", "resource")
             return False
         url = url.strip() if isinstance(url, str) else ""
         address = None if url.lower().startswith("urn:") else read_address(url)
@@ -404,7 +407,7 @@ class Listing:
         entry.name = id_of(resource)
         if not entry.name and url.lower().startswith("urn:uuid:"):
             entry.name = url.lower().removeprefix("urn:uuid:")
-        entry.name = entry.name or f"\0{entry.digest.hex()}"  # without an id, equal ones are one
+        entry.name = entry.name or f"\0{entry.digest.hex()}"  # equal resources without an id are one
         entry.base = address.base if address is not None else ""
         entry.updated, entry.version = meta_of(resource)
         entry.facts = self._facts[entry.kind](resource)

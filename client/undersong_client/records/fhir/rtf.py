@@ -38,7 +38,7 @@ def rtf_text(content: bytes) -> str:
     from striprtf.striprtf import charset_map, rtf_to_text
 
     try:
-        texts = [str(rtf_to_text(_Document(each, charset_map).in_ascii())) for each in _documents(content)]
+        texts = [str(rtf_to_text(_Document(group, charset_map).in_ascii())) for group in _documents(content)]
     except Unreadable:
         raise
     except Exception:  # noqa: BLE001 - whatever its parser raises may hold a piece of the document
@@ -62,16 +62,16 @@ def _documents(content: bytes) -> Iterator[bytes]:
     """Yields each outermost group that is an RTF document."""
     if not content.lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"{"):
         return
-    at = 0
-    while start := _START.search(content, at):
-        depth, at = 0, len(content)
+    position = 0
+    while start := _START.search(content, position):
+        depth, position = 0, len(content)
         for token in _tokens(content, start.start()):
             if token[5]:
                 depth += 1 if token[5] == b"{" else -1
                 if depth == 0:
-                    at = token.end()
+                    position = token.end()
                     break
-        yield content[start.start() : at]
+        yield content[start.start() : position]
 
 
 @dataclass(frozen=True)
@@ -116,21 +116,21 @@ class _Document:
 
     def in_ascii(self) -> str:
         """Returns the document with its characters outside ASCII as numbers, and without what it does not show."""
-        content, at, opens = self._content, 0, False
-        while token := _TOKEN.match(content, at):
-            at = token.end()
+        content, position, opens = self._content, 0, False
+        while token := _TOKEN.match(content, position):
+            position = token.end()
             word, number, code, symbol, brace, byte, text = token.groups()
             if self._decoder is not None and self._is_second_byte(token):
                 # The second byte of a character of two bytes may be a letter, a backslash or a brace.
-                at = token.start() + 1
-                self._add_bytes(content[token.start() : at])
+                position = token.start() + 1
+                self._add_bytes(content[token.start() : position])
             elif code or byte:
                 self._add_bytes(bytes.fromhex(code.decode()) if code else byte)
             elif brace:
                 self._end_bytes()
                 self._read_brace(brace)
             elif word == b"bin":
-                at += max(0, int(number or 0))
+                position += max(0, int(number or 0))
             elif word:
                 self._end_bytes()
                 self._read_word(word, number, opens)

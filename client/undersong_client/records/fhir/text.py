@@ -20,12 +20,12 @@ def plain_text(kind: str, content: bytes) -> str:
     name, _, parameters = kind.partition(";")
     name = name.strip().lower()
     charset = _CHARSET.search(parameters[:1024])
-    stated = charset[1] if charset else ""
+    header_charset = charset[1] if charset else ""
     if name == "text/plain":
-        text = _characters(content, stated)
+        text = _characters(content, header_charset)
     elif name in ("text/html", "application/xhtml+xml"):
-        inside = _CHARSET.search(content[:1024].decode("ascii", "replace"))
-        text = _characters(content, stated or (inside[1] if inside else ""), is_page=True)
+        page_charset = _CHARSET.search(content[:1024].decode("ascii", "replace"))
+        text = _characters(content, header_charset or (page_charset[1] if page_charset else ""), is_page=True)
         text = shown_text(text, is_xml=name == "application/xhtml+xml")
     elif name in ("text/rtf", "application/rtf"):
         text = rtf_text(content)
