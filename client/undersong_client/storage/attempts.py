@@ -27,13 +27,13 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, question
 
 COINS_BYTES = 32
-COINS_PURPOSE = "/coins"  # after an attempt's key: the entropy of its subsample is a stream of its own
-# In the machine's state; to write a row of its own takes longer than to write a shorter reply three times.
+COINS_PURPOSE = "/coins"  # this follows an attempt's key, so that its subsample has a separate stream of entropy
+# A shorter reply stays in the machine's state: a separate row takes longer than to write such a reply three times.
 LONGEST_REPLY_BYTES = 4096
 # Attempts at one sum that may follow each other at once; aborts before a vector left cost nothing but time.
 FREE_ATTEMPTS = 8
 ATTEMPT_EVERY_S = 60.0
-ABANDONED_S = 7 * 86400.0  # after it was begun an attempt may still go on; then its secrets are destroyed
+ABANDONED_S = 7 * 86400.0  # an attempt may go on this long after its start; then its secrets are destroyed
 
 _ABANDONED = f"it was begun more than {ABANDONED_S / 86400:.0f} days ago"
 
@@ -119,14 +119,16 @@ class Attempts:
         if snapshot is None:
             return None
         parameters = manifest.sum_parameters(query, number)
-        found: set[tuple[Stage, int]] = set()
+        reply_places: set[tuple[Stage, int]] = set()
 
         def reply(stage: Stage, roll: int) -> bytes | None:
-            found.add((stage, roll))
+            reply_places.add((stage, roll))
             return self._store.get(_reply_key(key, stage, roll))
 
         machine = self._machine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
-        attempt = Attempt(key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=found)
+        attempt = Attempt(
+            key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=reply_places
+        )
         if compartment is not None:
             self._under_way[key] = attempt
         return attempt
@@ -136,24 +138,25 @@ class Attempts:
 
         Raises PrivacyRefusal if ``number`` is not above all earlier ones, RoundAborted if attempts come too fast.
         """
-        begun = self._begun(manifest, query)
-        if number <= begun.last:
+        start_record = self._begun(manifest, query)
+        if number <= start_record.last:
             raise PrivacyRefusal(
-                f"{query}: attempt {number} is asked for after attempt {begun.last}, and nothing here knows its keys",
+                f"{query}: attempt {number} is asked for after attempt {start_record.last},"
+                " and nothing here knows its keys",
                 "a new attempt takes the next number",
             )
-        waited_s = self._clock() - begun.at
-        if begun.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
+        waited_s = self._clock() - start_record.at
+        if start_record.count >= FREE_ATTEMPTS and 0 <= waited_s < ATTEMPT_EVERY_S:
             raise RoundAborted(
-                f"{query}: {begun.count} attempts were begun, the last one {waited_s:.0f} s ago",
+                f"{query}: {start_record.count} attempts were begun, the last one {waited_s:.0f} s ago",
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
         key = _key(manifest, query, number)
         entropy = self._entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = self._machine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
-        coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), begun.count + 1
-        return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=begun.last)
+        coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), start_record.count + 1
+        return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=start_record.last)
 
     def last(self, manifest: Manifest, query: str) -> int:
         """Returns the number of the last attempt that was begun at a sum; -1 if none was."""
@@ -171,34 +174,36 @@ class Attempts:
         if attempt.has_ended and attempt.compartment is None:
             return
         manifest, query = attempt.manifest, attempt.query
-        answered = {
+        long_replies = {
             place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
         }
-        snapshot = attempt.machine.snapshot(without=answered)
-        beside = {
-            _reply_key(attempt.key, *place): reply for place, reply in answered.items() if place not in attempt.replies
+        snapshot = attempt.machine.snapshot(without=long_replies)
+        journal_entries = {
+            _reply_key(attempt.key, *place): reply
+            for place, reply in long_replies.items()
+            if place not in attempt.replies
         }
         if named is not None:
             attempt.inputs, attempt.question = named, asked
-            inputs = wire.OpenSum(inputs=[given.to_wire() for given in named])
-            beside[f"{attempt.key}/inputs"] = inputs.SerializeToString()
-            beside[_question_key(manifest, query)] = asked
+            inputs = wire.OpenSum(inputs=[reference.to_wire() for reference in named])
+            journal_entries[f"{attempt.key}/inputs"] = inputs.SerializeToString()
+            journal_entries[_question_key(manifest, query)] = asked
         if attempt.has_ended:
             assert attempt.compartment is not None
             forgotten = _replies(attempt.key) if attempt.machine.phase is Phase.TOMBSTONED else ""
-            attempt.compartment.end({**beside, f"{attempt.key}/ended": snapshot}, forgotten)
+            attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": snapshot}, forgotten)
             attempt.compartment, attempt.coins = None, b""
             self._under_way.pop(attempt.key, None)
             return
-        inside = {"machine": snapshot}
+        sealed_entries = {"machine": snapshot}
         if attempt.compartment is None:
             attempt.compartment = self._store.begin_compartment(attempt.key)
-            begun = _Begun(attempt.number, attempt.count, self._clock())
-            inside["coins"] = attempt.coins
-            inside["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, begun.at]).encode()
-            beside[_begun_key(manifest, query)] = json.dumps(vars(begun)).encode()
-        attempt.compartment.put_all(inside, beside)
-        attempt.replies.update(answered)
+            start_record = _Begun(attempt.number, attempt.count, self._clock())
+            sealed_entries["coins"] = attempt.coins
+            sealed_entries["of"] = json.dumps([manifest.hash.hex(), query, attempt.number, start_record.at]).encode()
+            journal_entries[_begun_key(manifest, query)] = json.dumps(vars(start_record)).encode()
+        attempt.compartment.put_all(sealed_entries, journal_entries)
+        attempt.replies.update(long_replies)
         self._under_way[attempt.key] = attempt
 
     def end(self, attempt: Attempt, reason: str) -> None:
@@ -224,8 +229,8 @@ class Attempts:
         """
         self._store.empty_log_again()
         for compartment in self._store.compartments():
-            named = compartment.get("of")
-            hash_, query, number, at = json.loads(named) if named else ("", "", 0, 0.0)
+            identity = compartment.get("of")
+            hash_, query, number, begun_s = json.loads(identity) if identity else ("", "", 0, 0.0)
             manifest = manifest_of(bytes.fromhex(hash_))
             try:
                 attempt = None if manifest is None else self.find(manifest, query, number)
@@ -235,7 +240,7 @@ class Attempts:
                 key = f"attempt/{hash_}/{query}/{number}"
                 compartment.end({}, _replies(key))
                 self._under_way.pop(key, None)
-            elif reason := over(manifest) or ("" if self._may_go_on(at) else _ABANDONED):
+            elif reason := over(manifest) or ("" if self._may_go_on(begun_s) else _ABANDONED):
                 self.end(attempt, reason)
 
     def _may_go_on(self, begun_s: float) -> bool:
@@ -248,8 +253,8 @@ class Attempts:
 
     def stored(self, attempt: Attempt, payload: bytes) -> Stored:
         """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if it has no own entry."""
-        answered = attempt.machine.answered
-        place = next((place for place in attempt.replies if answered.get(place) == payload), None)
+        replies = attempt.machine.answered
+        place = next((place for place in attempt.replies if replies.get(place) == payload), None)
         return NOTHING if place is None else Stored(_reply_key(attempt.key, *place), len(payload))
 
     def question(self, manifest: Manifest, query: str) -> bytes | None:
@@ -257,13 +262,13 @@ class Attempts:
         return self._store.get(_question_key(manifest, query))
 
     def _inputs(self, key: str) -> tuple[Input, ...] | None:
-        if (named := self._store.get(f"{key}/inputs")) is None:
+        if (inputs := self._store.get(f"{key}/inputs")) is None:
             return None
-        return tuple(Input.from_wire(given) for given in wire.OpenSum.FromString(named).inputs)
+        return tuple(Input.from_wire(reference) for reference in wire.OpenSum.FromString(inputs).inputs)
 
     def _begun(self, manifest: Manifest, query: str) -> "_Begun":
-        kept = self._store.get(_begun_key(manifest, query))
-        return _Begun(**json.loads(kept)) if kept else _Begun(-1, 0, 0.0)
+        record_bytes = self._store.get(_begun_key(manifest, query))
+        return _Begun(**json.loads(record_bytes)) if record_bytes else _Begun(-1, 0, 0.0)
 
 
 @dataclass(frozen=True)

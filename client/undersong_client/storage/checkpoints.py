@@ -90,11 +90,11 @@ class LedgerCheckpoints:
 
     def statements(self) -> list[Statement]:
         """Reads the summaries of the ledger (``spending.Statement``) that the checkpoint files hold."""
-        found = []
+        statements = []
         for mark in self._marks():
             with suppress(ValueError, KeyError, TypeError):
-                found.append(Statement.from_json(mark))
-        return found
+                statements.append(Statement.from_json(mark))
+        return statements
 
     def _marks(self) -> list[dict[str, Any]]:
         """The checkpoints of all files. One that this account may not see is left out where another one is there.
@@ -120,19 +120,19 @@ class LedgerCheckpoints:
         if not self._paths or ledger.head == self._last:
             return
         with ledger.locked():  # whoever writes holds the newest head
-            said = ledger.statement()
+            statement = ledger.statement()
             for path in self._paths:
                 with suppress(OSError):
                     if not path.parent.exists():
                         make_folder(path.parent)
             # One is enough: the data folder may be mounted read-only.
-            if not replace_where_possible(self._paths, self._mark(said)):
+            if not replace_where_possible(self._paths, self._mark(statement)):
                 raise MachineFault(
                     f"the ledger's head cannot be kept outside {self._home.path}",
                     f"make {self._paths[0].parent} or {self._paths[1].parent} writable, and look at the free space",
                     code="no-checkpoint",
                 )
-            self._last = said.head
+            self._last = statement.head
 
     def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole: Budget | None) -> None:
         """Ends these checkpoints when the data set gets a newer version, which has its own.
@@ -140,8 +140,8 @@ class LedgerCheckpoints:
         Releases from the newer version do not appear here. So if the old file is added again without the ledger, the
         whole budget (``whole``; None counts as infinite) counts as spent.
         """
-        said = ledger.statement()
-        data = self._mark(replace(said, lost_budgets=(*said.lost_budgets, whole)))
+        statement = ledger.statement()
+        data = self._mark(replace(statement, lost_budgets=(*statement.lost_budgets, whole)))
         replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], data)
 
     def _mark(self, said: Statement) -> bytes:
@@ -158,7 +158,7 @@ def checkpoint_name(table: Table, checkpoints: Path) -> str:
     words = {" ".join(text.split()) for text in table.texts}
     return hmac.digest(
         salt,
-        b"".join(sorted(hmac.digest(salt, each.encode("utf-8", "surrogatepass"), "sha256") for each in words)),
+        b"".join(sorted(hmac.digest(salt, word.encode("utf-8", "surrogatepass"), "sha256") for word in words)),
         "sha256",
     ).hex()[:40]
 
@@ -215,8 +215,8 @@ def is_set(budget: Budget | None) -> bool:
 def _marks(path: Path) -> list[dict[str, Any]]:
     """The checkpoints in a file; version 0.2.0 wrote two lines: a checksum, an order and the object."""
     lines = re.findall(rb"([0-9a-f]{64}) (\d+ (\{.*\}))", path.read_bytes())
-    whole = [json.loads(found) for stated, line, found in lines if hashlib.sha256(line).hexdigest() == stated.decode()]
-    return whole or [read_json(path)]
+    marks = [json.loads(mark) for digest, line, mark in lines if hashlib.sha256(line).hexdigest() == digest.decode()]
+    return marks or [read_json(path)]
 
 
 WITHOUT = "--charge-missing counts as spent all that may be missing, and goes on from there"
@@ -331,8 +331,8 @@ def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
     try:
         published = json.loads(data)
         manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
-        found = published["receipts"][party]
-        body, signature = found["body"].encode("utf-8"), bytes.fromhex(found["signature"])
+        receipt = published["receipts"][party]
+        body, signature = receipt["body"].encode("utf-8"), bytes.fromhex(receipt["signature"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigurationError(
             f"{path}: holds no receipt of {party}", "name the manifest.json of a published data set"
@@ -372,8 +372,8 @@ def _take_backup(
     try:
         shutil.copyfile(backup, copy)
         os.chmod(copy, FILE_MODE)
-        found = Ledger.read(copy)
-        if present is not None and _charged(present) and not holds(found, [present.head]):
+        copied_ledger = Ledger.read(copy)
+        if present is not None and _charged(present) and not holds(copied_ledger, [present.head]):
             raise PrivacyRefusal(
                 f"{home.ledger}: has charges that the backup lacks; a ledger that counts is never replaced",
                 f"a later backup, or none: {WITHOUT}",
@@ -381,9 +381,9 @@ def _take_backup(
             )
         # A copy of what was charged once shows nothing of what was charged last.
         elsewhere = bool(source.receipts) or _charged(present)
-        proven = bool(heads) or not (broken or (_charged(found) and not elsewhere))
+        proven = bool(heads) or not (broken or (_charged(copied_ledger) and not elsewhere))
         if not source.charge_missing:
-            check(heads, found)
+            check(heads, copied_ledger)
             if not proven:
                 raise PrivacyRefusal(
                     "the ledger here is missing or broken, and nothing shows that the backup is not older than it",
@@ -412,19 +412,19 @@ def _continue(
     whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
     as spent too: the policy's, and more than any where it has none. What the journal held is discarded.
     """
-    statements = sorted(kept.statements(), key=lambda found: found.entries, reverse=True)
+    statements = sorted(kept.statements(), key=lambda statement: statement.entries, reverse=True)
     runs: dict[str, RunSpending] = {}
-    for spent in (spent for found in statements for spent in found.runs):
+    for spent in (spent for statement in statements for spent in statement.runs):
         runs.setdefault(spent.run, spent.at_most())
     for manifest, receipt in receipts:
         runs[manifest.run] = _spending(manifest, receipt).at_most(runs.get(manifest.run))
-    whole = budget_of(policy) if policy.has_budget else None
+    policy_budget = budget_of(policy) if policy.has_budget else None
     budgets = [
         budget
-        for budget in (statements[0].lost_budgets if statements else (whole,))
+        for budget in (statements[0].lost_budgets if statements else (policy_budget,))
         if ledger is None or budget not in ledger.lost_budgets
     ]
-    earlier = next((found.budget for found in statements), None if ledger is None else ledger.budget)
+    earlier = next((statement.budget for statement in statements), None if ledger is None else ledger.budget)
     store.discard(home.journal, home.attempts)
     if ledger is None:
         ledger = Ledger.open(home.ledger, fingerprint, budget_of(policy), at=at)

@@ -130,8 +130,8 @@ def changed_since(home: PartyHome) -> str:
         table, _ = hold_out(sources.read(settings).table, keys.secret(home, "data"), settings.hold_out)
     except ConfigurationError as error:
         return error.problem
-    same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
-    return "" if same else f"{settings.data}: is not what was added any more"
+    is_same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
+    return "" if is_same else f"{settings.data}: is not what was added any more"
 
 
 def _check_added(home: PartyHome) -> None:
@@ -204,34 +204,34 @@ def add(
     path = declared.path
     reading = sources.read(declared, progress=rows_read)
     reading.check_patients()
-    # Of the whole file: a part of it, chosen by another folder's key, would be a data set that nobody knows.
+    # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
     name = checkpoint_name(reading.table, checkpoints)
-    kept_in, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
-    reading = replace(reading, table=kept_in)
+    remaining, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
+    reading = replace(reading, table=remaining)
     data = DataSet(reading.table, keys.secret(home, "data"))
     confirm(warnings_about(home, reading, policy, declared))
     accepted = _accepted_shares(home, declared)
     if reading.loses_more(accepted):
         accepted = reading.lost_shares
-    kept = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
+    ledger_checkpoints = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
     restored = None
     if source is not None and source.named:
-        restored = recover(home, kept, data.fingerprint, policy, source, at=at)
-    known = home.ledger.exists()
+        restored = recover(home, ledger_checkpoints, data.fingerprint, policy, source, at=at)
+    has_ledger = home.ledger.exists()
     model = "" if embedder is None else embedder.fingerprint
-    changed = known and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
+    is_changed = has_ledger and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
     with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
-        changed = changed or snapshot.facts(home).embedder not in ("", model)
-    if changed and restored is None and not new_version:
+        is_changed = is_changed or snapshot.facts(home).embedder not in ("", model)
+    if is_changed and restored is None and not new_version:
         raise ConfigurationError(
             "another data set, another version of it, or the same with another embedder, was added before",
             "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
             code="another-data-set",
         )
-    ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if known else None
-    check(kept.read(), ledger)
+    ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if has_ledger else None
+    check(ledger_checkpoints.read(), ledger)
     _check_hold_out(home, declared, ledger)
-    if changed and ledger is not None:
+    if is_changed and ledger is not None:
         _end_runs(ledger, abandon, at)
     ledger = ledger or Ledger.open(home.ledger, data.fingerprint, budget_of(policy), at=at)
     ledger.adopt(data.fingerprint, at=at)
@@ -243,7 +243,7 @@ def add(
     lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
     facts = snapshot.Facts(
         data.fingerprint,
-        kept.name,
+        ledger_checkpoints.name,
         salted(checkpoints),
         len(texts),
         model,
@@ -254,7 +254,8 @@ def add(
     )
     if reading.objections is not None:
         _log_exclusion(home, data, reading.objections, at)
-    # Before: whoever is interrupted here and answers a run holds out no record of it afterwards.
+    # The setting is stored before the records. Otherwise a run could be answered after an interruption here, from
+    # records that count as held out afterwards.
     home.change(hold_out=_still_out(declared, home.settings))
     snapshot.seal(home, data.table, facts)
     if len(held_out):
@@ -266,9 +267,9 @@ def add(
         place = home.path / "cache"
     make_folder(place)
     home.change(**asdict(declared), cache=str(place), accepted_shares=accepted)
-    kept.keep(ledger)
+    ledger_checkpoints.keep(ledger)
     if earlier is not None:
-        earlier.leave(ledger, kept, budget_of(policy) if policy.has_budget else None)
+        earlier.leave(ledger, ledger_checkpoints, budget_of(policy) if policy.has_budget else None)
     return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
 
 
@@ -318,8 +319,8 @@ def sealed_objections(home: PartyHome) -> SealedObjections | None:
     if entry is None:
         return None
     # A log of before has no hashes.
-    matched, out = (frozenset(entry.get(name, ())) for name in ("matched", "out"))
-    return SealedObjections(int(entry["patients"]), matched, out, keys.secret(home, "data"))
+    matched, objecting = (frozenset(entry.get(name, ())) for name in ("matched", "out"))
+    return SealedObjections(int(entry["patients"]), matched, objecting, keys.secret(home, "data"))
 
 
 def check_retention(home: PartyHome, at: float) -> None:
@@ -343,19 +344,19 @@ def open_ledger(
         PrivacyRefusal: the ledger is missing, too old, broken, or of another version of the data.
     """
     check_retention(home, at)
-    kept, version = checkpoints_of(home, checkpoints)
+    ledger_checkpoints, version = checkpoints_of(home, checkpoints)
     if not home.ledger.exists():
         raise PrivacyRefusal(f"{home.ledger}: the data set's ledger is missing", RESTORE, code="ledger-missing")
     ledger = Ledger.read(home.ledger)
-    check(kept.read(), ledger)
+    check(ledger_checkpoints.read(), ledger)
     if ledger.fingerprint != version:
         raise PrivacyRefusal(
             f"{home.sealed}: is another version of the data set than its ledger names",
             "declare the one that counts: undersong-party data add FILE, with --new-version if it differs",
         )
     declare(ledger, policy, at=at)
-    kept.keep(ledger)
-    return ledger, kept
+    ledger_checkpoints.keep(ledger)
+    return ledger, ledger_checkpoints
 
 
 def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
@@ -379,19 +380,19 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
     runs = [total for total in ledger.totals() if not total.closed]
     if runs and not abandon:
         raise ConfigurationError(
-            f"runs are under way on the present version: {', '.join(printable(each.run, 63) for each in runs)}",
+            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in runs)}",
             "let them end; or end them here, at what they have charged: --abandon-runs",
             code="runs-under-way",
         )
-    for each in runs:
-        ledger.close(each.run, each.manifest, at=at)
+    for run in runs:
+        ledger.close(run.run, run.manifest, at=at)
 
 
 def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
     by_user = declared.user_field or before.user_field
-    same = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
-    return min(declared.hold_out, before.hold_out) if same else 0
+    is_same_rule = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
+    return min(declared.hold_out, before.hold_out) if is_same_rule else 0
 
 
 def _naming(declared: Declared) -> tuple[object, ...]:
@@ -402,8 +403,8 @@ def _naming(declared: Declared) -> tuple[object, ...]:
 
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
     """Raises ConfigurationError where records that a run was answered from would count as held out."""
-    answered = ledger is not None and (ledger.totals() or ledger.lost_budgets)
-    if answered and declared.hold_out > _still_out(declared, home.settings):
+    was_charged = ledger is not None and (ledger.totals() or ledger.lost_budgets)
+    if was_charged and declared.hold_out > _still_out(declared, home.settings):
         raise ConfigurationError(
             f"{home.ledger}: runs were answered from records that would be held out now",
             "leave --hold-out, the column that it goes by, --same-patient, --other-patient and --fhir-system"
@@ -414,12 +415,12 @@ def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) 
 
 def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: float) -> None:
     """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
-    listed = json.dumps(sorted(objections.units)).encode("ascii")
+    identifiers = json.dumps(sorted(objections.units)).encode("ascii")
     chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
     with chain.locked():
         chain.append(
             at=at,
-            list=hmac.digest(data.key, b"undersong exclusions\0" + listed, "sha256").hex(),
+            list=hmac.digest(data.key, b"undersong exclusions\0" + identifiers, "sha256").hex(),
             identifiers=len(objections.units),
             patients=objections.present,
             records=objections.records,

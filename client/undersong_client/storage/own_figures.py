@@ -14,7 +14,7 @@ from undersong_client.storage import datasets
 from undersong_common.printable import printable
 from undersong_common.table import Table
 
-LARGEST_DELTA = 1e-5  # that is proposed, however few patients there are
+LARGEST_DELTA = 1e-5  # no larger delta is proposed, however few patients there are
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,26 @@ class OwnFigures:
     def rows(self) -> tuple[tuple[str, str], ...]:
         """Returns the figures as (name, words), for sheet, page and command."""
         people = unit_word("user", self.unit_word, 2)
-        read = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}" if self.read_s else "on a day that was not kept"
+        reading_day = (
+            f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}" if self.read_s else "on a day that was not kept"
+        )
         count = "no column names them" if self.patients is None else f"{self.patients:,}"
-        out = "; ".join(f"{count:,} {printable(why, 200)}" for why, count in self.left_out.items() if count)
-        found = [
-            ("file", f"{printable(Path(self.file).name, 200)}, read {read}"),
+        skipped_rows = "; ".join(
+            f"{count:,} {printable(reason, 200)}" for reason, count in self.left_out.items() if count
+        )
+        figures = [
+            ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day}"),
             ("records", f"{self.records:,}"),
             (people, count),
             (
                 f"{people} who object",
                 f"{self.objectors:,} in the file, left out" if self.objectors else "none in the file",
             ),
-            ("rows left out", out or "none"),
+            ("rows left out", skipped_rows or "none"),
         ]
         if self.known_labels is not None:
-            found.append(("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records"))
-        return tuple(found)
+            figures.append(("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records"))
+        return tuple(figures)
 
 
 def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigures:
@@ -126,5 +130,7 @@ def delta_sentence(units: int, word: str) -> str:
     '1e-05, which is 1 in 100,000'
     """
     delta = proposed_delta(units)
-    why = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}" if units else ""
-    return f"{delta:g}, which is 1 in {round(1 / delta):,}{why}"
+    explanation = (
+        f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}" if units else ""
+    )
+    return f"{delta:g}, which is 1 in {round(1 / delta):,}{explanation}"

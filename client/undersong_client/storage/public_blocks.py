@@ -51,8 +51,8 @@ class DiskBlocks:
     def add(self, data: bytes) -> Block:
         """Keeps a block. Raises PeerFault for one that is malformed."""
         identity = block_id(data)
-        if (known := self._decoded.get(identity)) is not None:
-            return known
+        if (decoded_block := self._decoded.get(identity)) is not None:
+            return decoded_block
         block = decode_block(data)
         path = self._path(identity)
         if not path.exists():
@@ -65,7 +65,7 @@ class DiskBlocks:
         if self._on_disk is not None and self._on_disk + added <= self._disk_bytes:
             self._on_disk += added
             return
-        files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda found: found[1].st_mtime)
+        files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda file: file[1].st_mtime)
         self._on_disk = sum(stat.st_size for _, stat in files)
         for path, stat in files:
             if self._on_disk <= self._disk_bytes:

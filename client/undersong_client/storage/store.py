@@ -117,18 +117,18 @@ class Store:
         """Every compartment that has not ended and whose key opens with the store's, where they have keys at all."""
         if self._keys is None:
             return []
-        found = []
+        compartments = []
         for path in sorted(self._keys.glob("*.key")):
             with suppress(ConfigurationError):  # another store's: it may be put back yet
                 key = self._opened(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
-                found.append(Compartment(self, path.stem, AESGCM(key)))
-        return found
+                compartments.append(Compartment(self, path.stem, AESGCM(key)))
+        return compartments
 
     def _end_compartment(self, identity: str, instead: Mapping[str, bytes], forgotten: str) -> None:
         puts = [(key, self._sealed(key, value, self._cipher)) for key, value in instead.items()]
         if puts or forgotten or self._holds(identity):
-            own = f"{_COMPARTMENT}/{identity}/"
-            self._write(puts=puts, below=[own, forgotten] if forgotten else [own])
+            prefix = f"{_COMPARTMENT}/{identity}/"
+            self._write(puts=puts, below=[prefix, forgotten] if forgotten else [prefix])
         if self._keys is not None:
             self._database.after_commit(partial(self._destroy, self._key_file(identity)))
 
@@ -211,9 +211,9 @@ class Compartment:
     def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
         """Keeps values here and, in the same transaction, values of the store ``beside`` them; on disk afterwards."""
         store, placed = self._store, {self._place(key): value for key, value in values.items()}
-        inside = [(key, store._sealed(key, value, self._cipher)) for key, value in placed.items()]
-        outside = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
-        store._write(puts=[*inside, *outside])
+        compartment_rows = [(key, store._sealed(key, value, self._cipher)) for key, value in placed.items()]
+        store_rows = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
+        store._write(puts=[*compartment_rows, *store_rows])
 
     def end(self, instead: Mapping[str, bytes], forgotten: str = "") -> None:
         """Destroys key and values for good; the store keeps ``instead`` from the same transaction on.
@@ -244,7 +244,7 @@ class Journal:
         self.log_left = file_state(Path(f"{path}-wal"))[2] > 0
         self._path = path
         self._joining: set[int] = set()  # threads whose writes are one transaction
-        self._open = False  # whether such a transaction has begun; its thread holds the lock
+        self._open = False  # True while such a transaction is open; its thread holds the lock
         self.undone = 0  # such transactions that an error undid
         self._afterwards: list[Callable[[], None]] = []
         try:
@@ -290,7 +290,7 @@ class Journal:
                     return
                 if not self._open:
                     self.connection.execute("BEGIN IMMEDIATE")
-                    self.lock.acquire()  # until the transaction ends
+                    self.lock.acquire()  # it is released when the transaction ends
                     self._open = True
                 yield self.connection
             except BaseException as error:
@@ -380,10 +380,10 @@ def discard(path: Path, compartment_keys: Path) -> None:
     if not path.exists():
         return
     try:
-        opened = journal(path)
-        with opened.writing() as connection:
+        journal_file = journal(path)
+        with journal_file.writing() as connection:
             connection.execute("DELETE FROM entry WHERE key NOT IN (SELECT reply FROM sent)")
-        opened.empty_log()
+        journal_file.empty_log()
     except (ConfigurationError, sqlite3.DatabaseError):
         close(path)
         for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
@@ -393,7 +393,7 @@ def discard(path: Path, compartment_keys: Path) -> None:
 def close(path: Path) -> None:
     """Closes the file's connection, if one is open (before the file is deleted)."""
     with _JOURNALS_LOCK:
-        opened = _JOURNALS.pop(path.absolute(), None)
-    if opened is not None:
-        with opened.lock:  # SQLite crashes where a thread closes the connection that another one reads from
-            opened.connection.close()
+        journal_file = _JOURNALS.pop(path.absolute(), None)
+    if journal_file is not None:
+        with journal_file.lock:  # SQLite crashes where a thread closes the connection that another one reads from
+            journal_file.connection.close()
