@@ -47,8 +47,8 @@ class CorpusCheck:
     membership: Interval | None
 
     def to_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        return found | {
+        figures = asdict(self)
+        return figures | {
             "copies": self.copies.as_dict(),
             "chance": None if self.chance is None else self.chance.as_dict(),
         }
@@ -69,39 +69,41 @@ def check(
         ConfigurationError: there is no data set or no corpus, records or held-out records are too few, or a record
             is in both.
     """
-    opened = PartyHome(home)
+    party_home = PartyHome(home)
     file = corpus / CORPUS if corpus.is_dir() else corpus
     texts = read_table(file, "text", None).texts
-    records, others = datasets.load(opened).table, _held_out(opened, held_out)
-    if others is not None:
-        _check_apart(records, others)
+    records, other_records = datasets.load(party_home).table, _held_out(party_home, held_out)
+    if other_records is not None:
+        _check_apart(records, other_records)
     identifiers = personal_data(texts, records.texts, patterns, "titles and long numbers")
-    found = CorpusCheck(
+    corpus_check = CorpusCheck(
         texts=len(texts),
         records=len(records),
-        held_out=0 if others is None else len(others),
+        held_out=0 if other_records is None else len(other_records),
         copies=find_overlap(texts, records.texts),
-        chance=None if others is None else find_overlap(texts, others.texts),
+        chance=None if other_records is None else find_overlap(texts, other_records.texts),
         identifiers=identifiers,
         closest=None,
         membership=None,
     )
-    if others is None:
-        return found
-    embed = Embeddings(opened, opened.settings.load_embedder(), progress)
-    x, inside, outside = (embed(each) for each in (texts, records.texts, others.texts))
+    if other_records is None:
+        return corpus_check
+    embed = Embeddings(party_home, party_home.settings.load_embedder(), progress)
+    x, record_vectors, other_vectors = (
+        embed(table_texts) for table_texts in (texts, records.texts, other_records.texts)
+    )
     return replace(
-        found,
-        closest=closest_records(x, inside, outside),
-        membership=auc_interval(-closest_distances(inside, x), -closest_distances(outside, x)),
+        corpus_check,
+        closest=closest_records(x, record_vectors, other_vectors),
+        membership=auc_interval(-closest_distances(record_vectors, x), -closest_distances(other_vectors, x)),
     )
 
 
 def _held_out(home: PartyHome, file: Path | None) -> Table | None:
     """Returns the records held out; None where there are none."""
     if file is not None:
-        declared = replace(home.settings, data=str(file), database="", exclusions="")
-        return sources.read(declared).table
+        declaration = replace(home.settings, data=str(file), database="", exclusions="")
+        return sources.read(declaration).table
     return snapshot.table(home, held_out=True) if home.held_out.exists() else None
 
 

@@ -42,27 +42,27 @@ class DaemonStatus:
         return self.running and self.state in ("connected", "paused")
 
     def to_json(self) -> dict[str, Any]:
-        named = {name: value for name, value in vars(self).items() if name != "facts"}
-        return {**self.facts, **named, "held_up": [asdict(step) for step in self.held_up]}
+        fields = {name: value for name, value in vars(self).items() if name != "facts"}
+        return {**self.facts, **fields, "held_up": [asdict(step) for step in self.held_up]}
 
 
 def status(home: Path) -> DaemonStatus:
     """Returns the state of the daemon of a party's folder."""
-    opened = PartyHome(home)
-    running = opened.is_running
-    facts: dict[str, Any] = read_json(opened.status) if opened.status.exists() else {}
-    stated = running or facts.get("state") == REFUSED_START
-    state = facts.get("state", "never started") if stated else "not running"
-    settings = opened.settings
+    party_home = PartyHome(home)
+    running = party_home.is_running
+    facts: dict[str, Any] = read_json(party_home.status) if party_home.status.exists() else {}
+    is_stated = running or facts.get("state") == REFUSED_START
+    state = facts.get("state", "never started") if is_stated else "not running"
+    settings = party_home.settings
     return DaemonStatus(
         settings.party,
         running,
         state,
-        opened.pause.exists(),
+        party_home.pause.exists(),
         settings.drill,
         facts,
-        opened.held_steps,
-        former_trust(opened),
+        party_home.held_steps,
+        former_trust(party_home),
     )
 
 

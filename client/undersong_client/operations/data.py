@@ -69,16 +69,16 @@ def add(
             not ``new_version``, a run is under way and not ``abandon``, or the embedder is broken.
         PrivacyRefusal: releases were made from the data set before and its ledger is missing.
     """
-    opened = PartyHome(home)
-    with _told_of_stops(opened):
-        _check_drill(opened, declared)
-        allowed = policy.read(opened)
-        embedder = opened.settings.load_embedder()
-        if opened.settings.embedder != PACKAGED:
+    party_home = PartyHome(home)
+    with _told_of_stops(party_home):
+        _check_drill(party_home, declared)
+        allowed = policy.read(party_home)
+        embedder = party_home.settings.load_embedder()
+        if party_home.settings.embedder != PACKAGED:
             embedder.try_out()
-        with opened.running():
+        with party_home.running():
             added = datasets.add(
-                opened,
+                party_home,
                 declared,
                 policy=allowed,
                 checkpoints=checkpoints,
@@ -86,15 +86,16 @@ def add(
                 embedder=embedder,
                 new_version=new_version,
                 abandon=abandon,
-                source=_source(opened, backup, charge_missing, receipts),
+                source=_source(party_home, backup, charge_missing, receipts),
                 confirm=confirm,
                 rows_read=rows_read,
                 at=time.time(),
             )
-    if abandon:  # before what may take an hour and be interrupted
-        end_attempts(opened, checkpoints)
-    with opened.running():
-        without_vector = embed(opened, embedder, progress)
+    if abandon:
+        # The attempts end before the embedding, which may take an hour and be interrupted.
+        end_attempts(party_home, checkpoints)
+    with party_home.running():
+        without_vector = embed(party_home, embedder, progress)
     return replace(added, without_vector=without_vector)
 
 
@@ -126,18 +127,20 @@ class Look:
 
 def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = lambda _rows: None) -> Look:
     """Reads a source as :func:`add` would, without changing anything. Raises ConfigurationError as :func:`add`."""
-    opened = PartyHome(home)
-    _check_drill(opened, declared)
+    party_home = PartyHome(home)
+    _check_drill(party_home, declared)
     reading = sources.read(declared.absolute(), dry=True, progress=rows_read)
-    table, held_out = hold_out(reading.table, keys.secret(opened, "data"), declared.hold_out)
+    table, held_out = hold_out(reading.table, keys.secret(party_home, "data"), declared.hold_out)
     texts = table.texts
     labels = table.labels or ("",) * len(texts)
     examples = tuple(
         (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
     )
     reading = replace(reading, table=table)
-    found = datasets.survey(reading, opened.settings.load_embedder().lengths(texts))
-    return Look(replace(found, held_out=len(held_out)), examples, tuple(_faults(opened, reading, declared.absolute())))
+    survey = datasets.survey(reading, party_home.settings.load_embedder().lengths(texts))
+    return Look(
+        replace(survey, held_out=len(held_out)), examples, tuple(_faults(party_home, reading, declared.absolute()))
+    )
 
 
 def _faults(home: PartyHome, reading: sources.Reading, declared: Declared) -> Iterator[tuple[str, str]]:
@@ -195,34 +198,34 @@ def refresh(
 
     The remaining budget is the same for new patients: it never depends on who is in a version. Raises as :func:`add`.
     """
-    opened = PartyHome(home)
-    with _told_of_stops(opened):
-        before = datasets.load(opened).table
+    party_home = PartyHome(home)
+    with _told_of_stops(party_home):
+        former_table = datasets.load(party_home).table
     added = add(
         home,
-        Declared.of(opened.settings).decided(same_patient, other_patient),
+        Declared.of(party_home.settings).decided(same_patient, other_patient),
         checkpoints=checkpoints,
-        cache=Path(opened.settings.cache),
+        cache=Path(party_home.settings.cache),
         new_version=True,
         abandon=abandon,
         confirm=confirm,
         progress=progress,
         rows_read=rows_read,
     )
-    after = datasets.load(opened).table
-    rows, rows_before = _counted_rows(after), _counted_rows(before)
-    patients, patients_before = set(after.users or ()), set(before.users or ())
+    table = datasets.load(party_home).table
+    rows, rows_before = _counted_rows(table), _counted_rows(former_table)
+    patients, patients_before = set(table.users or ()), set(former_table.users or ())
     joined = _joined(patients_before, added)
     if joined:
         entry = {"at_s": time.time(), "ids": sum(map(len, joined)), "patients": len(joined)}
-        opened.change(joined_ids=[*opened.settings.joined_ids, entry])
+        party_home.change(joined_ids=[*party_home.settings.joined_ids, entry])
     return Refreshed(
         added,
         (rows - rows_before).total(),
         (rows_before - rows).total(),
         len(patients - patients_before),
         len(patients_before - patients),
-        dict(sorted(Counter(before.labels or ()).items())),
+        dict(sorted(Counter(former_table.labels or ()).items())),
         sum(map(len, joined)),
         len(joined),
     )
@@ -232,7 +235,7 @@ def _joined(users_before: set[str], added: datasets.Added) -> list[list[str]]:
     """The users of the old version that are one patient in the new one, by patient."""
     by_patient: dict[str, list[str]] = defaultdict(list)
     for user in users_before:
-        with suppress(ConfigurationError):  # what is no id any more is joined with nobody
+        with suppress(ConfigurationError):  # a former id that is none today is joined with nobody
             if (identity := patient_id(user)) is not None:
                 by_patient[added.unit_of(identity)].append(user)
     return [users for users in by_patient.values() if len(users) > 1]
@@ -253,13 +256,13 @@ def erase(home: Path) -> None:
 
     Raises ConfigurationError if the daemon is running.
     """
-    opened = PartyHome(home)
-    with opened.running():
-        for sealed in (opened.sealed, opened.held_out):
+    party_home = PartyHome(home)
+    with party_home.running():
+        for sealed in (party_home.sealed, party_home.held_out):
             sealed.unlink(missing_ok=True)
-        if opened.settings.cache:
-            # With the files that SQLite keeps beside it.
-            for path in Path(opened.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
+        if party_home.settings.cache:
+            # The pattern also covers the files that SQLite keeps beside the cache.
+            for path in Path(party_home.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
                 path.unlink()
 
 
@@ -304,15 +307,15 @@ def restore_ledger(
         ConfigurationError: nothing is missing, there is no data set, or the daemon is running.
         PrivacyRefusal: the backup lacks something, and ``charge_missing`` is False.
     """
-    opened, at = PartyHome(home), time.time()
-    allowed = policy.read(opened)
-    with opened.running():
-        source = _source(opened, backup, charge_missing, receipts)
-        kept, fingerprint = datasets.checkpoints_of(opened, checkpoints)
-        restored = recover(opened, kept, fingerprint, allowed, source, at=at)
-        restored.ledger.adopt(fingerprint, at=at)
-        datasets.declare(restored.ledger, allowed, at=at)
-        kept.keep(restored.ledger)
+    party_home, now_s = PartyHome(home), time.time()
+    allowed = policy.read(party_home)
+    with party_home.running():
+        source = _source(party_home, backup, charge_missing, receipts)
+        ledger_checkpoints, fingerprint = datasets.checkpoints_of(party_home, checkpoints)
+        restored = recover(party_home, ledger_checkpoints, fingerprint, allowed, source, at=now_s)
+        restored.ledger.adopt(fingerprint, at=now_s)
+        datasets.declare(restored.ledger, allowed, at=now_s)
+        ledger_checkpoints.keep(restored.ledger)
         return restored
 
 
@@ -373,9 +376,9 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     if not path.exists():
         raise ConfigurationError(f"{path}: no such ledger", "it begins with `undersong-party data add`")
     checked = Ledger.verify(path) if verify else None
-    read = Ledger.read(path)
-    spending = Spending.of(read)
-    costs = {charge.slot: charge.events for charge in read.charges()}
+    party_ledger = Ledger.read(path)
+    spending = Spending.of(party_ledger)
+    costs = {charge.slot: charge.events for charge in party_ledger.charges()}
     prices: dict[Any, float] = {}
 
     def priced(entry: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -389,13 +392,13 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
         return {**entry, "epsilon": prices[events]}
 
     return LedgerFacts(
-        fingerprint=read.fingerprint,
-        head=read.head,
+        fingerprint=party_ledger.fingerprint,
+        head=party_ledger.head,
         verified=checked,
-        budget=read.budget,
+        budget=party_ledger.budget,
         spending=spending,
-        runs=tuple(read.costs(spending.delta)),
-        entries=tuple(map(priced, read.entries())),
+        runs=tuple(party_ledger.costs(spending.delta)),
+        entries=tuple(map(priced, party_ledger.entries())),
     )
 
 

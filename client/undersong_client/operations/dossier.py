@@ -16,7 +16,7 @@ from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
 
-MOST_MESSAGES = 400  # of a run, in the annex
+MOST_MESSAGES = 400  # messages of a run that the annex lists
 
 KEPT = (
     ("what", "where", "how long"),
@@ -45,19 +45,19 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         ConfigurationError: there is no such run or no data set, or the file is not the result of an audit.
         PrivacyRefusal: the ledger's hash chain is broken.
     """
-    opened = PartyHome(home)
-    known = Proposals(opened)
-    request = known.find(run)
-    found = None if audit is None else impact.read_audit(audit)
+    party_home = PartyHome(home)
+    proposals = Proposals(party_home)
+    request = proposals.find(run)
+    findings = None if audit is None else impact.read_audit(audit)
     ledger = data.ledger(home, verify=True)
     messages = outbox.entries(home, run=request.run)
-    value = runs.figures(opened, known, request, None)
+    value = runs.figures(party_home, proposals, request, None)
     unit = value["privacy"]["unit_word"]
     return Page(
         f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
         (
             *preview.marked(value),
-            _spent(request, value, ledger, _joined_ids(opened, request)),
+            _spent(request, value, ledger, _joined_ids(party_home, request)),
             _decision(request, runs.own_part(home, request), local_time),
             preview.purpose(value),
             _flow(value),
@@ -67,7 +67,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
                 "Assumptions",
                 points=impact.assumptions(value["colluders"], len(value["parties"]), value["privacy"]["unit"]),
             ),
-            impact.audit_section(found),
+            impact.audit_section(findings),
             Section("What is kept here, and erased", table=KEPT),
             impact.for_the_assessment(unit, post_quantum=value["post_quantum"]),
             Section(
@@ -84,7 +84,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
 
 
 def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) -> Section:
-    decided = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
+    decision = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
     reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
     return Section(
         "Decision",
@@ -92,8 +92,8 @@ def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) 
         figures=(
             ("plan, in words", request.words),
             ("proposed", local_time(request.received_s)),
-            ("decision", decided),
-            *(("by", each.words(local_time(each.at_s))) for each in request.people),
+            ("decision", decision),
+            *(("by", approval.words(local_time(approval.at_s))) for approval in request.people),
             *reason,
             ("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"),
         ),
@@ -102,15 +102,17 @@ def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) 
 
 def _flow(value: Mapping[str, Any]) -> Section:
     coordinator = value["coordinator"]
-    named = "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator['name'], 63)})"
+    coordinator_words = (
+        "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator['name'], 63)})"
+    )
     return Section(
         "The flow of the data",
         points=(
-            f"{named} sends public texts (or figures about them) and asks for a sum over records;",
+            f"{coordinator_words} sends public texts (or figures about them) and asks for a sum over records;",
             "this machine compares them with the records, in a process that has no connection to anything outside;",
             "each record's part is cut to its declared bound, this party's share of the noise is added, then a mask;",
             "the masked numbers go to the coordinator over one outgoing connection (TLS 1.3); alone they are random;",
-            f"{named} adds those of all parties: masks cancel, the noised sum is opened;",
+            f"{coordinator_words} adds those of all parties: masks cancel, the noised sum is opened;",
             "the sum decides what language models write next. They see public prompts and each other's texts only.",
         ),
     )
@@ -122,8 +124,8 @@ def _left(messages: Sequence[Entry]) -> Section:
         return Section(title, ("No message of this run has left.",))
     size = sum(entry.bytes for entry in messages)
     answers = sum(bool(entry.query) for entry in messages)
-    said = f"{counted(len(messages), 'message')} of {size:,} bytes in all, {answers:,} of them steps of sums."
-    return Section(title, (f"{said} Only the masked answers were computed from records. The annex lists them.",))
+    summary = f"{counted(len(messages), 'message')} of {size:,} bytes in all, {answers:,} of them steps of sums."
+    return Section(title, (f"{summary} Only the masked answers were computed from records. The annex lists them.",))
 
 
 def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> list[Section]:
@@ -142,8 +144,8 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
         for entry in messages[:MOST_MESSAGES]
     )
     table = (("number", "when", "what", "sum, attempt", "bytes", "SHA-256"), *rows)
-    more = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
-    return [Section("Messages that left", more, table=table, folded=True)]
+    remark = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
+    return [Section("Messages that left", remark, table=table, folded=True)]
 
 
 def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
@@ -163,25 +165,25 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
 def _spent(request: Proposal, value: Mapping[str, Any], ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
     privacy = value["privacy"]
     epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
-    alone = privacy["epsilon_if_all_others_collude"]
-    found = [
+    epsilon_alone = privacy["epsilon_if_all_others_collude"]
+    figures = [
         ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}"),
         (
             f"against everybody else together, {words.AS_PLANNED}",
-            "nothing that can be stated" if alone is None else f"epsilon {alone:.4g}",
+            "nothing that can be stated" if epsilon_alone is None else f"epsilon {epsilon_alone:.4g}",
         ),
     ]
-    if (cost := next((each for each in ledger.runs if each.run == request.run), None)) is None:
-        found.append(("charged to the ledger", "nothing: no vector was asked for"))
+    if (cost := next((run_cost for run_cost in ledger.runs if run_cost.run == request.run), None)) is None:
+        figures.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:
-        at = f"at the budget's delta, {ledger.spending.delta:g}"
+        delta_words = f"at the budget's delta, {ledger.spending.delta:g}"
         releases = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
-        found.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {at}; {releases}"))
-        found.append(("spent in all after it", f"epsilon {cost.spent:.4g} {at}"))
+        figures.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {delta_words}; {releases}"))
+        figures.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
     return Section(
         "The guarantee, and what it cost",
         (*impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]), *joined),
-        figures=tuple(found),
+        figures=tuple(figures),
     )
 
 

@@ -31,7 +31,7 @@ from undersong_common.pages.store import FILE_NAME, AuditLog
 TAG = "undersong evidence 1"
 INDEX, OUTBOX, LOG, REQUESTS, DOSSIERS = "evidence.json", "outbox.json", "log.jsonl", "requests/", "dossiers/"
 REQUEST_NAME = re.compile(r"requests/[0-9a-f]{64}\.(json|manifest|sheet)")
-LARGEST_BYTES = 2**30  # of the file, and of what it unpacks to
+LARGEST_BYTES = 2**30  # the limit holds for the file, and for its unpacked contents
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,19 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
         local_time: writes seconds since the epoch in words, for the dossiers.
     """
     party_home = PartyHome(home)
-    at = time.time()
+    now_s = time.time()
     log = AuditLog(party_home.page / FILE_NAME)
     log.entries()  # checks the chain before anybody relies on the copy
     files = {
         OUTBOX: json.dumps([asdict(entry) for entry in Outbox(party_home).entries()], indent=1).encode(),
         LOG: log.saved(),
         **{f"{REQUESTS}{name}": data for name, data in Proposals(party_home).saved_files().items()},
-        **dict(_dossiers(party_home, at, local_time)),
+        **dict(_dossiers(party_home, now_s, local_time)),
     }
     index = {
         "party": party_home.settings.party,
         "fingerprint": joining.own_fingerprint(party_home),
-        "saved_s": at,
+        "saved_s": now_s,
         "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
     }
     signature = keys.identity(party_home).sign(tagged_hash(TAG, canonical_json(index))).hex()
@@ -128,12 +128,12 @@ def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
         index: Mapping[str, Any] = json.loads(files.pop(INDEX))
         signed = {key: value for key, value in index.items() if key != "signature"}
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-        whole = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
+        is_complete = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
         signature, statement = bytes.fromhex(index["signature"]), tagged_hash(TAG, canonical_json(signed))
         party = str(index["party"])
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, EOFError):
         raise damaged from None
-    if not whole:
+    if not is_complete:
         raise damaged
     try:
         keys.identity(home).public_key().verify(signature, statement)

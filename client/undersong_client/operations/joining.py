@@ -22,7 +22,7 @@ from undersong_protocol.agreement.enrolment import Package, check_party_name, pa
 from undersong_protocol.agreement.words import first_difference
 
 DRILL_RECORDS = 120
-STEPS = ("coordinator", "data", "budget", "questions")  # of a hospital, before its daemon starts
+STEPS = ("coordinator", "data", "budget", "questions")  # a hospital does these before its daemon starts
 BACKUP = (
     "back up keys/, policy.json and coordinator.json, after every run the ledger"
     " (undersong-party ledger --backup FILE) and the evidence (undersong-party evidence FILE),"
@@ -59,17 +59,19 @@ def create(
         drill=drill,
     )
     embedders.check(embedder, max_windows)
-    made = PartyHome.create(home, settings)
-    keys.create(made)
-    policy.write(made, policy.HospitalPolicy())
+    party_home = PartyHome.create(home, settings)
+    keys.create(party_home)
+    policy.write(party_home, policy.HospitalPolicy())
     if drill:
         records = invented(DRILL_RECORDS, random.SystemRandom())
-        lines = (json.dumps({"text": each.text, "label": each.label, "keeper": each.person}) for each in records)
-        written = "".join(f"{line}\n" for line in lines).encode("utf-8")
-        make_folder(made.drill_records.parent)
-        replace_file(made.drill_records, written)
-        made.change(drill_sha256=hashlib.sha256(written).hexdigest())
-    return made
+        lines = (
+            json.dumps({"text": record.text, "label": record.label, "keeper": record.person}) for record in records
+        )
+        record_lines = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        make_folder(party_home.drill_records.parent)
+        replace_file(party_home.drill_records, record_lines)
+        party_home.change(drill_sha256=hashlib.sha256(record_lines).hexdigest())
+    return party_home
 
 
 @dataclass(frozen=True)
@@ -95,33 +97,42 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: 
     WaitsForSecondPerson if another person must agree to trust the coordinator.
     """
     if not (home / "settings.json").exists():
-        invited = Package.parse(package)
-        said = stated(invited.coordinator)
-        trust.compare(invited, said)
-        create(home, invited.party)
-        return accept(home, package, lambda _coordinator: said)
-    opened = PartyHome(home)
-    read = trust.check_package(opened, package, now_s=time.time())
-    said = stated(read.coordinator)
+        parsed_package = Package.parse(package)
+        fingerprint = stated(parsed_package.coordinator)
+        trust.compare(parsed_package, fingerprint)
+        create(home, parsed_package.party)
+        return accept(home, package, lambda _coordinator: fingerprint)
+    party_home = PartyHome(home)
+    checked_package = trust.check_package(party_home, package, now_s=time.time())
+    fingerprint = stated(checked_package.coordinator)
     try:
-        trust.compare(read, said)
+        trust.compare(checked_package, fingerprint)
     except ConfigurationError:
-        differs = first_difference(said.replace("-", " ").split(), read.fingerprint.split("-"))
-        note_decision(opened, "enroll refused", f"{read.coordinator}, not the package's fingerprint: {differs}", person)
+        differs = first_difference(fingerprint.replace("-", " ").split(), checked_package.fingerprint.split("-"))
+        note_decision(
+            party_home,
+            "enroll refused",
+            f"{checked_package.coordinator}, not the package's fingerprint: {differs}",
+            person,
+        )
         raise
-    before = policy.read(opened)
-    two_people.check_loosening(opened, before, replace(before, coordinators=(read.fingerprint,)), person)
-    return _made(opened, trust.accept(opened, read, said))
+    former_policy = policy.read(party_home)
+    two_people.check_loosening(
+        party_home, former_policy, replace(former_policy, coordinators=(checked_package.fingerprint,)), person
+    )
+    return _made(party_home, trust.accept(party_home, checked_package, fingerprint))
 
 
 def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
     """Returns those of ``STEPS`` that the party in ``home`` has still to do; all of them if there is no party yet."""
-    invited = Package.parse(package)
+    parsed_package = Package.parse(package)
     if not (home / "settings.json").exists():
         return STEPS
     party_home = PartyHome(home)
     allowed = policy.read(party_home)
-    has_joined = party_home.coordinator.exists() and trust.coordinator(party_home).fingerprint == invited.fingerprint
+    has_joined = (
+        party_home.coordinator.exists() and trust.coordinator(party_home).fingerprint == parsed_package.fingerprint
+    )
     is_done = {
         "coordinator": has_joined,
         "data": bool(party_home.settings.data),
@@ -139,9 +150,9 @@ def request(home: Path, package: bytes) -> MadeRequest:
 
 def renew(home: Path) -> MadeRequest:
     """Makes a request for a new certificate. Raises ConfigurationError if the party has joined no coordinator."""
-    opened = PartyHome(home)
-    trust.coordinator(opened)
-    return _made(opened, trust.request(opened, None))
+    party_home = PartyHome(home)
+    trust.coordinator(party_home)
+    return _made(party_home, trust.request(party_home, None))
 
 
 def _made(home: PartyHome, data: bytes) -> MadeRequest:
@@ -170,17 +181,17 @@ class Installed:
     @property
     def words(self) -> str:
         """The beginning of a sentence that states the result."""
-        done = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
+        outcome = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
         moved = f"the coordinator is reached at {', '.join(self.addresses)} from now on; " if self.addresses else ""
-        return f"{moved}{done} is valid until {self.until:%Y-%m-%d}"
+        return f"{moved}{outcome} is valid until {self.until:%Y-%m-%d}"
 
 
 def install(home: Path, grant: bytes) -> Installed:
     """Installs the certificate of a grant. Raises ConfigurationError if the grant is not for this party."""
-    opened = PartyHome(home)
-    renewed, before = keys.is_enrolled(opened), trust.coordinator(opened).addresses
-    until, addresses = trust.install(opened, grant), trust.coordinator(opened).addresses
-    return Installed(until, renewed, () if addresses == before else addresses)
+    party_home = PartyHome(home)
+    renewed, former_addresses = keys.is_enrolled(party_home), trust.coordinator(party_home).addresses
+    valid_until, addresses = trust.install(party_home, grant), trust.coordinator(party_home).addresses
+    return Installed(valid_until, renewed, () if addresses == former_addresses else addresses)
 
 
 @dataclass(frozen=True)
@@ -202,10 +213,10 @@ class Membership:
 
 def membership(home: Path) -> Membership:
     """Reads the identity, coordinator and certificate of this party."""
-    opened = PartyHome(home)
-    known = trust.coordinator(opened) if opened.coordinator.exists() else None
+    party_home = PartyHome(home)
+    coordinator = trust.coordinator(party_home) if party_home.coordinator.exists() else None
     try:
-        valid: tuple[datetime | None, datetime | None] = trust.validity(opened)
+        valid: tuple[datetime | None, datetime | None] = trust.validity(party_home)
     except UndersongError:
         valid = (None, None)
-    return Membership(opened.settings.party, own_fingerprint(opened), known, *valid)
+    return Membership(party_home.settings.party, own_fingerprint(party_home), coordinator, *valid)

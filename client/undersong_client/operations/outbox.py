@@ -31,7 +31,7 @@ def _meaning(outbox: Outbox, entry: Entry) -> tuple[str, bool]:
     except ConfigurationError as error:
         if error.code != "bytes-not-saved":
             raise
-        # Of a step of a sum the kind alone does not say whether it was computed from records.
+        # The kind of a step of a sum does not say whether it was computed from records.
         return f"{KINDS.get(entry.kind, RESTORED)} {RESTORED_NOTE}", entry.kind not in KINDS
 
 
@@ -49,10 +49,10 @@ class Message:
         place = f"run {printable(entry.run)!r}" + (
             f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
         )
-        again = f", {entry.times} times" if entry.times > 1 else ""
+        repetition = f", {entry.times} times" if entry.times > 1 else ""
         lines = [
-            f"Entry {entry.number}: {entry.bytes} bytes{again}, in answer to {printable(entry.answer_to) or 'nothing'}"
-            + (f" ({place})." if entry.run else ".")
+            f"Entry {entry.number}: {entry.bytes} bytes{repetition},"
+            f" in answer to {printable(entry.answer_to) or 'nothing'}" + (f" ({place})." if entry.run else ".")
         ]
         sentence, of_records = meaning(entry, self.data)
         return [*lines, sentence, *([] if of_records else [NOTHING, *_quoted(entry.kind, self.data)])]
@@ -63,10 +63,10 @@ class Message:
 
 def message(home: Path, number: int) -> Message:
     """Reads and decodes the message with this number. Raises ConfigurationError if there is none."""
-    kept = Outbox(PartyHome(home))
-    data = kept.data(number)
-    [found] = (entry for entry in kept.entries() if entry.number == number)
-    return Message(found, data, decode(found.kind, data))
+    outbox = Outbox(PartyHome(home))
+    data = outbox.data(number)
+    [outbox_entry] = (entry for entry in outbox.entries() if entry.number == number)
+    return Message(outbox_entry, data, decode(outbox_entry.kind, data))
 
 
 NOTHING = "It says nothing of the records."
@@ -131,12 +131,12 @@ def decode(kind: str, data: bytes) -> dict[str, Any]:
         return {"text": data.decode("utf-8", "replace")}
     try:
         reply = federation_pb2.Reply.FromString(data)
-        found = _fields(reply)
+        fields = _fields(reply)
         if reply.WhichOneof("body") == "sum_reply":
-            found["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
+            fields["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
     except DecodeError:
         raise ConfigurationError("the entry cannot be decoded", "read it with the version that sent it") from None
-    return found
+    return fields
 
 
 def _fields(message: Any) -> dict[str, Any]:

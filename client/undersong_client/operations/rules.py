@@ -49,13 +49,14 @@ class BudgetFacts:
 
 def budget(home: Path) -> BudgetFacts:
     """Returns the budget that the policy states, and the spent and remaining epsilon from the ledger."""
-    opened = PartyHome(home)
-    allowed = policy.read(opened)
-    spent = Ledger.read(opened.ledger).spent(allowed.total_delta) if opened.ledger.exists() else None
-    left = None if spent is None else max(0.0, allowed.total_epsilon - spent)
-    if left is not None and left <= TOLERANCE * allowed.total_epsilon:  # a plan is calibrated no closer than that
-        left = 0.0
-    return BudgetFacts(allowed, spent, left, tuple(weak_delta(allowed.total_delta)))
+    party_home = PartyHome(home)
+    allowed = policy.read(party_home)
+    spent = Ledger.read(party_home.ledger).spent(allowed.total_delta) if party_home.ledger.exists() else None
+    remaining = None if spent is None else max(0.0, allowed.total_epsilon - spent)
+    # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
+    if remaining is not None and remaining <= TOLERANCE * allowed.total_epsilon:
+        remaining = 0.0
+    return BudgetFacts(allowed, spent, remaining, tuple(weak_delta(allowed.total_delta)))
 
 
 def set_budget(
@@ -79,7 +80,7 @@ def set_budget(
 
     Raises ConfigurationError for a figure out of range, WaitsForSecondPerson if another person must agree.
     """
-    opened = PartyHome(home)
+    party_home = PartyHome(home)
     if not epsilon > 0:
         raise ConfigurationError(
             f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
@@ -90,9 +91,9 @@ def set_budget(
         "total_parts": parts,
         "run_epsilon": epsilon if per_run is None else per_run,
     }
-    changed = _change(opened, changes, confirm, person)
-    if opened.ledger.exists():
-        datasets.declare(Ledger.read(opened.ledger), changed, at=time.time())
+    new_policy = _change(party_home, changes, confirm, person)
+    if party_home.ledger.exists():
+        datasets.declare(Ledger.read(party_home.ledger), new_policy, at=time.time())
     return budget(home)
 
 
@@ -121,10 +122,10 @@ class PolicyFacts:
     @property
     def questions(self) -> dict[str, str]:
         allowed = set(self.allowed.statistics)
-        every = {question: set(statistics.of_question(question)) for question in statistics.QUESTIONS}
+        names_of_question = {question: set(statistics.of_question(question)) for question in statistics.QUESTIONS}
         return {
             question: "all" if names <= allowed else "some" if names & allowed else "none"
-            for question, names in every.items()
+            for question, names in names_of_question.items()
         }
 
     @property
@@ -145,9 +146,9 @@ class PolicyFacts:
 
 def show(home: Path) -> PolicyFacts:
     """Reads the policy. Raises PrivacyRefusal unless this party's key has signed it."""
-    opened = PartyHome(home)
-    allowed = policy.read(opened)
-    settings = opened.settings
+    party_home = PartyHome(home)
+    allowed = policy.read(party_home)
+    settings = party_home.settings
     return PolicyFacts(
         allowed, settings.share_budget, settings.share_policy, warnings=tuple(cautions.weak_policy(allowed))
     )
@@ -187,14 +188,14 @@ def set_policy(
 
     Raises ConfigurationError that names the rule, WaitsForSecondPerson if another person must agree.
     """
-    opened = PartyHome(home)
+    party_home = PartyHome(home)
     if questions is not None:
-        named_statistics = _of_questions(questions, policy.read(opened).statistics)
+        named_statistics = _of_questions(questions, policy.read(party_home).statistics)
     changes: dict[str, Any] = {
         "run_epsilon": run_epsilon,
         "required_parties": None
         if required_parties is None
-        else tuple("=".join(named_party(each)) for each in required_parties),
+        else tuple("=".join(named_party(party)) for party in required_parties),
         "statistics": None if named_statistics is None else _known(named_statistics),
         "units": None if units is None else tuple(units),
         "minimum_parties": minimum_parties,
@@ -204,11 +205,11 @@ def set_policy(
         "require_post_quantum": require_post_quantum,
         "minimum_colluders": minimum_colluders,
     }
-    _change(opened, {key: value for key, value in changes.items() if value is not None}, confirm, person)
+    _change(party_home, {key: value for key, value in changes.items() if value is not None}, confirm, person)
     if share_budget is not None:
-        opened.change(share_budget=share_budget)
+        party_home.change(share_budget=share_budget)
     if share_policy is not None:
-        opened.change(share_policy=share_policy)
+        party_home.change(share_policy=share_policy)
     return show(home)
 
 
@@ -234,33 +235,33 @@ def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]
         raise ConfigurationError(
             f"kind of question {unknown[0]!r} is unknown", f"choose among {', '.join(statistics.QUESTIONS)}, all"
         )
-    found: list[str] = []
+    names: list[str] = []
     for question in statistics.QUESTIONS if "all" in questions else dict.fromkeys(questions):
-        every = statistics.of_question(question)
-        found += [name for name in every if name in allowed] or every
-    return found
+        question_names = statistics.of_question(question)
+        names += [name for name in question_names if name in allowed] or question_names
+    return names
 
 
 def _change(
-    opened: PartyHome, changes: Mapping[str, Any], confirm: Confirm, person: Person | None
+    party_home: PartyHome, changes: Mapping[str, Any], confirm: Confirm, person: Person | None
 ) -> policy.HospitalPolicy:
     """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
-    wanted = replace(policy.read(opened), **changes)
-    if wanted.approval == "standing" and opened.settings.data:
-        confirm(cautions.of_standing_consent(wanted, datasets.load(opened).table, opened.settings.user_is))
-    _sign(opened, wanted, person)
-    return wanted
+    new_policy = replace(policy.read(party_home), **changes)
+    if new_policy.approval == "standing" and party_home.settings.data:
+        confirm(cautions.of_standing_consent(new_policy, datasets.load(party_home).table, party_home.settings.user_is))
+    _sign(party_home, new_policy, person)
+    return new_policy
 
 
-def _sign(opened: PartyHome, wanted: policy.HospitalPolicy, person: Person | None) -> None:
+def _sign(party_home: PartyHome, new_policy: policy.HospitalPolicy, person: Person | None) -> None:
     """Signs and writes a policy that this person may set; the log has every value before and after."""
-    before = policy.read(opened)
-    changes = "; ".join(policy.changed(before, wanted))
+    former_policy = policy.read(party_home)
+    changes = "; ".join(policy.changed(former_policy, new_policy))
     try:
-        two_people.check_loosening(opened, before, wanted, person)
+        two_people.check_loosening(party_home, former_policy, new_policy, person)
     except two_people.WaitsForSecondPerson:
-        note_decision(opened, "policy set, waits for a second person", changes, person)
+        note_decision(party_home, "policy set, waits for a second person", changes, person)
         raise
-    policy.write(opened, wanted)
+    policy.write(party_home, new_policy)
     if changes:
-        note_decision(opened, "policy set", changes, person)
+        note_decision(party_home, "policy set", changes, person)

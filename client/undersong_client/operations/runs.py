@@ -57,15 +57,17 @@ def only_waiting(home: Path) -> str:
     If no plan waits, it returns the only one that the policy's checks refuse. Raises ConfigurationError if there is no
     such plan or several.
     """
-    every = Proposals(PartyHome(home)).all()
-    waiting = [each for each in every if each.undecided] or [each for each in every if each.refused]
-    if len(waiting) != 1:
+    proposals = Proposals(PartyHome(home)).all()
+    waiting_plans = [proposal for proposal in proposals if proposal.undecided] or [
+        proposal for proposal in proposals if proposal.refused
+    ]
+    if len(waiting_plans) != 1:
         raise ConfigurationError(
-            f"{counted(len(waiting), 'plan waits', 'plans wait')} for a decision",
+            f"{counted(len(waiting_plans), 'plan waits', 'plans wait')} for a decision",
             "see `undersong-party requests`, and name the RUN",
             code="which-run",
         )
-    return waiting[0].manifest
+    return waiting_plans[0].manifest
 
 
 def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
@@ -79,29 +81,33 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
         ConfigurationError: there is no such run, or no data set.
         PrivacyRefusal: the data set's ledger is missing, broken or outdated.
     """
-    opened = PartyHome(home)
-    known = Proposals(opened)
-    request = known.find(run)
-    signed = None if request.has_lapsed else known.sheet(request)
-    return _consent(opened, known, request, checkpoints, signed)
+    party_home = PartyHome(home)
+    proposals = Proposals(party_home)
+    request = proposals.find(run)
+    signed = None if request.has_lapsed else proposals.sheet(request)
+    return _consent(party_home, proposals, request, checkpoints, signed)
 
 
 def _consent(
-    opened: PartyHome, known: Proposals, request: Proposal, checkpoints: Path, signed: dict[str, Any] | None = None
+    party_home: PartyHome,
+    proposals: Proposals,
+    request: Proposal,
+    checkpoints: Path,
+    signed: dict[str, Any] | None = None,
 ) -> Consent:
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
     from undersong_protocol.agreement.manifest import plan_words
 
-    ledger, _ = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=time.time())
-    ended = bool(request.ended_s)
-    current = signed or figures(opened, known, request, None if ended else ledger)
-    if ended:
+    ledger, _ = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=time.time())
+    has_ended = bool(request.ended_s)
+    current = signed or figures(party_home, proposals, request, None if has_ended else ledger)
+    if has_ended:
         current = {**current, "objections": []}  # nothing is left to refuse
     return Consent(
         request,
         {
-            "two_people": policy.read(opened).two_people,
+            "two_people": policy.read(party_home).two_people,
             **current,
             "words": plan_words(bytes.fromhex(request.manifest)),
             "number": request.number,
@@ -109,31 +115,31 @@ def _consent(
             "changes": list(request.changes),
             "replaced": request.replaced,
             "as_signed": signed is not None,
-            "people": [asdict(each) for each in request.people],
-            "ended": _ended(opened, known, request, ledger) if ended else None,
+            "people": [asdict(person) for person in request.people],
+            "ended": _ended(party_home, proposals, request, ledger) if has_ended else None,
         },
     )
 
 
-def _ended(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger") -> dict[str, Any]:
+def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> dict[str, Any]:
     """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
 
-    found: dict[str, Any] = {"cost": None, "receipt": None}
+    outcome: dict[str, Any] = {"cost": None, "receipt": None}
     entries = ledger.run_entries(request.run)
     if entries and entries[-1]["kind"] == "close" and entries[-1]["manifest"] == request.manifest:
-        manifest = Manifest.from_bytes(known.manifest_bytes(request))
-        body = receipt.body(manifest, opened.settings.party, entries)
-        signature = keys.identity(opened).sign(tagged_hash(receipt.TAG, body))
-        found["receipt"] = {"body": body.decode("utf-8"), "signature": signature.hex()}
+        manifest = Manifest.from_bytes(proposals.manifest_bytes(request))
+        body = receipt.body(manifest, party_home.settings.party, entries)
+        signature = keys.identity(party_home).sign(tagged_hash(receipt.TAG, body))
+        outcome["receipt"] = {"body": body.decode("utf-8"), "signature": signature.hex()}
     delta = request.delta if ledger.budget is None else ledger.budget.delta
     charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
-    cost = next((each for each in ledger.costs(delta) if charged and each.run == request.run), None)
+    cost = next((run_cost for run_cost in ledger.costs(delta) if charged and run_cost.run == request.run), None)
     if cost is not None:
         figures = {"epsilon": finite(cost.epsilon), "spent": finite(cost.spent)}
-        found["cost"] = {**figures, "releases": cost.releases, "delta": delta}
-    return found
+        outcome["cost"] = {**figures, "releases": cost.releases, "delta": delta}
+    return outcome
 
 
 def own_part(home: Path, request: Proposal) -> str:
@@ -146,13 +152,13 @@ def own_part(home: Path, request: Proposal) -> str:
     from undersong_common.privacy.ledger import Ledger
     from undersong_protocol.agreement.manifest import Manifest
 
-    opened = PartyHome(home)
-    manifest = Manifest.from_bytes(Proposals(opened).manifest_bytes(request))
-    entries = Ledger.read(opened.ledger).entries() if opened.ledger.exists() else []
+    party_home = PartyHome(home)
+    manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
+    entries = Ledger.read(party_home.ledger).entries() if party_home.ledger.exists() else []
     slots = {kind: {_slot(entry) for entry in entries if entry["kind"] == kind} for kind in ("sent", "void")}
-    left = {(run, query) for run, query, _ in slots["sent"] - slots["void"]}
-    sums = [each.name for each in manifest.plan.sums]
-    numbers = [number for number, name in enumerate(sums, 1) if (request.run, name) in left]
+    sent_sums = {(run, query) for run, query, _ in slots["sent"] - slots["void"]}
+    sums = [query.name for query in manifest.plan.sums]
+    numbers = [number for number, name in enumerate(sums, 1) if (request.run, name) in sent_sums]
     if not numbers:
         return "This hospital took part in no sum: none of its numbers has left."
     last = printable(sums[numbers[-1] - 1], 60)
@@ -227,58 +233,60 @@ def approve(
         PrivacyRefusal: the words are another plan's, the plan has changed, or the policy's checks refuse it.
     """
 
-    opened = PartyHome(home)
-    known = Proposals(opened)
-    request = known.find(run)
+    party_home = PartyHome(home)
+    proposals = Proposals(party_home)
+    request = proposals.find(run)
     try:
-        known.check_words(request, words)
+        proposals.check_words(request, words)
     except PrivacyRefusal:
         from undersong_protocol.agreement.words import first_difference
 
         differs = first_difference(words.split(), request.words.split())
-        note_decision(opened, "approve refused", f"{request.run}, not the plan's words: {differs}", person)
+        note_decision(party_home, "approve refused", f"{request.run}, not the plan's words: {differs}", person)
         raise
     sheet = request.previewed_sheet if sheet is None else sheet
     approvals.check_decision(request, "approved")
     if request.decision == "approved" and not request.has_lapsed:
         return request  # the sheet stays as it was signed
-    now = _consent(opened, known, request, checkpoints)
-    figures = now.figures
+    present_consent = _consent(party_home, proposals, request, checkpoints)
+    figures = present_consent.figures
     if figures["objections"]:
         raise PrivacyRefusal(
             f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
             remedy_of_refusal(figures["remedies"], figures["operator"]),
         )
-    if sheet != now.hash:
-        before = request.previewed_parts if sheet == request.previewed_sheet else {}
+    if sheet != present_consent.hash:
+        previewed_parts = request.previewed_parts if sheet == request.previewed_sheet else {}
         parts = approvals.sheet_parts(figures).items()
-        raise AnotherSheet(request.run, [name for name, part in parts if before.get(name, part) != part], bool(sheet))
+        raise AnotherSheet(
+            request.run, [name for name, part in parts if previewed_parts.get(name, part) != part], bool(sheet)
+        )
     confirm(figures["cautions"])
     roles = ROLES_OF_TWO if figures["two_people"] else ()
     if roles:
         from undersong_client.consent import two_people
 
-        others = [each for each in request.approvals if each.sheet == sheet]
-        two_people.check_one_of_two(opened, person, others)
-    decided = known.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
-    _note(opened, "approve", request, person)
-    return decided
+        earlier_approvals = [approval for approval in request.approvals if approval.sheet == sheet]
+        two_people.check_one_of_two(party_home, person, earlier_approvals)
+    proposal = proposals.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
+    _note(party_home, "approve", request, person)
+    return proposal
 
 
-def _note(opened: PartyHome, what: str, request: Proposal, person: Person) -> None:
+def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -> None:
     comment = f": {person.comment}" if person.comment else ""
-    about = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
-    note_decision(opened, what, about, person)
+    subject = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
+    note_decision(party_home, what, subject, person)
 
 
 class AnotherSheet(PrivacyRefusal):
     """The run's present sheet was not shown to the person who approves it."""
 
     def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
-        others = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
-        changed = f"has CHANGED since it was shown: {others}" if shown else "was not shown"
+        changed_parts = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
+        difference = f"has CHANGED since it was shown: {changed_parts}" if shown else "was not shown"
         remedy = f"read it, then decide: undersong-party preview {shell_word(run)}"
-        super().__init__(f"the sheet of run {run!r} {changed}", remedy, code="another-sheet")
+        super().__init__(f"the sheet of run {run!r} {difference}", remedy, code="another-sheet")
 
 
 @dataclass(frozen=True)
@@ -291,12 +299,12 @@ class Decided:
 
 def reject(home: Path, run: str, person: Person) -> Decided:
     """Rejects the latest plan under a run's name for good; the person's comment is sent to the operator."""
-    opened = PartyHome(home)
-    known = Proposals(opened)
-    request = known.find(run)
-    decided = known.decide(request, "rejected", at=time.time(), reason=person.comment, person=person)
-    _note(opened, "reject", request, person)
-    return Decided(decided, len(_approved(known, run, request)))
+    party_home = PartyHome(home)
+    proposals = Proposals(party_home)
+    request = proposals.find(run)
+    proposal = proposals.decide(request, "rejected", at=time.time(), reason=person.comment, person=person)
+    _note(party_home, "reject", request, person)
+    return Decided(proposal, len(_approved(proposals, run, request)))
 
 
 def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decided:
@@ -307,35 +315,35 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     from undersong_client.consent import policy
     from undersong_client.storage import datasets
 
-    opened = PartyHome(home)
-    known = Proposals(opened)
-    at = time.time()
-    request = known.find(run, decision="approved")
+    party_home = PartyHome(home)
+    proposals = Proposals(party_home)
+    now_s = time.time()
+    request = proposals.find(run, decision="approved")
     decision: Decision = "revoked"
     approvals.check_decision(request, decision)
     # A name stands for every plan that was approved under it: another one than the last must not be signed either.
-    for each in _approved(known, run, request):
-        if not each.ended_s:
-            known.decide(each, decision, at=at, reason=person.comment, person=person)
-    decided = Decided(known.decide(request, decision, at=at, reason=person.comment, person=person))
-    _note(opened, "revoke", request, person)
-    # Not by this decision's file alone: one from before, put back from a backup, would answer for the run again.
-    with suppress(UndersongError):  # where no ledger counts, nothing is answered in any case
-        ledger, kept = datasets.open_ledger(opened, policy.read(opened), checkpoints, at=at)
-        ledger.close(request.run, request.manifest, at=at)
-        kept.keep(ledger)
-    end_attempts(opened, checkpoints)
-    return decided
+    for proposal in _approved(proposals, run, request):
+        if not proposal.ended_s:
+            proposals.decide(proposal, decision, at=now_s, reason=person.comment, person=person)
+    withdrawal = Decided(proposals.decide(request, decision, at=now_s, reason=person.comment, person=person))
+    _note(party_home, "revoke", request, person)
+    # The ledger is closed too: an older decision that a backup puts back would otherwise answer for the run again.
+    with suppress(UndersongError):  # a run is never answered without a ledger that counts
+        ledger, ledger_checkpoints = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=now_s)
+        ledger.close(request.run, request.manifest, at=now_s)
+        ledger_checkpoints.keep(ledger)
+    end_attempts(party_home, checkpoints)
+    return withdrawal
 
 
 def leave(home: Path, *, checkpoints: Path) -> None:
     """Leaves the coordinator: removes the trust in it and the certificate. The ledger stays."""
     from undersong_client.consent import trust
 
-    opened = PartyHome(home)
-    trust.coordinator(opened)
-    trust.leave(opened)
-    end_attempts(opened, checkpoints)
+    party_home = PartyHome(home)
+    trust.coordinator(party_home)
+    trust.leave(party_home)
+    end_attempts(party_home, checkpoints)
 
 
 def which_plan(run: str) -> ConfigurationError:
@@ -346,8 +354,12 @@ def which_plan(run: str) -> ConfigurationError:
     )
 
 
-def _approved(known: Proposals, run: str, request: Proposal) -> list[Proposal]:
-    return [each for each in known.under(run) if each.decision == "approved" and each.manifest != request.manifest]
+def _approved(proposals: Proposals, run: str, request: Proposal) -> list[Proposal]:
+    return [
+        proposal
+        for proposal in proposals.under(run)
+        if proposal.decision == "approved" and proposal.manifest != request.manifest
+    ]
 
 
 def end_attempts(home: PartyHome, checkpoints: Path) -> None:
@@ -363,9 +375,9 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
-    with ExitStack() as held:
+    with ExitStack() as resources:
         try:
-            held.enter_context(home.running())
+            resources.enter_context(home.running())
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
         ready = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)

@@ -162,13 +162,13 @@ def _write_heads(home: PartyHome, checkpoints: Path) -> None:
 
 def _take_cache_in(home: PartyHome) -> None:
     """Copies the cache of embeddings into the folder: elsewhere no unit may write."""
-    cache, inside = Path(home.settings.cache or home.path), home.path / "cache"
+    cache, party_cache = Path(home.settings.cache or home.path), home.path / "cache"
     if not home.settings.cache or cache.is_relative_to(home.path):
         return
-    inside.mkdir(mode=0o700, exist_ok=True)
+    party_cache.mkdir(mode=0o700, exist_ok=True)
     for path in sorted(cache.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache, os.R_OK) else ():
-        shutil.copy2(path, inside / path.name)
-    home.change(cache=str(inside))
+        shutil.copy2(path, party_cache / path.name)
+    home.change(cache=str(party_cache))
     for path in sorted(cache.glob(snapshot.EMBEDDINGS + "*")) if os.access(cache, os.W_OK) else ():
         path.unlink()
 
