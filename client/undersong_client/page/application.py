@@ -42,7 +42,7 @@ MENU: tuple[tuple[str, str, Role], ...] = (
     ("/coordinator", "Coordinator", "viewer"),
     ("/log", "Log", "viewer"),
 )
-# What the page offers instead of a command, the first that fits: its own screen, or who works at that machine.
+# The page offers the first action that fits instead of a command: its own screen, or who works at that machine.
 ACTIONS = {
     f"undersong-party{command and ' '}{command}": action
     for commands, action in (
@@ -83,17 +83,17 @@ class PartyPaths:
 
 def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = False) -> Site:
     """Makes the application. Raises ConfigurationError if ``paths.home`` is not a party's folder."""
-    opened = PartyHome(paths.home)
-    own = opened.settings
+    party_home = PartyHome(paths.home)
+    party_settings = party_home.settings
     settings = PageSettings(
-        title=own.party,
+        title=party_settings.party,
         hosts=hosts,
         port=port,
         tls=tls,
-        folder=opened.page,
+        folder=party_home.page,
         menu=MENU,
         packages=("undersong_client.page",),
-        notice=PARTY_WORDS if own.drill else "",
+        notice=PARTY_WORDS if party_settings.drill else "",
         actions=ACTIONS,
     )
     site = Site(settings)
@@ -148,7 +148,7 @@ class HospitalPage:
         }
         site.routes({}, rare, least="administrator")
 
-    # What every screen has
+    # Every screen
 
     def _pulse(self) -> Pulse:
         status = daemon.status(self._home)
@@ -168,7 +168,7 @@ class HospitalPage:
         parts: dict[str, Part] = {
             "first_steps": lambda: {"steps": self._first_steps()},
             "standing": lambda: {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)},
-            "waiting": lambda: {"waiting": [each for each in runs.requests(self._home) if each.undecided]},
+            "waiting": lambda: {"waiting": [proposal for proposal in runs.requests(self._home) if proposal.undecided]},
             "spending": lambda: {"found": rules.budget(self._home)},
         }
         return visit.page("Now", parts, **self._live())
@@ -203,12 +203,12 @@ class HospitalPage:
 
     def _requests(self, visit: Visit) -> Response:
         def requests() -> dict[str, Any]:
-            found = sorted(runs.requests(self._home), key=lambda request: -request.received_s)
-            if wanted := visit.query.get("decision"):
-                found = [request for request in found if request.decision == wanted]
+            proposals = sorted(runs.requests(self._home), key=lambda request: -request.received_s)
+            if decision := visit.query.get("decision"):
+                proposals = [request for request in proposals if request.decision == decision]
             if text := visit.query.get("find", "").strip().lower():
-                found = [request for request in found if text in request.run.lower()]
-            return {"wanted": wanted or "", "text": visit.query.get("find", ""), **visit.listed(found)}
+                proposals = [request for request in proposals if text in request.run.lower()]
+            return {"wanted": decision or "", "text": visit.query.get("find", ""), **visit.listed(proposals)}
 
         return visit.page("Requests", {"requests": requests}, **self._live())
 
@@ -226,34 +226,34 @@ class HospitalPage:
         return visit.page("A run asks for this party", parts, **self._live())
 
     def _sheet(self, request: Any) -> dict[str, Any]:
-        found = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
-        return {"consent": found, "sheet": found.sheet}
+        consent = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
+        return {"consent": consent, "sheet": consent.sheet}
 
     def _find(self, manifest: str) -> Any:
-        found = next((each for each in runs.requests(self._home) if each.manifest == manifest), None)
-        if found is None:
+        proposal = next((request for request in runs.requests(self._home) if request.manifest == manifest), None)
+        if proposal is None:
             raise ConfigurationError("no plan with this hash was proposed to this party", "see the list of requests")
-        return found
+        return proposal
 
     def _dossier(self, visit: Visit) -> Response:
         manifest = visit.path["manifest"]
         return visit.page("Dossier", {"dossier": lambda: {"dossier": self._filed(manifest), "manifest": manifest}})
 
     def _dossier_copy(self, visit: Visit) -> Response:
-        found = self._filed(visit.path["manifest"])
-        visit.note("download", found.title)
-        return download(found.html(at=_utc(time.time())).encode(), f"{found.title}.html")
+        dossier_page = self._filed(visit.path["manifest"])
+        visit.note("download", dossier_page.title)
+        return download(dossier_page.html(at=_utc(time.time())).encode(), f"{dossier_page.title}.html")
 
     def _filed(self, manifest: str) -> Page:
         return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, local_time=_utc)
 
     def _approval(self, visit: Visit) -> Response:
         request = self._find(visit.path["manifest"])
-        shown = self._sheet(request)
+        context = self._sheet(request)
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
-        sections = tuple(each for each in shown["sheet"].sections if not each.aloud)
-        shown["sheet"] = replace(shown["sheet"], sections=sections)
-        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=_roles(visit), **shown)
+        sections = tuple(section for section in context["sheet"].sections if not section.aloud)
+        context["sheet"] = replace(context["sheet"], sections=sections)
+        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=_roles(visit), **context)
 
     def _approve(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
@@ -261,7 +261,7 @@ class HospitalPage:
         if not (words := visit.form.get("words", "").strip()):
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
         try:
-            decided = runs.approve(
+            proposal = runs.approve(
                 self._home,
                 request.manifest,
                 words=words,
@@ -272,9 +272,9 @@ class HospitalPage:
             )
         except runs.AnotherSheet as error:
             return visit.go(f"/requests/{request.manifest}/approve", f"Not signed: {error.problem}. Read it again.")
-        waits = decided.decision != "approved"
-        said = "A second person must approve too." if waits else "Approved, and signed by this party's key."
-        return visit.go(f"/requests/{request.manifest}", said)
+        waits = proposal.decision != "approved"
+        message = "A second person must approve too." if waits else "Approved, and signed by this party's key."
+        return visit.go(f"/requests/{request.manifest}", message)
 
     def _reject(self, visit: Visit) -> str:
         request = self._find(visit.path["manifest"])
@@ -293,32 +293,34 @@ class HospitalPage:
 
     def _budget(self, visit: Visit) -> Response:
         def budget() -> dict[str, Any]:
-            found = rules.budget(self._home)
-            whole = found.allowed.total_epsilon
+            budget_facts = rules.budget(self._home)
+            total_epsilon = budget_facts.allowed.total_epsilon
+            spent = budget_facts.spent
+            used_share = spent / total_epsilon if spent is not None and 0 < total_epsilon < math.inf else None
             delta, proposal = rules.proposed_delta(self._home)
             return {
-                "found": found,
+                "found": budget_facts,
                 "delta": delta,
                 "proposal": proposal,
-                "used": found.spent / whole if found.spent is not None and 0 < whole < math.inf else None,
+                "used": used_share,
             }
 
-        opened = PartyHome(self._home)
+        party_home = PartyHome(self._home)
         parts: dict[str, Part] = {
             "dataset": lambda: {
-                "settings": opened.settings,
+                "settings": party_home.settings,
                 "folders": self._sources(),
                 "kinds": KINDS,
-                "rows": own_figures(opened).rows() if opened.settings.data else (),
+                "rows": own_figures(party_home).rows() if party_home.settings.data else (),
             },
             "budget": budget,
-            "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if opened.ledger.exists() else None},
+            "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if party_home.ledger.exists() else None},
         }
         return visit.page("Data and budget", parts, **self._live())
 
     def _set_budget(self, visit: Visit) -> str:
         epsilon = _figure(visit, "epsilon")
-        found = rules.set_budget(
+        budget_facts = rules.set_budget(
             self._home,
             epsilon=epsilon,
             delta=_figure(visit, "delta"),
@@ -326,14 +328,14 @@ class HospitalPage:
             person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        return visit.go("/budget", " ".join(["The budget is set.", *found.warnings]))
+        return visit.go("/budget", " ".join(["The budget is set.", *budget_facts.warnings]))
 
     def _add_data(self, visit: Visit) -> str:
         fields = ("file", "text_field", "label_field", "user_field", "user_is")
         file, text, label, user, user_is = (visit.form.get(name, "").strip() for name in fields)
         settings = PartyHome(self._home).settings
         # The list of objections and the decisions about ids go on: a form without them is no decision.
-        declared = replace(
+        declaration = replace(
             Declared.of(settings),
             data=file,
             text_field=text,
@@ -342,16 +344,16 @@ class HospitalPage:
             user_is=chosen_user_is(settings, user, user_is),
             database=settings.database if file.endswith(".sql") else "",
         ).decided(visit.form.get("same_patient", ""), visit.form.get("other_patient", ""))
-        declared.check_names()
-        known = settings.data
+        declaration.check_names()
+        former_file = settings.data
         # Whoever named the data set before may have read it from anywhere, but a link in it leads nowhere else.
-        self._check_inside(file, *([os.path.realpath(known)] if known and file == known else []))
+        self._check_inside(file, *([os.path.realpath(former_file)] if former_file and file == former_file else []))
         try:
             added = data.add(
                 self._home,
-                declared,
+                declaration,
                 checkpoints=self._paths.checkpoints,
-                new_version=bool(known),
+                new_version=bool(former_file),
                 confirm=lambda against: _despite(visit, against),
             )
         except ConfigurationError as error:
@@ -391,35 +393,35 @@ class HospitalPage:
         def messages() -> dict[str, Any]:
             page = visit.page_number
             newest = outbox.listed(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
-            shown = newest[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
-            return {"rows": shown, "page": page, "of": page + (len(newest) > page * PAGE_ROWS)}
+            page_rows = newest[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+            return {"rows": page_rows, "page": page, "of": page + (len(newest) > page * PAGE_ROWS)}
 
         return visit.page("Outbox", {"messages": messages}, **self._live())
 
     def _message(self, visit: Visit) -> Response:
         def message() -> dict[str, Any]:
-            found = outbox.message(self._home, _number(visit))
-            return {"message": found, "decoded": json_text(found.decoded)}
+            sent_message = outbox.message(self._home, _number(visit))
+            return {"message": sent_message, "decoded": json_text(sent_message.decoded)}
 
         return visit.page(f"Message {_number(visit)}", {"message": message})
 
     def _bytes(self, visit: Visit) -> Response:
-        found = outbox.message(self._home, _number(visit))
-        visit.note("download", f"outbox {found.entry.number}")
-        return download(found.data, f"outbox-{found.entry.number}.bin")
+        sent_message = outbox.message(self._home, _number(visit))
+        visit.note("download", f"outbox {sent_message.entry.number}")
+        return download(sent_message.data, f"outbox-{sent_message.entry.number}.bin")
 
     # Policy
 
     def _policy(self, visit: Visit) -> Response:
         parts: dict[str, Part] = {
             "policy": lambda: {
-                "found": (found := rules.show(self._home)),
+                "found": (policy_facts := rules.show(self._home)),
                 "questions": statistics.QUESTIONS,
                 "wish": two_people.pending_wish(PartyHome(self._home)),
                 "duties": visit.site.accounts.duties.all(),
                 "roles_of_two": ROLES_OF_TWO,
-                "together": together(found.allowed.minimum_parties - 1),
-                "guesses": [(epsilon, _cases(epsilon, found.allowed.total_delta)) for epsilon in (1, 4, 8)],
+                "together": together(policy_facts.allowed.minimum_parties - 1),
+                "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
         }
         return visit.page("Policy", parts)
@@ -427,7 +429,7 @@ class HospitalPage:
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
         approval = visit.form.get("approval", "each")
-        changed = rules.set_policy(
+        policy_facts = rules.set_policy(
             self._home,
             questions=list(visit.lists.get("questions", ())),
             run_epsilon=_figure(visit, "run_epsilon"),
@@ -444,7 +446,7 @@ class HospitalPage:
             person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )
-        return visit.go("/policy", " ".join(["The policy is changed and signed.", *changed.warnings]))
+        return visit.go("/policy", " ".join(["The policy is changed and signed.", *policy_facts.warnings]))
 
     def _give_duty(self, visit: Visit) -> str:
         account, duty = (visit.form.get(key, "").strip() for key in ("account", "duty"))
@@ -459,34 +461,34 @@ class HospitalPage:
         online = visit.query.get("network") == "yes"
 
         def findings() -> dict[str, Any]:
-            found = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not online)
-            return {"findings": list(found), "online": online}
+            finding_stream = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not online)
+            return {"findings": list(finding_stream), "online": online}
 
         return visit.page("Check", {"findings": findings})
 
     def _coordinator(self, visit: Visit) -> Response:
-        made = visit.query.get("request", "")
+        request_key = visit.query.get("request", "")
 
         def membership() -> dict[str, Any]:
-            waits = bool(made) and visit.site.downloads.waits(made, visit.person.name)
-            return {"found": joining.membership(self._home), "request": made if waits else ""}
+            waits = bool(request_key) and visit.site.downloads.waits(request_key, visit.person.name)
+            return {"found": joining.membership(self._home), "request": request_key if waits else ""}
 
         return visit.page("Coordinator", {"membership": membership})
 
     def _accept(self, visit: Visit) -> str:
-        stated = visit.form.get("fingerprint", "").strip()
+        fingerprint = visit.form.get("fingerprint", "").strip()
         package = visit.files.get("package", b"")
-        if not package or not stated:
+        if not package or not fingerprint:
             raise ConfigurationError("the package or its fingerprint is missing", "give both")
-        made = joining.accept(self._home, package, lambda _name: stated, person=_person(visit))
-        visit.note("enroll", made.fingerprint)
-        key = visit.offer(f"{made.party}.request.json", made.data)
+        request = joining.accept(self._home, package, lambda _name: fingerprint, person=_person(visit))
+        visit.note("enroll", request.fingerprint)
+        key = visit.offer(f"{request.party}.request.json", request.data)
         return visit.go(f"/coordinator?request={key}", "The fingerprints are equal. Hand the request to the operator.")
 
     def _renew(self, visit: Visit) -> str:
-        made = joining.renew(self._home)
+        request = joining.renew(self._home)
         visit.note("renew")
-        return visit.go(f"/coordinator?request={visit.offer(f'{made.party}.request.json', made.data)}")
+        return visit.go(f"/coordinator?request={visit.offer(f'{request.party}.request.json', request.data)}")
 
     def _install(self, visit: Visit) -> str:
         installed = joining.install(self._home, visit.files.get("grant", b""))
@@ -506,8 +508,8 @@ class HospitalPage:
 
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:
-            every = visit.site.audit.entries()[::-1]
-            return {"checked": len(every), **visit.listed(every)}
+            entries = visit.site.audit.entries()[::-1]
+            return {"checked": len(entries), **visit.listed(entries)}
 
         log = self._paths.log
         parts: dict[str, Part] = {
