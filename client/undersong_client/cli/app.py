@@ -81,7 +81,7 @@ def init(
     folder = home_of(home)
     if drill and home is None:
         folder = folder.with_name(f"{folder.name}-drill")
-    made = operations.joining.create(
+    party_home = operations.joining.create(
         folder,
         name,
         embedder=embedder,
@@ -90,17 +90,17 @@ def init(
         drill=drill,
     )
     mark_drill(folder)
-    fingerprint = operations.joining.own_fingerprint(made)
-    at = f"--home {shell_path(made.path)}"
-    records = f"{shell_path(made.drill_records)} --text-field text --label-field label --user-field keeper"
+    fingerprint = operations.joining.own_fingerprint(party_home)
+    home_option = f"--home {shell_path(party_home.path)}"
+    records = f"{shell_path(party_home.drill_records)} --text-field text --label-field label --user-field keeper"
     drill_steps = (
-        f"next, with {at} on every command: undersong-party data add {records} {at}",
-        f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {at}",
+        f"next, with {home_option} on every command: undersong-party data add {records} {home_option}",
+        f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {home_option}",
     )
     print_result(
         as_json,
-        {"home": str(made.path), "party": name, "fingerprint": fingerprint, "drill": drill},
-        f"made {made.path}; {operations.joining.BACKUP}",
+        {"home": str(party_home.path), "party": name, "fingerprint": fingerprint, "drill": drill},
+        f"made {party_home.path}; {operations.joining.BACKUP}",
         f"this party's fingerprint, for the operator: {fingerprint}",
         *(drill_steps if drill else ()),
         "next: undersong-party enroll PACKAGE --fingerprint WORDS",
@@ -157,23 +157,23 @@ def run(
     )
     set_up_log()
     entry.only_tls_1_3()
-    opened = PartyHome(home_of(home))
+    party_home = PartyHome(home_of(home))
     if grant is not None:
         from undersong_client import keys
 
-        if not keys.is_enrolled(opened):
-            operations.joining.install(opened.path, read_grant(grant))
-    with opened.running():
+        if not keys.is_enrolled(party_home):
+            operations.joining.install(party_home.path, read_grant(grant))
+    with party_home.running():
         from undersong_client.answering.assemble import assemble
         from undersong_client.link.daemon import Daemon, check_start
 
         try:
-            check_start(opened, use_proxy=proxy)
-            assembled = assemble(opened, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
+            check_start(party_home, use_proxy=proxy)
+            assembled = assemble(party_home, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
         except UndersongError as refusal:
-            opened.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
+            party_home.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
             raise
-        daemon = Daemon(opened, assembled, use_proxy=proxy, warm=warm, figures=figures)
+        daemon = Daemon(party_home, assembled, use_proxy=proxy, warm=warm, figures=figures)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: daemon.stop())
         daemon.run()
@@ -182,31 +182,32 @@ def run(
 @app.command()
 def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     """Shows what the daemon is doing. Exit code 0: connected or paused; 75: its machine lacks something; else 6."""
-    found = operations.daemon.status(home_of(home))
-    print_result(as_json, found.to_json(), *_status_lines(found))
-    if found.held_up:
+    daemon_status = operations.daemon.status(home_of(home))
+    print_result(as_json, daemon_status.to_json(), *_status_lines(daemon_status))
+    if daemon_status.held_up:
         return MachineFault.exit_code
-    return 0 if found.well else NOT_CONNECTED
+    return 0 if daemon_status.well else NOT_CONNECTED
 
 
-def _status_lines(found: "DaemonStatus") -> Iterator[str]:
+def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
     """The daemon's own words, and what it has read of others, made printable."""
-    facts = found.facts
-    yield f"{found.party}: {found.state}{' (paused)' if found.paused and found.state != 'paused' else ''}"
-    yield from (f"  {printable(step.words)}" for step in found.held_up)
-    changes = {printable(each["run"]): printable("; ".join(each["changes"])) for each in facts.get("changed", ())}
+    facts = daemon_status.facts
+    pause_words = " (paused)" if daemon_status.paused and daemon_status.state != "paused" else ""
+    yield f"{daemon_status.party}: {daemon_status.state}{pause_words}"
+    yield from (f"  {printable(step.words)}" for step in daemon_status.held_up)
+    changes = {printable(change["run"]): printable("; ".join(change["changes"])) for change in facts.get("changed", ())}
     offset_s = facts.get("clock_offset_s", 0.0)
-    answered = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"
-    told = that_hold(
+    last_answer = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"
+    facts_in_words = that_hold(
         (facts.get("address"), f"coordinator at {printable(str(facts.get('address')))}"),
         (facts.get("coordinator_software"), f"it runs {printable(str(facts.get('coordinator_software')))}"),
         (facts.get("problem"), f"last problem: {printable(str(facts.get('problem')))}"),
         (facts.get("remedy"), f"remedy: {printable(str(facts.get('remedy')))}"),
-        (facts.get("answered"), f"last answered {answered}"),
-        (found.former_trust, found.former_trust),
+        (facts.get("answered"), f"last answered {last_answer}"),
+        (daemon_status.former_trust, daemon_status.former_trust),
         *(
-            (True, f"refused at {local_time(refused['at_s'])}: {printable(refused['problem'])}")
-            for refused in facts.get("refused", ())[-REFUSALS_SHOWN:]
+            (True, f"refused at {local_time(refusal['at_s'])}: {printable(refusal['problem'])}")
+            for refusal in facts.get("refused", ())[-REFUSALS_SHOWN:]
         ),
         *(
             (True, f"caution in run {printable(run)}, told to nobody else: {caution}")
@@ -217,11 +218,14 @@ def _status_lines(found: "DaemonStatus") -> Iterator[str]:
             abs(offset_s) > CLOCK_TOLERANCE_S,
             f"this machine's clock was {clock_words(offset_s)} when it connected",
         ),
-        *((True, f"run {run!r} is proposed with ANOTHER PLAN than before: {each}") for run, each in changes.items()),
+        *(
+            (True, f"run {run!r} is proposed with ANOTHER PLAN than before: {change}")
+            for run, change in changes.items()
+        ),
         (facts.get("waiting"), f"{facts.get('waiting')} run(s) wait for your decision: undersong-party requests"),
         (facts.get("certificate_until"), f"certificate valid until {facts.get('certificate_until', '')[:10]}"),
     )
-    yield from (f"  {line}" for line in told)
+    yield from (f"  {line}" for line in facts_in_words)
 
 
 @app.command()
@@ -243,8 +247,8 @@ def outbox(
         if as_json:
             print_json(message.to_json())
             return
-        sent = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
-        show_lines([*message.words(), sent, "every field of it: add --json; its exact bytes: --raw FILE"])
+        sending = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
+        show_lines([*message.words(), sending, "every field of it: add --json; its exact bytes: --raw FILE"])
         return
     entries = operations.outbox.entries(home_of(home), run=run, last=last)
     if as_json:
@@ -282,9 +286,9 @@ def supernode(
     from undersong_client.consent import trust
     from undersong_client.link.flower_supernode import run as run_supernode
 
-    opened = PartyHome(home_of(home))
-    trust.trusted(opened)
-    run_supernode(fab_hash, ["--node-config", f'party-folder="{opened.path}"', *ctx.args])
+    party_home = PartyHome(home_of(home))
+    trust.trusted(party_home)
+    run_supernode(fab_hash, ["--node-config", f'party-folder="{party_home.path}"', *ctx.args])
 
 
 @app.command()
@@ -300,12 +304,12 @@ def notify(
     """Names a command or address that is told of waiting requests, ended runs, low budgets and refused data sets."""
     from undersong_common import notices
 
-    opened = PartyHome(home_of(home))
+    party_home = PartyHome(home_of(home))
     if target is not None:
         notices.check_target(target)
     if target is not None or none:
-        opened.change(notify="" if none else target)
-    value, words, arrived = notices.shown(opened.settings.notify, opened.settings.party, test=test)
+        party_home.change(notify="" if none else target)
+    value, words, arrived = notices.shown(party_home.settings.notify, party_home.settings.party, test=test)
     print_result(as_json, value, words)
     return 0 if arrived else NOT_CONNECTED
 
@@ -325,9 +329,9 @@ def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 
 def _say_paused(home: Path, as_json: bool) -> None:
-    found = operations.daemon.status(home)
-    result = {"party": found.party, "paused": found.paused}
-    print_result(as_json, result, "paused: nothing is answered" if found.paused else "takes part")
+    daemon_status = operations.daemon.status(home)
+    result = {"party": daemon_status.party, "paused": daemon_status.paused}
+    print_result(as_json, result, "paused: nothing is answered" if daemon_status.paused else "takes part")
 
 
 @app.command()
@@ -387,10 +391,13 @@ def page(
     if audit:
         from undersong_common.pages.store import FILE_NAME, AuditLog
 
-        done = AuditLog(accounts / FILE_NAME)
+        audit_log = AuditLog(accounts / FILE_NAME)
         show_rows(
             ("number", "when", "who", "what", "about"),
-            [(str(each.entry), local_time(each.at), each.who, each.what, each.about) for each in done.entries()],
+            [
+                (str(entry.entry), local_time(entry.at), entry.who, entry.what, entry.about)
+                for entry in audit_log.entries()
+            ],
             "nobody has done anything on the page yet",
         )
         return

@@ -175,7 +175,7 @@ def add(
         raise ConfigurationError("a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out")
     settings = PartyHome(folder).settings
     exclusions = "" if no_exclude else str(exclude or settings.exclusions)
-    declared = Declared(
+    declaration = Declared(
         str(file),
         text_field,
         label_field,
@@ -196,11 +196,11 @@ def add(
         ask_user_is(settings, user_field, user_is),
     ).decided(same_patient or "", other_patient or "")
     if dry_run:
-        look = operations.data.look(folder, declared, rows_read=show_rows_read(time.monotonic()))
+        look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
         stops = [problem for problem, _ in look.faults]
         value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
         if not (as_json and stops):  # one object, which then holds the error too
-            print_result(as_json, value, *_look_lines(look, declared.user_is))
+            print_result(as_json, value, *_look_lines(look, declaration.user_is))
         if stops:
             faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
             stop = ConfigurationError.together(faults, code="would-stop")
@@ -210,7 +210,7 @@ def add(
     confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
     added = operations.data.add(
         folder,
-        declared,
+        declaration,
         checkpoints=checkpoints_folder(),
         cache=cache_dir,
         new_version=new_version,
@@ -223,13 +223,15 @@ def add(
         rows_read=show_rows_read(time.monotonic()),
     )
     if epsilon is not None:
-        found = operations.rules.set_budget(folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm)
-        warn(found.warnings)
-        budget = budget_lines(found)
+        budget_facts = operations.rules.set_budget(
+            folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm
+        )
+        warn(budget_facts.warnings)
+        budget = budget_lines(budget_facts)
     if questions:
         operations.rules.set_policy(folder, questions=questions, confirm=confirm)
     lines = [
-        *_survey_lines(added.survey, declared.user_is),
+        *_survey_lines(added.survey, declaration.user_is),
         *_without_vector(added.without_vector),
         *budget,
         f"data set {added.ledger.fingerprint[:16]}...; nothing was sent",
@@ -238,40 +240,40 @@ def add(
     print_result(as_json, added.to_json(), *lines)
 
 
-def _survey_lines(found: "Survey", user_is: str) -> Iterator[str]:
+def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
     from undersong_client.records.declared import first_places
     from undersong_client.records.objections import exclusion_sentence
     from undersong_client.records.sources import by_reason
 
-    empty = counted(found.empty, "without text is", "without text are")
-    people, filtered = unit_word("user", user_is, found.users or 0), found.filter_rows or (0, 0)
+    empty = counted(survey.empty, "without text is", "without text are")
+    people, filtered = unit_word("user", user_is, survey.users or 0), survey.filter_rows or (0, 0)
     yield from that_hold(
-        (True, f"{counted(found.records, 'record')} of {counted(found.rows, 'row')}; {empty} left out"),
-        (True, f"{counted(found.duplicates, 'record repeats', 'records repeat')} another one's text"),
-        (found.labels, "labels: " + ", ".join(f"{label} {count}" for label, count in found.labels.items())),
-        (found.users is not None, f"{found.users} {people}; the one with most records has {found.largest_user}"),
-        (found.users is not None and case_caution(user_is), case_caution(user_is)),
-        (found.lengths.words, f"{found.lengths.words}; nobody else is told"),
+        (True, f"{counted(survey.records, 'record')} of {counted(survey.rows, 'row')}; {empty} left out"),
+        (True, f"{counted(survey.duplicates, 'record repeats', 'records repeat')} another one's text"),
+        (survey.labels, "labels: " + ", ".join(f"{label} {count}" for label, count in survey.labels.items())),
+        (survey.users is not None, f"{survey.users} {people}; the one with most records has {survey.largest_user}"),
+        (survey.users is not None and case_caution(user_is), case_caution(user_is)),
+        (survey.lengths.words, f"{survey.lengths.words}; nobody else is told"),
         (
-            found.listed_identifiers is not None,
-            exclusion_sentence(found.listed_identifiers or 0, found.excluded_patients, found.excluded_records),
+            survey.listed_identifiers is not None,
+            exclusion_sentence(survey.listed_identifiers or 0, survey.excluded_patients, survey.excluded_records),
         ),
         (
-            found.filter_rows,
+            survey.filter_rows,
             f"the filter: {counted(filtered[0], 'row')} in, {counted(filtered[1], 'row')} out",
         ),
         (
-            found.missing_words,
-            f"{counted(found.missing_words, 'text or label is', 'texts or labels are')} a word for a missing value"
+            survey.missing_words,
+            f"{counted(survey.missing_words, 'text or label is', 'texts or labels are')} a word for a missing value"
             " (None, N/A, -) and counts",
         ),
-        *((True, f"labels differ by capital letters only: {', '.join(forms)}") for forms in found.label_forms),
-        *((True, f"{look_alikes.sentence}") for look_alikes in found.look_alikes),
-        (found.held_out, f"held out: {counted(found.held_out, 'record')}; no run is answered from them"),
+        *((True, f"labels differ by capital letters only: {', '.join(forms)}") for forms in survey.label_forms),
+        *((True, f"{look_alikes.sentence}") for look_alikes in survey.look_alikes),
+        (survey.held_out, f"held out: {counted(survey.held_out, 'record')}; no run is answered from them"),
     )
-    for why, rows in by_reason(found.skipped):
+    for reason, rows in by_reason(survey.skipped):
         places = first_places([row.places for row in rows], " (--json names all)")
-        yield f"not read: {len(rows)}, because {why}: {places}"
+        yield f"not read: {len(rows)}, because {reason}: {places}"
 
 
 def _look_lines(look: "Look", user_is: str) -> Iterator[str]:
@@ -310,33 +312,34 @@ def refresh(
     """Reads the declared source anew as the next version, and says what has changed; what was spent stays spent."""
     folder = home_of(home)
     with _whole_remedies():
-        done = operations.data.refresh(
+        refreshed = operations.data.refresh(
             folder,
             same_patient=same_patient or "",
             other_patient=other_patient or "",
             checkpoints=checkpoints_folder(),
             abandon=abandon_runs,
-            confirm=lambda found: confirm_cautions(found, despite_cautions),
+            confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
             progress=show_progress(time.monotonic()),
             rows_read=show_rows_read(time.monotonic()),
         )
-    changed = ["unchanged"]
-    if done.new_records or done.gone_records:
-        labels = ", ".join(f"{label} {count}" for label, count in done.labels_before.items())
-        changed = [
-            f"changed: {done.new_records} records are new, {done.gone_records} are gone;"
-            f" {done.new_patients} patients are new, {done.gone_patients} are gone",
+    changes = ["unchanged"]
+    if refreshed.new_records or refreshed.gone_records:
+        labels = ", ".join(f"{label} {count}" for label, count in refreshed.labels_before.items())
+        changes = [
+            f"changed: {refreshed.new_records} records are new, {refreshed.gone_records} are gone;"
+            f" {refreshed.new_patients} patients are new, {refreshed.gone_patients} are gone",
             *([f"labels before: {labels}"] if labels else []),
             "what was spent stays spent, for new patients too",
         ]
-    if done.joined_ids:
-        changed.append(
-            f"{done.joined_ids} ids of the version before have become {counted(done.joined_patients, 'patient')}:"
+    if refreshed.joined_ids:
+        changes.append(
+            f"{refreshed.joined_ids} ids of the version before have become"
+            f" {counted(refreshed.joined_patients, 'patient')}:"
             " such a patient has paid for each of these ids in earlier runs"
         )
-    survey = _survey_lines(done.added.survey, PartyHome(folder).settings.user_is)
-    named = f"data set {done.added.ledger.fingerprint[:16]}...; nothing was sent"
-    print_result(as_json, done.to_json(), *survey, *changed, named)
+    survey = _survey_lines(refreshed.added.survey, PartyHome(folder).settings.user_is)
+    fingerprint_words = f"data set {refreshed.added.ledger.fingerprint[:16]}...; nothing was sent"
+    print_result(as_json, refreshed.to_json(), *survey, *changes, fingerprint_words)
 
 
 @contextmanager
@@ -345,8 +348,8 @@ def _whole_remedies() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        taken = {f"--{name.replace('_', '-')}" for name in inspect.signature(refresh).parameters}
-        if "undersong-party" in error.remedy or set(_OPTION.findall(error.remedy)) <= taken | {"--json"}:
+        refresh_options = {f"--{name.replace('_', '-')}" for name in inspect.signature(refresh).parameters}
+        if "undersong-party" in error.remedy or set(_OPTION.findall(error.remedy)) <= refresh_options | {"--json"}:
             raise
         remedy = f"{error.remedy} (undersong-party data add FILE --new-version, with this option and those of before)"
         raise ConfigurationError(error.problem, remedy, code=error.code, told=error.told) from None
@@ -364,16 +367,16 @@ def keep_until(
     except ValueError:
         raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
     operations.data.keep_until(home_of(home), day)
-    said = "no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase"
-    print_result(as_json, {"keep_until": "" if day is None else last}, said)
+    sentence = "no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase"
+    print_result(as_json, {"keep_until": "" if day is None else last}, sentence)
 
 
 @data_app.command()
 def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """Deletes the sealed records and their embeddings; the ledger stays. Your own file is not touched."""
     operations.data.erase(home_of(home))
-    said = "erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too"
-    print_result(as_json, {"erased": True}, said)
+    sentence = "erased: the sealed records and their embeddings; the ledger stays. Stop the daemon's service too"
+    print_result(as_json, {"erased": True}, sentence)
 
 
 def _fhir_system(written: str) -> tuple[str, str]:
@@ -438,8 +441,8 @@ def _restored_lines(restored: "Restored") -> Iterator[str]:
 
 def _without_vector(records: int) -> list[str]:
     has = counted(records, "record has", "records have")
-    said = f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told"
-    return [said] if records else []
+    caution = f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told"
+    return [caution] if records else []
 
 
 def show_rows_read(begun: float) -> Any:
@@ -448,10 +451,10 @@ def show_rows_read(begun: float) -> Any:
 
     def show(rows: int) -> None:
         nonlocal printed_s
-        now = time.monotonic()
-        if now - printed_s < 1.0:
+        now_s = time.monotonic()
+        if now_s - printed_s < 1.0:
             return
-        printed_s = now
+        printed_s = now_s
         end = "\r" if sys.stderr.isatty() else "\n"
         print(f"read {counted(rows, 'row')}   ", end=end, file=sys.stderr, flush=True)
 
@@ -463,13 +466,13 @@ def show_progress(begun: float) -> Any:
 
     def show(done: int, total: int) -> None:
         nonlocal printed_s
-        now = time.monotonic()
-        if done < total and now - printed_s < 1.0:
+        now_s = time.monotonic()
+        if done < total and now_s - printed_s < 1.0:
             return
-        printed_s = now
-        left = (now - begun) * (total - done) / max(done, 1)
+        printed_s = now_s
+        remaining_s = (now_s - begun) * (total - done) / max(done, 1)
         end = "\r" if sys.stderr.isatty() and done < total else "\n"
-        line = f"embedded {done} of {counted(total, 'record')}, about {left:.0f} s left   "
+        line = f"embedded {done} of {counted(total, 'record')}, about {remaining_s:.0f} s left   "
         print(line, end=end, file=sys.stderr, flush=True)
 
     return show
@@ -487,15 +490,15 @@ def teacher_model(
     """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
     from undersong_common import fine_tuning
 
-    opened = PartyHome(home_of(home))
+    party_home = PartyHome(home_of(home))
     if none == (folder is not None):
         raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
-    named = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
-    if named is not None:
-        fine_tuning.load(named, classes=2)
-    settings = opened.change(teacher_model=named or "")
-    said = f"teacher model: {settings.teacher_model or 'none'}; nothing was sent"
-    print_result(as_json, {"teacher_model": settings.teacher_model}, said)
+    model_folder = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
+    if model_folder is not None:
+        fine_tuning.load(model_folder, classes=2)
+    settings = party_home.change(teacher_model=model_folder or "")
+    sentence = f"teacher model: {settings.teacher_model or 'none'}; nothing was sent"
+    print_result(as_json, {"teacher_model": settings.teacher_model}, sentence)
 
 
 @data_app.command()
@@ -597,5 +600,5 @@ def _print_costs(facts: "LedgerFacts") -> None:
 
 def _bar(spent: float, total: float) -> str:
     """A bar of ten characters that shows the used part of a budget."""
-    used = 10 if spent >= total else int(10 * spent / total)
-    return "#" * used + "." * (10 - used)
+    filled = 10 if spent >= total else int(10 * spent / total)
+    return "#" * filled + "." * (10 - filled)

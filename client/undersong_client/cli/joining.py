@@ -47,7 +47,7 @@ def enroll(
     The operator's answer is put to use by `run --grant FILE`, or by `enroll --grant FILE` before a service starts.
     """
     folder = home_of(home)
-    if sum(given for given in (package is not None, grant is not None, renew)) != 1:
+    if sum(is_stated for is_stated in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
         installed = operations.joining.install(folder, read_grant(grant))
@@ -63,22 +63,22 @@ def enroll(
         fresh = not (folder / "settings.json").exists()
         from undersong_client.consent.people import person_of_terminal
 
-        made = operations.joining.accept(
+        enrolment = operations.joining.accept(
             folder,
             read_input(package),
             lambda name: fingerprint or _ask_fingerprint(name),
             person=None if fresh else person_of_terminal(PartyHome(folder)),
         )
     else:
-        fresh, made = False, operations.joining.renew(folder)
-    target = request or Path(f"{made.party}.request.json")
-    replace_file(target, made.data)
+        fresh, enrolment = False, operations.joining.renew(folder)
+    target = request or Path(f"{enrolment.party}.request.json")
+    replace_file(target, enrolment.data)
     print_result(
         as_json,
-        {"request": str(target), "fingerprint": made.fingerprint},
+        {"request": str(target), "fingerprint": enrolment.fingerprint},
         *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
-        *_request_lines(target, made.fingerprint),
-        quiet=made.fingerprint if quiet else None,
+        *_request_lines(target, enrolment.fingerprint),
+        quiet=enrolment.fingerprint if quiet else None,
     )
 
 
@@ -91,7 +91,7 @@ def _request_lines(target: Path, fingerprint: str) -> list[str]:
 
 
 def _ask_fingerprint(coordinator: str) -> str:
-    # What the package itself says is not shown: it would be copied, not compared.
+    # The fingerprint in the package is not shown. Otherwise people would copy it and compare nothing.
     if not sys.stdin.isatty():
         raise ConfigurationError(
             "the fingerprint check is mandatory", "ask the operator for the fingerprint, and pass it by --fingerprint"
@@ -148,13 +148,13 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
     folder, as_json = home_of(options["home"]), bool(options["as_json"])
     content = read_input(package)
     steps = operations.joining.steps_left(folder, content)
-    stated = _completed(steps, {**options, "fingerprint": fingerprint, "file": file})
-    # With --json the object stands alone on standard output; what the steps say is for the person beside it.
+    answers = _completed(steps, {**options, "fingerprint": fingerprint, "file": file})
+    # Standard output must hold nothing but the object of --json. The lines of the steps are for the person beside it.
     with redirect_stdout(sys.stderr if as_json else sys.stdout):
         if "coordinator" in steps:
-            _accept(folder, content, stated["fingerprint"])
+            _accept(folder, content, answers["fingerprint"])
         target = _write_request(folder, content, request)
-        _set_up(folder, steps, stated)
+        _set_up(folder, steps, answers)
     party = PartyHome(folder).settings.party
     own_fingerprint = operations.joining.own_fingerprint(PartyHome(folder))
     print_result(
@@ -181,20 +181,20 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
         ("questions", ("questions", "statistics"), "no question is allowed", "--question KIND", _QUESTIONS),
     )
     missing = [need for need in needs if need[0] in steps and not any(options[name] for name in need[1])]
-    stated = dict(options)
+    answers = dict(options)
     if not sys.stdin.isatty():
         ConfigurationError.raise_together(
             [(problem, f"pass {flag}") for _, _, problem, flag, _ in missing], code="not-stated"
         )
-        return {**stated, **{name: stated[name] or default for name, (_, default) in _COLUMNS.items()}}
+        return {**answers, **{name: answers[name] or default for name, (_, default) in _COLUMNS.items()}}
     for _, (name, *_), _, _, words in missing:
         if words:
-            stated[name] = _READ.get(name, str)(typer.prompt(words))
+            answers[name] = _READ.get(name, str)(typer.prompt(words))
     if "data" in steps:
         for name, (words, default) in _COLUMNS.items():
-            if stated[name] is None:
-                stated[name] = typer.prompt(words, default=default, show_default=bool(default))
-    return stated
+            if answers[name] is None:
+                answers[name] = typer.prompt(words, default=default, show_default=bool(default))
+    return answers
 
 
 def _accept(folder: Path, package: bytes, fingerprint: str | None) -> None:

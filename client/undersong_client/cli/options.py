@@ -57,8 +57,8 @@ def home_of(given: Path | None) -> Path:
     """The folder that --home names, or the default one."""
     if given is not None:
         return given
-    if named := os.environ.get("UNDERSONG_PARTY_HOME"):
-        return Path(named)
+    if folder := os.environ.get("UNDERSONG_PARTY_HOME"):
+        return Path(folder)
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else home_folder() / ".config") / "undersong-party"
 
@@ -110,8 +110,8 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
     """
     if as_json:
         print_json(value)
-    elif found := lines if quiet is None else tuple(filter(None, [quiet])):
-        print(*found, sep="\n")
+    elif printed_lines := lines if quiet is None else tuple(filter(None, [quiet])):
+        print(*printed_lines, sep="\n")
 
 
 def spending_words(spending: "Spending") -> str:
@@ -120,5 +120,5 @@ def spending_words(spending: "Spending") -> str:
     if spending.budget is None or spending.left is None:
         return f"spent {spent} at delta {spending.delta:g}; no budget is set: undersong-party budget set"
     total = "no limit" if math.isinf(spending.budget) else f"{spending.budget:g}"
-    left = "no limit" if math.isinf(spending.left) else f"{spending.left:.4g}"
-    return f"spent {spent} of {total} at delta {spending.delta:g}; left {left}"
+    remaining = "no limit" if math.isinf(spending.left) else f"{spending.left:.4g}"
+    return f"spent {spent} of {total} at delta {spending.delta:g}; left {remaining}"

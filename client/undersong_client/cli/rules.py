@@ -61,7 +61,7 @@ def set_budget(
 ) -> None:
     """Sets the budget; a smaller one than what was spent refuses every further run."""
     folder = home_of(home)
-    found = operations.rules.set_budget(
+    budget_facts = operations.rules.set_budget(
         folder,
         epsilon=epsilon,
         delta=delta,
@@ -70,26 +70,26 @@ def set_budget(
         person=_person(folder),
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )
-    warn(found.warnings)
-    print_result(as_json, found.to_json(), *budget_lines(found))
+    warn(budget_facts.warnings)
+    print_result(as_json, budget_facts.to_json(), *budget_lines(budget_facts))
 
 
 @budget_app.command("show")
 def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The budget, and what is left of it."""
-    found = operations.rules.budget(home_of(home))
-    print_result(as_json, found.to_json(), *budget_lines(found))
+    budget_facts = operations.rules.budget(home_of(home))
+    print_result(as_json, budget_facts.to_json(), *budget_lines(budget_facts))
 
 
-def budget_lines(found: "BudgetFacts") -> list[str]:
+def budget_lines(facts: "BudgetFacts") -> list[str]:
     """The budget, and what is left of it, for a person."""
-    allowed = found.allowed
+    allowed = facts.allowed
     lines = ["no budget is set: every run is refused"]
     if allowed.has_budget:
         divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
-        whole = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
-        spent = [] if found.spent is None else [f"spent {found.spent:.4g}, left {found.left:.4g}"]
-        lines = [f"{whole}; at most {allowed.run_epsilon:g} a run", *spent]
+        budget_words = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
+        spent = [] if facts.spent is None else [f"spent {facts.spent:.4g}, left {facts.left:.4g}"]
+        lines = [f"{budget_words}; at most {allowed.run_epsilon:g} a run", *spent]
     return lines
 
 
@@ -168,7 +168,7 @@ def set_policy(
     if questions and statistics:
         raise ConfigurationError("--question and --statistic contradict each other", "give one of them")
     folder = home_of(home)
-    changed = operations.rules.set_policy(
+    policy_facts = operations.rules.set_policy(
         folder,
         questions=questions,
         named_statistics=statistics,
@@ -185,8 +185,8 @@ def set_policy(
         person=_person(folder),
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )
-    warn(changed.warnings)
-    _print_policy(changed, as_json)
+    warn(policy_facts.warnings)
+    _print_policy(policy_facts, as_json)
 
 
 @policy_app.command("show")
@@ -209,9 +209,9 @@ def give_duty(
     from undersong_common.pages.duties import AT_THE_TERMINAL, terminal_identity
 
     folder = PartyHome(home_of(home))
-    name, by = f"{account}{AT_THE_TERMINAL}" if terminal else account, terminal_identity()
-    two_people.give_duty(folder, name, duty, by=(by,))
-    print(f"{name}: {duty or 'no role'}; {by} is none of the two for a day")
+    name, giver = f"{account}{AT_THE_TERMINAL}" if terminal else account, terminal_identity()
+    two_people.give_duty(folder, name, duty, by=(giver,))
+    print(f"{name}: {duty or 'no role'}; {giver} is none of the two for a day")
 
 
 def _person(folder: Path) -> "Person":

@@ -46,9 +46,9 @@ def mount(app: typer.Typer) -> None:
 def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     """The plans that were proposed to this party, and what was decided."""
 
-    found = operations.runs.requests(home_of(home))
+    proposals = operations.runs.requests(home_of(home))
     if as_json:
-        print_json({"requests": [asdict(request) for request in found]})
+        print_json({"requests": [asdict(request) for request in proposals]})
         return
     show_rows(
         ("run", "decision", "epsilon", "delta", "parties", "method", "received", "manifest"),
@@ -63,13 +63,13 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
                 local_time(request.received_s),
                 request.manifest[:12],
             )
-            for request in found
+            for request in proposals
         ],
         "no run was proposed yet",
     )
-    refused = [request.run for request in found if request.refused]
-    if refused:
-        names = [f"{printable(run)} is refused here" for run in refused]
+    refused_runs = [request.run for request in proposals if request.refused]
+    if refused_runs:
+        names = [f"{printable(run)} is refused here" for run in refused_runs]
         show_lines([f"{name}: undersong-party preview shows what to ask the operator for" for name in names])
 
 
@@ -99,16 +99,16 @@ def preview(
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     folder = home_of(home)
-    found = operations.runs.consent(
+    present_consent = operations.runs.consent(
         folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder()
     )
     if page is not None:
-        found.sheet.write(page, at=local_time(time.time()))
+        present_consent.sheet.write(page, at=local_time(time.time()))
     if as_json:
-        print_json(found.to_json())
+        print_json(present_consent.to_json())
         return
-    show_lines(found.sheet.lines())
-    request = found.request
+    show_lines(present_consent.sheet.lines())
+    request = present_consent.request
     print()
     if page is not None:
         print(f"wrote {page}: print it, and keep it with the signature")
@@ -124,7 +124,7 @@ def preview(
         print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
         if part := operations.runs.own_part(folder, request):
             show_lines([part])
-    operations.runs.note_shown(folder, found)
+    operations.runs.note_shown(folder, present_consent)
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
@@ -155,15 +155,15 @@ def approve(
     folder = home_of(home)
     if not words:
         words = _ask_words(folder, run)
-    decided = operations.runs.approve(
+    proposal = operations.runs.approve(
         folder,
         run,
         words=" ".join(words),
         person=_person(folder, name, role, comment),
         checkpoints=checkpoints_folder(),
-        confirm=lambda found: confirm_cautions(found, despite_cautions),
+        confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )
-    _say(decided, as_json)
+    _say(proposal, as_json)
 
 
 def _ask_words(folder: Path, run: str) -> list[str]:
@@ -186,9 +186,9 @@ def reject(
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
     folder = home_of(home)
-    decided: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
-    _say(decided.request, as_json)
-    if decided.still_approved and not as_json:
+    rejection: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
+    _say(rejection.request, as_json)
+    if rejection.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
 
 
@@ -222,12 +222,12 @@ def revoke(
     )
 
 
-def _say(decided: "Proposal", as_json: bool) -> None:
-    run, words = printable(decided.run), printable(decided.words)
-    pending = decided.decision == "pending"
-    more = "; a second person must approve too: a privacy officer and one for IT" if pending else ""
-    said = f"{run}: {decided.decision}, signed (manifest {decided.manifest[:12]}, {words}){more}"
-    print_result(as_json, asdict(decided), said)
+def _say(proposal: "Proposal", as_json: bool) -> None:
+    run, words = printable(proposal.run), printable(proposal.words)
+    pending = proposal.decision == "pending"
+    condition = "; a second person must approve too: a privacy officer and one for IT" if pending else ""
+    sentence = f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {words}){condition}"
+    print_result(as_json, asdict(proposal), sentence)
 
 
 def dossier(
@@ -265,8 +265,8 @@ def restore_evidence(
         counted(restored.messages, "message"),
         counted(restored.log_entries, "entry", "entries"),
     )
-    said = "restored {} with the decisions, {} of the outbox and {} of the log; what was here stays".format(*counts)
-    print_result(as_json, asdict(restored), said)
+    sentence = "restored {} with the decisions, {} of the outbox and {} of the log; what was here stays".format(*counts)
+    print_result(as_json, asdict(restored), sentence)
 
 
 # ``undersong-party corpus check``.
@@ -294,38 +294,39 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Says whether a corpus copies the records: words, names and numbers, closeness, and a guess at who took part."""
-    found = operations.corpus.check(home_of(home), folder, held_out, progress=show_progress(time.monotonic()))
-    print_result(as_json, found.to_json() | {"note": NOT_PRIVATE}, *_lines(found), NOT_PRIVATE)
+    corpus_check = operations.corpus.check(home_of(home), folder, held_out, progress=show_progress(time.monotonic()))
+    print_result(as_json, corpus_check.to_json() | {"note": NOT_PRIVATE}, *_lines(corpus_check), NOT_PRIVATE)
 
 
-def _lines(found: "CorpusCheck") -> list[str]:
-    numbers = found.identifiers
-    inside = sum((numbers.in_private or {}).values())
+def _lines(corpus_check: "CorpusCheck") -> list[str]:
+    numbers = corpus_check.identifiers
+    shared_numbers = sum((numbers.in_private or {}).values())
     lines = [
-        f"{counted(found.texts, 'text')} beside {counted(found.records, 'record')} of the data set"
-        f" and {found.held_out} held out",
-        f"copied from the data set: {_copied(found.copies)}",
+        f"{counted(corpus_check.texts, 'text')} beside {counted(corpus_check.records, 'record')} of the data set"
+        f" and {corpus_check.held_out} held out",
+        f"copied from the data set: {_copied(corpus_check.copies)}",
         *(
             []
-            if found.chance is None
-            else [f"the same of records held out, which nobody can have copied: {_copied(found.chance)}"]
+            if corpus_check.chance is None
+            else [f"the same of records held out, which nobody can have copied: {_copied(corpus_check.chance)}"]
         ),
-        f"names after a title and long numbers: {sum(numbers.different.values())} different ones, {inside} of them in a"
-        f" record too{_rows(numbers.private_rows)}",
+        f"names after a title and long numbers: {sum(numbers.different.values())} different ones,"
+        f" {shared_numbers} of them in a record too{_rows(numbers.private_rows)}",
     ]
-    if found.closest is None or found.membership is None:
+    if corpus_check.closest is None or corpus_check.membership is None:
         return [
             *lines,
             "closeness and membership: not computed, since no records are held out (undersong-party data add --hold-out"
             " before the first run, or --held-out FILE)",
         ]
-    closer, guess = found.closest.closer, found.membership
+    closer, guess = corpus_check.closest.closer, corpus_check.membership
     return [
         *lines,
         f"closer to a record than to every record held out: {closer.value:.1%} of the texts ({closer.low:.1%} to"
         f" {closer.high:.1%}; 50 % says that nothing was copied)",
-        f"distance to the closest record, 5 % quantile and median: {found.closest.training[0]:.3f},"
-        f" {found.closest.training[1]:.3f}; held out: {found.closest.holdout[0]:.3f}, {found.closest.holdout[1]:.3f}",
+        f"distance to the closest record, 5 % quantile and median: {corpus_check.closest.training[0]:.3f},"
+        f" {corpus_check.closest.training[1]:.3f}; held out: {corpus_check.closest.holdout[0]:.3f},"
+        f" {corpus_check.closest.holdout[1]:.3f}",
         f"guess who took part, by closeness (area under the ROC curve): {guess.value:.3f} ({guess.low:.3f} to"
         f" {guess.high:.3f}; 0.5 is guessing)",
     ]
