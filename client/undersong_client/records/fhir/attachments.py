@@ -133,16 +133,16 @@ class Attachments:
         """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
         versions = self._resources.entries.get(key, [])
         near = [[version for version in versions if version.file.parent == folder] for folder in folders]
-        candidates = next(filter(None, near), []) if folders else versions
-        if not candidates:
+        binary_versions = next(filter(None, near), []) if folders else versions
+        if not binary_versions:
             raise Unreadable(NOT_THERE)
         try:
-            newest = self._resources.newest(candidates)
+            newest = self._resources.newest(binary_versions)
         except Conflict:
             raise Unreadable("its attachment has two contents and no version") from None
         if newest is None:
             raise Unreadable("its attachment was deleted")
-        self._used.update(("Binary", id(version)) for version in candidates)
+        self._used.update(("Binary", id(version)) for version in binary_versions)
         return ("Binary", id(newest)), newest
 
     def _file(self, url: str, folders: list[Path]) -> tuple[Hashable, Path] | None:
