@@ -54,27 +54,6 @@ _OTHERS = {  # what people have instead, and what to do with it
     ".gz": "name it by what is in it, for example .jsonl.gz",
     ".zip": "unpack it first",
 }
-_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # which Excel writes and reads before the header
-_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
-    (codecs.BOM_UTF32_LE, "utf-32"),
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
-INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
-INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
-LARGEST_SHEET_CELLS = 20_000_000  # of the area that a sheet's filled cells span; a reader holds all of it in memory
-NO_GZIP = "it is cut off or no gzip file"
-ROWS_AT_ONCE = 1000
-_OTHERS = {  # what people have instead, and what to do with it
-    ".xls": "open it and save it as .xlsx or as CSV",
-    ".ods": "open it and save it as .xlsx or as CSV",
-    ".json": "write one JSON object a line, and name the file .jsonl",
-    ".txt": "if it has columns, name it .csv or .tsv",
-    ".gz": "name it by what is in it, for example .jsonl.gz",
-    ".zip": "unpack it first",
-}
 # Names of columns and sheets that a message may show. In a file without a header, a "name" is a note or a patient's id.
 _USUAL_NAME = re.compile(
     r"(?:note|report|document|letter|finding|record|patient|person|subject|user|case|encounter|visit|admission"
