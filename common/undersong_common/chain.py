@@ -46,15 +46,15 @@ class HashChain:
         self._tag = tag
         self._apply = apply
         self._read_bytes = 0
-        self._identity: FileIdentity | None = None  # of the file that was read
+        self._identity: FileIdentity | None = None  # identity of the file that was read
         self._file = -1  # while it is locked
 
     def refresh(self) -> None:
         """Reads the entries that other processes have appended. Raises as :meth:`locked`."""
         with suppress(FileNotFoundError):
-            found = os.stat(self._name)
+            status = os.stat(self._name)
             # Entries are never changed: nothing is there to read.
-            if found.st_size == self._read_bytes and file_identity(found) == self._identity:
+            if status.st_size == self._read_bytes and file_identity(status) == self._identity:
                 return
         with self.locked():
             pass
@@ -84,15 +84,15 @@ class HashChain:
         self._file = os.open(self._name, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)
-            found = os.fstat(self._file)
-            if found.st_size < self._read_bytes:
-                said = f"{self.path} became shorter"
-                raise PrivacyRefusal(said, "restore it; entries are never removed", code="shorter")
-            if file_identity(found) != self._identity:
+            status = os.fstat(self._file)
+            if status.st_size < self._read_bytes:
+                problem = f"{self.path} became shorter"
+                raise PrivacyRefusal(problem, "restore it; entries are never removed", code="shorter")
+            if file_identity(status) != self._identity:
                 self._check_replaced()
-                self._identity = file_identity(found)
-            self.take(os.pread(self._file, found.st_size - self._read_bytes, self._read_bytes))
-            if self._read_bytes < found.st_size:  # no newline: a crash cut this write off
+                self._identity = file_identity(status)
+            self.take(os.pread(self._file, status.st_size - self._read_bytes, self._read_bytes))
+            if self._read_bytes < status.st_size:  # no newline: a crash cut this write off
                 os.ftruncate(self._file, self._read_bytes)
                 self.sync()
             yield
@@ -121,9 +121,9 @@ class HashChain:
 
     def _check_replaced(self) -> None:
         """Checks that another file than the one that was read begins with the same entries."""
-        other = HashChain(self.path, self._tag)
-        other.take(os.pread(self._file, self._read_bytes, 0))
-        if other.head != self.head:
+        replacement = HashChain(self.path, self._tag)
+        replacement.take(os.pread(self._file, self._read_bytes, 0))
+        if replacement.head != self.head:
             raise PrivacyRefusal(
                 f"{self.path} was replaced by another file while it was in use",
                 "put back the one that was there, or start the program again",

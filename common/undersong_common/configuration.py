@@ -85,14 +85,14 @@ def _parsed(text: str) -> dict[str, Any]:
     """Parses TOML. Raises ValueError beyond ``MOST_LEVELS``, before it costs time, and RecursionError."""
     if _LONG_KEY.search(text):
         raise ValueError
-    found = tomllib.loads(text)
-    level: list[Any] = [found]
+    document = tomllib.loads(text)
+    level: list[Any] = [document]
     for _ in range(MOST_LEVELS):
-        inside = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)]
-        level = [item for items in inside for item in items]
-    if any(isinstance(each, dict | list) for each in level):
+        members = [node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
+        level = [item for items in members for item in items]
+    if any(isinstance(node, dict | list) for node in level):
         raise ValueError
-    return found
+    return document
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -130,18 +130,20 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        found = dict.fromkeys(_problem(model, dict(item), data) for item in error.errors(include_url=False))
-    raise ConfigurationError.together([(f"{source}: {each[0]}", each[1], f"{section}{each[2]}") for each in found])
+        problems = dict.fromkeys(_problem(model, dict(item), data) for item in error.errors(include_url=False))
+    raise ConfigurationError.together(
+        [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problems]
+    )
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Returns a model's field descriptions by field name, read from "Attributes:" in its and its bases' docstrings."""
-    found: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        _, _, listed = inspect.cleandoc(each.__doc__ or "").partition("Attributes:\n")
-        for names, said in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", listed, re.MULTILINE):
-            found |= dict.fromkeys(names.split(", "), " ".join(said.replace("``", "").split()))
-    return found
+    words_by_field: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        _, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
+        for names, words in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", attributes, re.MULTILINE):
+            words_by_field |= dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split()))
+    return words_by_field
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -173,7 +175,7 @@ def toml_or_text(text: str) -> Any:
         return text
 
 
-# What pydantic says, as what is wrong with the value and what to write instead; keyed by its own names of errors.
+# Each of pydantic's errors, by its name there: the problem with the value, and the remedy.
 _WORDS = {
     "int_parsing": ("is not a whole number", "write a whole number"),
     "int_type": ("is not a whole number", "write a whole number, without quotes"),
@@ -233,42 +235,49 @@ def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[
     """Returns the problem with one key, the remedy, and the key's path."""
     location, section = _walk(model, item["loc"], given)
     place = ".".join(map(str, location))
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
+    key_path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind = item["type"]
     if kind == "extra_forbidden":
-        return f"{where}: unknown key", f"{where}: {nearest(str(location[-1]), section.model_fields)}", place
+        return f"{key_path}: unknown key", f"{key_path}: {nearest(str(location[-1]), section.model_fields)}", place
     if kind == "missing":
-        return f"{where}: is required and missing", f"write {where} = ...", place
+        return f"{key_path}: is required and missing", f"write {key_path} = ...", place
     value = item.get("input")
-    shown = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
+    input_words = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
     problem, remedy = in_words(item)
     if problem:
-        return f"{where}: {problem}{shown}", f"{where}: {remedy}", place
-    # Of the program's own checks, which say problem and remedy in one sentence.
+        return f"{key_path}: {problem}{input_words}", f"{key_path}: {remedy}", place
+    # The program's own checks say problem and remedy in one sentence.
     message = item["msg"].removeprefix("Value error, ")
-    said, _, remedy = message.partition("; ")
-    key, named, _ = said.partition(":")
-    if named and key.isidentifier():
+    problem_words, _, remedy = message.partition("; ")
+    key, colon, _ = problem_words.partition(":")
+    if colon and key.isidentifier():
         place = f"{place}.{key}"
-    return f"{where or 'the file'}: {said}{shown}", f"{where + ': ' if where else ''}{remedy}" if remedy else "", place
+    return (
+        f"{key_path or 'the file'}: {problem_words}{input_words}",
+        f"{key_path + ': ' if key_path else ''}{remedy}" if remedy else "",
+        place,
+    )
 
 
 def _walk(
     model: type[BaseModel], location: tuple[str | int, ...], given: Any
 ) -> tuple[list[str | int], type[BaseModel]]:
     """The location as a person writes it, and the model of the section that holds its last key."""
-    shown: list[str | int] = []
-    section, found = model, [model]
+    written_location: list[str | int] = []
+    section, candidate_models = model, [model]
     for part in location:
         if isinstance(part, str):
-            models = [each.model_of(given) if isinstance(each, ModelByValue) else each for each in found]
+            models = [
+                candidate.model_of(given) if isinstance(candidate, ModelByValue) else candidate
+                for candidate in candidate_models
+            ]
             section = models[0] if models else section
             field = section.model_fields.get(part)
-            found = _models_in(field.annotation) if field is not None else []
-        inside = dict(enumerate(given)) if isinstance(given, list | tuple) else given
-        given = inside.get(part) if isinstance(inside, Mapping) else None
-        shown.append(part)
-    return shown, section
+            candidate_models = _models_in(field.annotation) if field is not None else []
+        members = dict(enumerate(given)) if isinstance(given, list | tuple) else given
+        given = members.get(part) if isinstance(members, Mapping) else None
+        written_location.append(part)
+    return written_location, section
 
 
 def _models_in(annotation: Any) -> list[Any]:
@@ -276,4 +285,4 @@ def _models_in(annotation: Any) -> list[Any]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     marks = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
-    return marks or [found for argument in get_args(annotation) for found in _models_in(argument)]
+    return marks or [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -55,7 +55,7 @@ class Record:
 
 def invented(count: int, chance: random.Random) -> list[Record]:
     """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
-    found = []
+    records = []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
         first, then = (
@@ -63,5 +63,5 @@ def invented(count: int, chance: random.Random) -> list[Record]:
             for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)
         )
         text = f"{chance.choice(_OPENINGS)} {first}; later {then}. {chance.choice(_ENDINGS)}"
-        found.append(Record(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
-    return found
+        records.append(Record(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
+    return records

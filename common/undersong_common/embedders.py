@@ -68,8 +68,10 @@ class ForeignEmbedder(Embedder):
     """
 
     def __init__(self, model: ForeignModel, source: str, name: str = "of another package") -> None:
-        stated = str(model.fingerprint).encode("utf-8")
-        super().__init__(name, tagged_hash("undersong embedder of another package", source.encode(), stated).hex())
+        foreign_fingerprint = str(model.fingerprint).encode("utf-8")
+        super().__init__(
+            name, tagged_hash("undersong embedder of another package", source.encode(), foreign_fingerprint).hex()
+        )
         self._foreign = model
         self._one = threading.Lock()
 
@@ -130,23 +132,23 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
                 f"this process has no embedder {model!r}", "make the task anew with it, in the process that runs it"
             )
         return _tried(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
-    name, stated = _named(str(model))
+    name, pinned_hash = _named(str(model))
     if (plugin := plugins.find("embedders", name)) is None:
         raise ConfigurationError(f"no installed package declares the embedder {name!r}", "install its package")
     source = plugins.source_hash(plugin)
-    if stated not in ("", source):
+    if pinned_hash not in ("", source):
         raise ConfigurationError(
-            f"the embedder {name!r} of {plugin.words} has the source {source}, not {stated}",
+            f"the embedder {name!r} of {plugin.words} has the source {source}, not {pinned_hash}",
             "install the release whose hash you were told",
         )
-    make = plugins.load(plugin, stated)
+    make = plugins.load(plugin, pinned_hash)
     return _tried(f"{name!r} of {plugin.words}", lambda: ForeignEmbedder(make(), source, name))
 
 
 def _tried(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
     try:
-        found = make()
-        found.try_out()
+        embedder = make()
+        embedder.try_out()
     except UndersongError:
         raise
     except (Exception, SystemExit) as error:
@@ -154,7 +156,7 @@ def _tried(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
             f"the embedder {words} fails at a public text: {type(error).__name__}: {error}",
             "correct it, or name another embedder",
         ) from error
-    return found
+    return embedder
 
 
 def check(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
@@ -164,10 +166,10 @@ def check(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
 
     Raises ConfigurationError as :func:`load`, and for a local folder whose model is broken.
     """
-    found = load(model, max_windows)
+    embedder = load(model, max_windows)
     if model != PACKAGED:
-        found.try_out()
-    return found
+        embedder.try_out()
+    return embedder
 
 
 def dimension(model: str) -> int:
@@ -188,10 +190,10 @@ def check_pinned(model: str) -> None:
     if not _is_foreign(model) or _named(model)[1]:
         return
     plugin = plugins.find("embedders", _named(model)[0])
-    here = "" if plugin is None else f"; what is installed here has {plugins.source_hash(plugin)}"
+    installed_words = "" if plugin is None else f"; what is installed here has {plugins.source_hash(plugin)}"
     raise ConfigurationError(
         f"the embedder {model!r} is another package's and is named without the hash of its source",
-        f"read the package, and name it as {model}@SHA256{here}",
+        f"read the package, and name it as {model}@SHA256{installed_words}",
     )
 
 
@@ -200,6 +202,6 @@ def _is_foreign(model: str | Path) -> bool:
 
 
 def _named(model: str) -> tuple[str, str]:
-    if (found := _NAMED.fullmatch(model)) is None:
+    if (name_match := _NAMED.fullmatch(model)) is None:
         raise ConfigurationError(f"the embedder {model!r} is no plug-in:NAME@SHA256", "correct its name")
-    return found[1], found[2] or ""
+    return name_match[1], name_match[2] or ""

@@ -48,9 +48,9 @@ log = logging.getLogger(__name__)
 GRID = 2048  # 1/GRID is the resolution: coordinates of at most 1 are exact in half precision
 PUBLIC_GRID = 128  # divides GRID; rounding moves a unit vector of 384 coordinates by about 0.04
 
-_ADDED_TOKENS = 8  # by a tokenizer, for the beginning and the end of a text: 2 or 3
+_ADDED_TOKENS = 8  # A tokenizer adds 2 or 3 for the beginning and the end of a text.
 _OVERLAP = 8  # a window shares one part in so many with the next one
-_LEAST_NORM = 1e-6  # of the sum of a text's unit vectors
+_LEAST_NORM = 1e-6  # norm of the sum of a text's unit vectors
 _TEXTS_A_TOKENIZER = 256  # texts tokenized at once: a tokenizer keeps more of a text than its ids
 # Public texts that try out a model. No two have the same number of words or the same letters.
 TRIAL_TEXTS = (
@@ -174,10 +174,10 @@ class Embedder:
         every sum of a run would then cost budget and say nothing.
         """
         rows = self.encode(TRIAL_TEXTS)
-        again = self.encode(TRIAL_TEXTS[::-1])[::-1]
+        repeated_rows = self.encode(TRIAL_TEXTS[::-1])[::-1]
         if not rows.any(axis=1).all():
             fault = "gives no vector for a public text"
-        elif rows.tobytes() != again.tobytes():
+        elif rows.tobytes() != repeated_rows.tobytes():
             fault = "gives other bits when it embeds the same text again"
         elif len(np.unique(_to_grid(rows), axis=0)) < len(rows):
             fault = "gives the same vector for different texts"
@@ -191,7 +191,7 @@ class Embedder:
         # A short ASCII text has fewer tokens than one window, whatever the tokenizer: at most one a character, beside
         # those that it adds. Reading half a million notes for this count alone would take minutes.
         doubtful = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
-        counts = [len(one) for _, one in self._tokens_of_each(encoder, doubtful)]
+        counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, doubtful)]
         long = sum(count > encoder.window for count in counts)
         return TextLengths(len(texts), long, sum(count > _reach(encoder, self.max_windows) for count in counts))
 
@@ -210,20 +210,20 @@ class Embedder:
         with self._lock:
             windows: list[tuple[int, Tokens]] = []
             readable = 0
-            for position, one in self._tokens_of_each(encoder, texts):
+            for position, tokens in self._tokens_of_each(encoder, texts):
                 readable += 1
-                windows += [(position, each) for each in _windows(one, encoder, self.max_windows)]
+                windows += [(position, window) for window in _windows(tokens, encoder, self.max_windows)]
             if readable < len(texts):
                 log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
             batches = encoder.batches([len(window) for _, window in windows])
             computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
-            units, done = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
+            units, finished = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
             for members, rows in zip(batches, computed, strict=True):
                 exact = _finite(rows)
                 units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
-                done += len(members)
+                finished += len(members)
                 if progress is not None:
-                    progress(done * len(texts) // len(windows), len(texts))
+                    progress(finished * len(texts) // len(windows), len(texts))
         return _pooled(units, [position for position, _ in windows], len(texts))
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
@@ -233,14 +233,14 @@ class Embedder:
 
     def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first: int) -> Iterator[tuple[int, Tokens]]:
         try:
-            found = encoder.ids(texts)
+            ids_of_texts = encoder.ids(texts)
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
             if len(texts) > 1:
                 half = len(texts) // 2
                 yield from self._tokens_from(encoder, texts[:half], first)
                 yield from self._tokens_from(encoder, texts[half:], first + half)
             return
-        yield from ((first + row, np.array(one, dtype=np.int32)) for row, one in enumerate(found))
+        yield from ((first + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
 
     def _loaded(self) -> Encoder:
         with self._lock:
@@ -274,22 +274,22 @@ def _fingerprint(model: str | Path, max_windows: int) -> str:
 
 def _reach(encoder: Encoder, max_windows: int) -> int:
     """Tokens of the longest text that is read to its end, special ones included."""
-    own = encoder.window - sum(encoder.special)
-    return sum(encoder.special) + own + (max_windows - 1) * (own - own // _OVERLAP)
+    text_tokens = encoder.window - sum(encoder.special)
+    return sum(encoder.special) + text_tokens + (max_windows - 1) * (text_tokens - text_tokens // _OVERLAP)
 
 
 def _windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]:
     """The windows of a text, each with its special tokens: one, or overlapping ones of equal length."""
     if len(tokens) <= encoder.window:
         return [tokens]
-    before, after = encoder.special
-    own = encoder.window - before - after
-    read = min(len(tokens), _reach(encoder, max_windows)) - before - after
-    overlap = own // _OVERLAP
-    count = -(-(read - overlap) // (own - overlap))
-    length = -(-(read + (count - 1) * overlap) // count)
-    starts = [before + number * (read - length) // max(1, count - 1) for number in range(count)]
-    head, tail = tokens[:before], tokens[len(tokens) - after :]
+    leading, trailing = encoder.special
+    text_tokens = encoder.window - leading - trailing
+    tokens_read = min(len(tokens), _reach(encoder, max_windows)) - leading - trailing
+    overlap = text_tokens // _OVERLAP
+    count = -(-(tokens_read - overlap) // (text_tokens - overlap))
+    length = -(-(tokens_read + (count - 1) * overlap) // count)
+    starts = [leading + number * (tokens_read - length) // max(1, count - 1) for number in range(count)]
+    head, tail = tokens[:leading], tokens[len(tokens) - trailing :]
     return [np.concatenate([head, tokens[start : start + length], tail]) for start in starts]
 
 
@@ -350,24 +350,24 @@ class PublicFileCache:
             raise ConfigurationError(f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt") from None
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        found: dict[bytes, Int16] = {}
+        rows_by_key: dict[bytes, Int16] = {}
         names = {self._name(key): key for key in keys}
-        wanted = list(names)
+        row_names = list(names)
         with self._database() as database:
-            for start in range(0, len(wanted), _QUERY_KEYS):
-                part = wanted[start : start + _QUERY_KEYS]
+            for start in range(0, len(row_names), _QUERY_KEYS):
+                part = row_names[start : start + _QUERY_KEYS]
                 query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part))})"  # noqa: S608 - marks only
                 for name, stored in database.execute(query, part):
                     if (row := self._opened(name, stored)) is not None:
-                        found[names[name]] = np.frombuffer(row, dtype="<i2")
-        return found
+                        rows_by_key[names[name]] = np.frombuffer(row, dtype="<i2")
+        return rows_by_key
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
-        named = [(self._name(key), row.astype("<i2").tobytes()) for key, row in rows]
+        named_rows = [(self._name(key), row.astype("<i2").tobytes()) for key, row in rows]
         with self._database() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO embeddings VALUES (?, ?)",
-                [(name, self._sealed(name, row)) for name, row in named],
+                [(name, self._sealed(name, row)) for name, row in named_rows],
             )
 
     @contextmanager
@@ -460,21 +460,21 @@ class CachedEmbedder:
         normal, model = [unicodedata.normalize("NFC", text) for text in texts], bytes.fromhex(self.fingerprint)
         keys = [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal]
         missing = dict(zip(keys, normal, strict=True))
-        known = self._cache.get(list(missing))
-        missing = {key: text for key, text in missing.items() if key not in known}
-        found, total = len(known), len(known) + len(missing)
-        if progress is not None and found:
-            progress(found, total)
+        rows_by_key = self._cache.get(list(missing))
+        missing = {key: text for key, text in missing.items() if key not in rows_by_key}
+        cached, total = len(rows_by_key), len(rows_by_key) + len(missing)
+        if progress is not None and cached:
+            progress(cached, total)
         pending = list(missing.items())
         size = self._texts_a_slab(len(pending))
         for start in range(0, len(pending), size):
             slab = pending[start : start + size]
-            before = found + start
-            told = None if progress is None else (lambda done, _all, b=before: progress(b + done, total))
-            grid = _to_grid(self._embedder.encode([text for _, text in slab], told))
+            finished = cached + start
+            slab_progress = None if progress is None else (lambda done, _all, b=finished: progress(b + done, total))
+            grid = _to_grid(self._embedder.encode([text for _, text in slab], slab_progress))
             rows = [(key, row) for (key, _), row in zip(slab, grid, strict=True)]
             self._cache.put(rows)
-            known.update(rows)
+            rows_by_key.update(rows)
         if not keys:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        return _from_grid(np.stack([known[key] for key in keys]))
+        return _from_grid(np.stack([rows_by_key[key] for key in keys]))

@@ -21,7 +21,7 @@ _DEFAULT_WINDOW = 512  # tokens, where a folder names no limit
 _PROBE = "card"  # a text whose special tokens are those of any text
 
 Mask = npt.NDArray[np.bool_]
-Tokens = npt.NDArray[np.int32]  # of one text or window
+Tokens = npt.NDArray[np.int32]  # ids of one text or window
 
 
 class Encoder(Protocol):
@@ -94,25 +94,25 @@ class TorchModel:
         self.pad = int(model.tokenizer.pad_token_id or 0)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        given = [encodable(text.strip().lower() if self._lower else text.strip()) for text in texts]
-        found: list[list[int]] = self.model.tokenizer(given, truncation=False, padding=False, verbose=False)[
-            "input_ids"
-        ]
-        return found
+        clean_texts = [encodable(text.strip().lower() if self._lower else text.strip()) for text in texts]
+        ids_of_texts: list[list[int]] = self.model.tokenizer(
+            clean_texts, truncation=False, padding=False, verbose=False
+        )["input_ids"]
+        return ids_of_texts
 
     def vectors(self, ids: Int64, mask: Mask) -> Float32:
         import torch
 
         features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask.astype(np.int64))}
         with one_library_thread(), torch.inference_mode():
-            found: Float32 = self.model(features)["sentence_embedding"].float().cpu().numpy()
-        return found
+            embeddings: Float32 = self.model(features)["sentence_embedding"].float().cpu().numpy()
+        return embeddings
 
 
 def special_around(mask: Sequence[int]) -> tuple[int, int]:
     """Returns the numbers of special tokens before and after a text's own, from its mask (1: special, 0: own)."""
-    shown = [place for place, special in enumerate(mask) if not special]
-    return (shown[0], len(mask) - 1 - shown[-1]) if shown else (0, 0)
+    text_positions = [place for place, special in enumerate(mask) if not special]
+    return (text_positions[0], len(mask) - 1 - text_positions[-1]) if text_positions else (0, 0)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
         with extras.named(), one_thread_in_program():
             code = command()
             sys.stdout.flush()
-        if code == INTERRUPTED:  # what the command line library makes of Ctrl-C
+        if code == INTERRUPTED:  # The command line library turns Ctrl-C into this code.
             raise KeyboardInterrupt
     except COMMAND_LINE_ERROR as error:
         error.show()
@@ -88,12 +88,12 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
             _stopped()
         if isinstance(error, BrokenPipeError):
             _output_closed()
-        found = _in_words(error)
-        report = found.report if isinstance(found, ConfigurationError) else {}
-        _print_json(found.problem, found.remedy, found.exit_code, found.code, report)
-        print(printable_lines(f"error: {found}"), file=sys.stderr)
+        worded_error = _in_words(error)
+        report = worded_error.report if isinstance(worded_error, ConfigurationError) else {}
+        _print_json(worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code, report)
+        print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
         _show(traceback_of(error))
-        sys.exit(found.exit_code)
+        sys.exit(worded_error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -133,10 +133,10 @@ def _output_closed() -> NoReturn:
 
 def _interrupted(error: BaseException) -> bool:
     """Returns True if Ctrl-C caused an error: during an import, Python and libraries wrap it in other errors."""
-    return any(isinstance(each, KeyboardInterrupt) for each in led_to(error))
+    return any(isinstance(cause, KeyboardInterrupt) for cause in led_to(error))
 
 
-# Before TLS 1.3 a suite names how the server signs. No certificate here is RSA, so no older version can agree on one.
+# A suite of TLS 1.2 names how the server signs. No certificate here is RSA, so no older version can agree on one.
 CIPHER_SUITES = "ECDHE-RSA-AES256-GCM-SHA384"
 
 # By default threads of an event engine read the sockets and wake the thread from which Python hears what has come; so

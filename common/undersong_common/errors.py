@@ -13,10 +13,14 @@ from typing import Any
 
 def led_to(error: BaseException) -> list[BaseException]:
     """Returns an error and all errors before it: its ``__cause__`` and ``__context__``, theirs, and so on."""
-    found = [error]
-    for each in found:
-        found += [one for one in (each.__cause__, each.__context__) if one is not None and one not in found]
-    return found
+    chain = [error]
+    for error_in_chain in chain:
+        chain += [
+            cause
+            for cause in (error_in_chain.__cause__, error_in_chain.__context__)
+            if cause is not None and cause not in chain
+        ]
+    return chain
 
 
 class UndersongError(Exception):
@@ -71,8 +75,8 @@ class ConfigurationError(UndersongError):
     @classmethod
     def raise_together(cls, faults: Iterable[tuple[str, ...]], *, code: str = "") -> None:
         """Raises the error that :meth:`together` makes of ``faults``; does nothing if there are none."""
-        if found := list(faults):
-            raise cls.together(found, code=code)
+        if fault_list := list(faults):
+            raise cls.together(fault_list, code=code)
 
 
 class PrivacyRefusal(UndersongError):

@@ -39,26 +39,29 @@ def packages_of_extras() -> dict[str, set[str]]:
     except metadata.PackageNotFoundError:
         return {}
     packages: dict[str, set[str]] = {extra: set() for extra in description.get_all("Provides-Extra") or []}
-    named: dict[str, set[str]] = {extra: set() for extra in packages}
+    nested_extras: dict[str, set[str]] = {extra: set() for extra in packages}
     for text in description.get_all("Requires-Dist") or []:
         if (requirement := _REQUIREMENT.match(text)) is None:
             continue
         package, extras, extra = requirement.groups()
         if package == "undersong":
-            named[extra].update(extras.split(","))
+            nested_extras[extra].update(extras.split(","))
         else:
             packages[extra].add(package)
-    return {extra: set().union(*(packages[one] for one in _reached(extra, named))) for extra in packages}
+    return {
+        extra: set().union(*(packages[reached_extra] for reached_extra in _reached(extra, nested_extras)))
+        for extra in packages
+    }
 
 
 def _reached(extra: str, named: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
     waiting = [extra]
     while waiting:
-        one = waiting.pop()
-        if one not in reached:
-            reached.add(one)
-            waiting += named[one]
+        current = waiting.pop()
+        if current not in reached:
+            reached.add(current)
+            waiting += named[current]
     return reached
 
 

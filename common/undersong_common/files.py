@@ -15,7 +15,7 @@ sync_data = getattr(os, "fdatasync", os.fsync)
 
 FileState = tuple[int, int, int]
 MISSING: FileState = (-1, -1, -1)
-HIDDEN: FileState = (-2, -2, -2)  # of a file in a folder that this account may not search
+HIDDEN: FileState = (-2, -2, -2)  # state of a file in a folder that this account may not search
 FileIdentity = tuple[int, int]
 
 LOST_AND_FOUND = "lost+found"
@@ -30,12 +30,12 @@ def is_empty(folder: Path) -> bool:
 def file_state(path: str | Path) -> FileState:
     """Returns a value that changes whenever the file is written, replaced, created or removed."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return MISSING
     except PermissionError:
         return HIDDEN
-    return found.st_mtime_ns, found.st_ino, found.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def file_identity(found: os.stat_result) -> FileIdentity:
@@ -81,12 +81,12 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0
 
 def replace_where_possible(paths: Iterable[Path], data: bytes) -> list[Path]:
     """Writes the same data to every path as :func:`replace_file` does; returns the paths that could be written."""
-    done = []
+    written_paths = []
     for path in paths:
         with suppress(OSError):
             replace_file(path, data)
-            done.append(path)
-    return done
+            written_paths.append(path)
+    return written_paths
 
 
 def destroy_file(path: str | Path) -> bool:
@@ -99,9 +99,9 @@ def destroy_file(path: str | Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        left = os.fstat(file).st_size
-        while left:
-            left -= os.write(file, bytes(min(left, 1 << 20)))
+        remaining_bytes = os.fstat(file).st_size
+        while remaining_bytes:
+            remaining_bytes -= os.write(file, bytes(min(remaining_bytes, 1 << 20)))
         sync_data(file)
     finally:
         os.close(file)

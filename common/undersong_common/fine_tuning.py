@@ -132,10 +132,10 @@ def optimise(
 
     def loss_of(rows: Int64) -> Any:
         batch = _tokens(model, tokenizer, [texts[row] for row in rows], settings)
-        each = torch.nn.functional.cross_entropy(
+        losses = torch.nn.functional.cross_entropy(
             model(**batch).logits.float(), torch.as_tensor(y[rows], device=device), reduction="none"
         )
-        return each * torch.as_tensor(w[rows], device=device, dtype=torch.float32)
+        return losses * torch.as_tensor(w[rows], device=device, dtype=torch.float32)
 
     steps = settings.epochs * -(-len(fit) // settings.batch)
     rising = max(1, round(settings.warmup * steps))

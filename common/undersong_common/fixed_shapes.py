@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 # short questions; larger batches leave the cache, and filling up the last one costs more.
 _TOKENS_A_BATCH = 192
 _NARROWEST = 4  # tokens; widths are multiples of it, or of an eighth of the next power of two
-_TRIAL_WORDS = ("alpha", "of", "the", "chest", "was", "1987")  # of the texts that try out a batch
+_TRIAL_WORDS = ("alpha", "of", "the", "chest", "was", "1987")  # words of the texts that try out a batch
 
 
 class FixedShapes:
@@ -37,7 +37,7 @@ class FixedShapes:
         self._padded = padded
         self._dimension = dimension
         self._alone = alone
-        self._rows: dict[int, int] = {}  # of a batch, by its width
+        self._rows: dict[int, int] = {}  # rows of a batch, by its width
         self.window, self.special = padded.window, padded.special
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -90,20 +90,20 @@ class FixedShapes:
         """
         try:
             words = [" ".join(_TRIAL_WORDS[number:] * width) for number in range(len(_TRIAL_WORDS))]
-            text, *others = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(words))
-            mates = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(others)]
+            text, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(words))
+            mates = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(other_texts)]
             row = text[: width // 2 + 1]
-            shown = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
+            placements = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
             batches = [
                 [row if shows else mates[(trial + place) % len(mates)] for place, shows in enumerate(places)]
-                for trial, places in enumerate(shown)
+                for trial, places in enumerate(placements)
             ]
             computed = np.stack(list(in_order(lambda rows: self._computed(rows, width), batches)))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - whatever a model raises
             return False
-        return all(vector.tobytes() == computed[0, 0].tobytes() for vector in computed[shown])
+        return all(vector.tobytes() == computed[0, 0].tobytes() for vector in computed[placements])
 
     def _computed(self, rows: Sequence[Tokens], width: int) -> Float32:
         return self._padded.vectors(*_padded_rows(rows, width, self._padded.pad))
@@ -127,6 +127,6 @@ def batch_width(tokens: int, limit: int) -> int:
     >>> [batch_width(tokens, 256) for tokens in (2, 7, 8, 40, 70, 255, 256)]
     [4, 8, 12, 48, 80, 256, 256]
     """
-    wanted = tokens + 1
-    step = max(_NARROWEST, (1 << (wanted - 1).bit_length()) // 8)
-    return min(-(-wanted // step) * step, limit)
+    padded_tokens = tokens + 1
+    step = max(_NARROWEST, (1 << (padded_tokens - 1).bit_length()) // 8)
+    return min(-(-padded_tokens // step) * step, limit)

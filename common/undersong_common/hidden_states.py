@@ -31,7 +31,7 @@ from undersong_common.table import read_table
 
 ARRAYS = "hidden_states.safetensors"
 WINDOW = 256  # tokens that are read at once, where nothing else is stated
-_LEAST_DEVIATION = 1e-3  # of a coordinate, as a part of the median one: what hardly varies is not blown up
+_LEAST_DEVIATION = 1e-3  # part of the median deviation; it keeps a coordinate that hardly varies from being blown up
 _SPECIAL_TOKENS_OF = "card"  # a text whose special tokens are those of any text
 
 
@@ -61,8 +61,8 @@ class Axes:
 
         settings = hidden_state_settings(folder)
         try:
-            found = load_file(folder / ARRAYS)
-            axes = cls(settings["layer"], found["mean"], found["into"], found["back"])
+            arrays = load_file(folder / ARRAYS)
+            axes = cls(settings["layer"], arrays["mean"], arrays["into"], arrays["back"])
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
             raise ConfigurationError(f"{folder / ARRAYS}: cannot be read: {error}", "prepare the folder anew") from None
         width, size = len(axes.mean), settings["size"]
@@ -79,17 +79,17 @@ class _Layers:
             import torch
             from transformers import AutoModelForCausalLM, AutoTokenizer
 
-            given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+            loading_options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
             try:
-                self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **given)
-                causal, found = AutoModelForCausalLM.from_pretrained(
-                    folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **given
+                self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **loading_options)
+                causal, loading_report = AutoModelForCausalLM.from_pretrained(
+                    folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **loading_options
                 )
             except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
                 raise ConfigurationError(
                     f"{folder}: cannot be loaded as a causal model: {error}", "name a complete folder"
                 ) from None
-        if found["missing_keys"]:  # they would have been drawn at random
+        if loading_report["missing_keys"]:  # they would have been drawn at random
             raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
         model = causal.get_decoder()
         layers = getattr(model, "layers", ())
@@ -98,7 +98,7 @@ class _Layers:
                 f"{folder}: has no layer {layer} whose states can be read ({len(layers)} found)",
                 "name another layer, or a causal model such as Gemma, Llama, Mistral or Qwen",
             )
-        # What comes after the layer is neither kept nor computed.
+        # Layers after this one are neither kept nor computed.
         model.layers, model.norm = layers[:layer], torch.nn.Identity()
         model.config.num_hidden_layers = layer
         self._model = model.eval()
@@ -107,21 +107,23 @@ class _Layers:
         self.pad = int(self._tokenizer.pad_token_id or 0)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        given = [encodable(text.strip()) for text in texts]
-        found: list[list[int]] = self._tokenizer(given, truncation=False, padding=False, verbose=False)["input_ids"]
-        return found
+        clean_texts = [encodable(text.strip()) for text in texts]
+        ids_of_texts: list[list[int]] = self._tokenizer(clean_texts, truncation=False, padding=False, verbose=False)[
+            "input_ids"
+        ]
+        return ids_of_texts
 
     def means(self, ids: Int64, mask: Mask) -> Any:
         """Returns each row's mean state, a tensor [rows, h]; the first token of all texts is none of a text's own."""
         import torch
 
-        read = torch.from_numpy(mask)
+        attention_mask = torch.from_numpy(mask)
         states = self._model(
-            input_ids=torch.from_numpy(ids), attention_mask=read.to(torch.int64), use_cache=False
+            input_ids=torch.from_numpy(ids), attention_mask=attention_mask.to(torch.int64), use_cache=False
         ).last_hidden_state
-        own = read.clone()
-        own[:, : self.special[0]] = False
-        return (states * own[:, :, None]).sum(dim=1) / own.sum(dim=1, keepdim=True)
+        text_mask = attention_mask.clone()
+        text_mask[:, : self.special[0]] = False
+        return (states * text_mask[:, :, None]).sum(dim=1) / text_mask.sum(dim=1, keepdim=True)
 
 
 class HiddenStates(_Layers):
@@ -140,8 +142,8 @@ class HiddenStates(_Layers):
         import torch
 
         with one_library_thread(), torch.inference_mode():
-            found: Float32 = ((self.means(ids, mask) - self._mean) @ self._into).numpy()
-        return found
+            coordinates: Float32 = ((self.means(ids, mask) - self._mean) @ self._into).numpy()
+        return coordinates
 
 
 def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size: int, window: int = WINDOW) -> None:
@@ -181,9 +183,9 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
     deviations = np.maximum(deviations, _LEAST_DEVIATION * np.median(deviations) + 1e-12)
     standard = (states - mean) / deviations
     axes = np.linalg.svd(standard, full_matrices=False)[2][:size]
-    length = float(np.median(np.linalg.norm(standard @ axes.T, axis=1)))  # which unit vectors have lost
-    found = {"mean": mean, "into": axes.T / deviations[:, None], "back": length * axes * deviations}
-    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in found.items()}
+    length = float(np.median(np.linalg.norm(standard @ axes.T, axis=1)))  # Unit vectors have lost this length.
+    arrays = {"mean": mean, "into": axes.T / deviations[:, None], "back": length * axes * deviations}
+    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in arrays.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -195,9 +197,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layer", type=int, required=True)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--window", type=int, default=WINDOW)
-    given = parser.parse_args(arguments)
-    texts = read_table(given.texts, "text").texts
-    prepare(given.model, given.folder, texts, layer=given.layer, size=given.size, window=given.window)
+    options = parser.parse_args(arguments)
+    texts = read_table(options.texts, "text").texts
+    prepare(options.model, options.folder, texts, layer=options.layer, size=options.size, window=options.window)
 
 
 if __name__ == "__main__":

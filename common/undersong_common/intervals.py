@@ -28,8 +28,8 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
     """
     from scipy.stats import binomtest
 
-    found = binomtest(successes, trials).proportion_ci(level, method="exact")
-    return Interval(successes / trials, found.low, found.high)
+    bounds = binomtest(successes, trials).proportion_ci(level, method="exact")
+    return Interval(successes / trials, bounds.low, bounds.high)
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
@@ -66,9 +66,9 @@ def auc_interval(positive: Float64, negative: Float64) -> Interval:
 
     m, n = len(positive), len(negative)
     ranks = rankdata(np.concatenate([positive, negative]))
-    over = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
-    under = 1.0 - (ranks[m:] - rankdata(negative)) / m
-    value = float(over.mean())
-    variance = over.var(ddof=1) / m + under.var(ddof=1) / n
+    shares_below = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
+    shares_above = 1.0 - (ranks[m:] - rankdata(negative)) / m
+    value = float(shares_below.mean())
+    variance = shares_below.var(ddof=1) / m + shares_above.var(ddof=1) / n
     reach = float(norm.ppf(0.5 + CONFIDENCE_LEVEL / 2)) * math.sqrt(variance)
     return Interval(value, max(0.0, value - reach), min(1.0, value + reach))

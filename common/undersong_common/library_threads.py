@@ -29,7 +29,7 @@ class LibraryThreads:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._users = {False: 0, True: 0}  # by whether torch is theirs too
+        self._users = {False: 0, True: 0}  # users by the answer whether torch is theirs too
         self._before: dict[str, int] = {}  # numbers that hold for the process, by library
         self._thread = threading.local()
 
@@ -158,7 +158,7 @@ def _set_from_own_thread(numbers: dict[str, int]) -> None:
 
 def _libraries() -> list[Any]:
     """Controllers of the thread pools of all libraries that this process has loaded."""
-    if "numpy" not in sys.modules and _TORCH not in sys.modules:  # at a program's start
+    if "numpy" not in sys.modules and _TORCH not in sys.modules:  # This holds at a program's start.
         return []
     return _found(len(sys.modules))
 

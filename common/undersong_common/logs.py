@@ -51,14 +51,14 @@ class _Watched(logging.StreamHandler[TextIO]):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        given = record.args if isinstance(record.args, tuple) else ()
-        named = tuple(value for value in given if not isinstance(value, int | float))
-        if record.levelno > logging.INFO or len(named) == len(given):
-            key = getattr(record, "alike", (record.name, record.msg, *map(str, named)))
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        texts = tuple(value for value in arguments if not isinstance(value, int | float))
+        if record.levelno > logging.INFO or len(texts) == len(arguments):
+            key = getattr(record, "alike", (record.name, record.msg, *map(str, texts)))
             for line in self._repeats.lines(record.getMessage(), key):
-                shown = copy.copy(record)
-                shown.msg, shown.args = line, None
-                super().emit(shown)
+                shown_record = copy.copy(record)
+                shown_record.msg, shown_record.args = line, None
+                super().emit(shown_record)
         else:
             super().emit(record)
 
@@ -116,7 +116,7 @@ class Repeats:
     def __init__(self, quiet_s: float = QUIET_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._quiet_s = quiet_s
         self._clock = clock
-        self._last: tuple[Hashable, float] = (None, 0.0)  # what the last shown message is like, and when it was shown
+        self._last: tuple[Hashable, float] = (None, 0.0)  # key and time of the last message that was shown
         self._kept_back = 0
         self._lock = threading.Lock()
 
@@ -128,10 +128,10 @@ class Repeats:
         """
         alike = without_numbers(message) if alike is None else alike
         with self._lock:
-            now = self._clock()
-            last, at = self._last
-            if alike == last and now - at < self._quiet_s:
+            now_s = self._clock()
+            last, last_time_s = self._last
+            if alike == last and now_s - last_time_s < self._quiet_s:
                 self._kept_back += 1
                 return ()
-            more, self._kept_back, self._last = self._kept_back, 0, (alike, now)
-        return (f"({more} more like it)", message) if more else (message,)
+            suppressed, self._kept_back, self._last = self._kept_back, 0, (alike, now_s)
+        return (f"({suppressed} more like it)", message) if suppressed else (message,)

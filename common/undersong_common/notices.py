@@ -22,7 +22,7 @@ from undersong_common.errors import ConfigurationError
 log = logging.getLogger(__name__)
 
 EVENTS = ("request-waits", "run-ended", "certificate-expires", "budget-low", "data-stopped", "test")
-RETRY_S = (0.0, 5.0, 30.0, 120.0)  # before each attempt
+RETRY_S = (0.0, 5.0, 30.0, 120.0)  # pause before each attempt
 ATTEMPT_S = 10.0
 EXPIRES_SOON_S = 14 * 86400.0  # when people are told of a certificate that was not renewed
 LOCAL = ("127.0.0.1", "::1", "localhost")

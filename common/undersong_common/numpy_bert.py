@@ -28,8 +28,8 @@ _GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563
 _GELU_SQUARE = np.float32(36.0)  # p is taken at most there
 
 _PROBE = "card"  # a text whose special tokens are those of any text
-_TEXTS_A_BATCH = 8  # at least, so that the last list of a batch is a small part of it
-_SCORES_AT_ONCE = 1 << 13  # of a head of attention; the scores of all heads then stay in the second-level cache
+_TEXTS_A_BATCH = 8  # A batch has no fewer, so that its last list is a small part of it.
+_SCORES_AT_ONCE = 1 << 13  # scores of one head; those of all heads then stay in the second-level cache
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,9 @@ class NumpyBert:
             self.places: Places | None = like_places([first.attention, first.joined, first.up, first.down])
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        return [one.ids for one in self._tokenizer.encode_batch_fast([encodable(text.strip()) for text in texts])]
+        return [
+            encoding.ids for encoding in self._tokenizer.encode_batch_fast([encodable(text.strip()) for text in texts])
+        ]
 
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
@@ -177,10 +179,10 @@ class NumpyBert:
             scores = queries.swapaxes(-1, -2) @ keys
             scores -= scores.max(axis=-1, keepdims=True)
             np.exp(scores, out=scores)
-            read = values @ scores.swapaxes(-1, -2)
-            read /= scores.sum(axis=-1)[:, :, None, :]
+            attended = values @ scores.swapaxes(-1, -2)
+            attended /= scores.sum(axis=-1)[:, :, None, :]
             heads = group.of(context).reshape(self._heads, size, group.texts, group.length)
-            heads[:] = read.transpose(1, 2, 0, 3)
+            heads[:] = attended.transpose(1, 2, 0, 3)
 
     def _transformed(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
         """A list's state after the layer, from what its heads read; all [d, n]."""
@@ -217,9 +219,9 @@ def _groups(lengths: Sequence[int], step: int) -> Iterator[_Group]:
     start = first = 0
     while first < len(lengths):
         length = lengths[first]
-        most = max(1, _SCORES_AT_ONCE // (length * length))
+        most_texts = max(1, _SCORES_AT_ONCE // (length * length))
         texts = 1
-        while texts < most and first + texts < len(lengths) and lengths[first + texts] == length:
+        while texts < most_texts and first + texts < len(lengths) and lengths[first + texts] == length:
             texts += 1
         group = _Group(start, texts, length, -(-length // step) * step)
         yield group
@@ -233,8 +235,8 @@ def _lists(groups: Sequence[_Group], places: Places | None) -> list[_List]:
         starts = [group.start + text * group.step for group in groups for text in range(group.texts)]
         lengths = [group.length for group in groups for _ in range(group.texts)]
         return [_List(start, start + length, 0, length) for start, length in zip(starts, lengths, strict=True)]
-    used = groups[-1].start + groups[-1].texts * groups[-1].step
-    return [_List(start, start + places.count, places.first, TOKENS) for start in range(0, used, places.count)]
+    width = groups[-1].start + groups[-1].texts * groups[-1].step
+    return [_List(start, start + places.count, places.first, TOKENS) for start in range(0, width, places.count)]
 
 
 def _normalise(state: Float32, norm: Layer, epsilon: np.float32) -> None:

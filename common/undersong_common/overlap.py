@@ -76,14 +76,14 @@ def words(text: str) -> list[str]:
 def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     """Finds the synthetic texts that repeat private ones, verbatim or nearly; every pair of texts is compared."""
     vocabulary: dict[str, int] = {}
-    ours = _Corpus.read(synthetic, vocabulary)
-    theirs = _Corpus.read(private, vocabulary)
+    synthetic_corpus = _Corpus.read(synthetic, vocabulary)
+    private_corpus = _Corpus.read(private, vocabulary)
     # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
     values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
-    verbatim = _verbatim(ours, theirs)
-    contained, run = _runs(ours, theirs, values)
+    verbatim = _verbatim(synthetic_corpus, private_corpus)
+    contained, run = _runs(synthetic_corpus, private_corpus, values)
     mark = len(vocabulary)
-    near = (contained >= CONTAINED) | _resembling(ours.padded(mark), theirs.padded(mark), values)
+    near = (contained >= CONTAINED) | _resembling(synthetic_corpus.padded(mark), private_corpus.padded(mark), values)
     near &= ~verbatim
     shared = (run >= RUN_WORDS) & ~near & ~verbatim
     return Overlap(
@@ -126,14 +126,14 @@ class _Corpus:
         """The texts of the given numbers."""
         lengths = self.lengths[rows]
         starts = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        at = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
-        return _Corpus(self.tokens[at], starts)
+        positions = np.repeat(self.starts[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+        return _Corpus(self.tokens[positions], starts)
 
     def padded(self, mark: int) -> "_Corpus":
         """The texts with ``mark`` before and after the words of each; a text without words stays empty."""
-        some = self.lengths > 0
-        ends = np.concatenate((self.starts[:-1][some], self.starts[1:][some]))
-        marks = 2 * np.concatenate(([0], np.cumsum(some)))
+        has_words = self.lengths > 0
+        ends = np.concatenate((self.starts[:-1][has_words], self.starts[1:][has_words]))
+        marks = 2 * np.concatenate(([0], np.cumsum(has_words)))
         return _Corpus(np.insert(self.tokens, np.sort(ends), mark), self.starts + marks)
 
     def sequences(self, length: int, values: UInt64) -> tuple[UInt64, Int64]:
@@ -152,9 +152,14 @@ class _Corpus:
 
 
 def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
-    known = {theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a}
+    private_sequences = {
+        theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a
+    }
     return np.array(
-        [ours.tokens[a:b].tobytes() in known for a, b in zip(ours.starts[:-1], ours.starts[1:], strict=True)],
+        [
+            ours.tokens[a:b].tobytes() in private_sequences
+            for a, b in zip(ours.starts[:-1], ours.starts[1:], strict=True)
+        ],
         dtype=bool,
     )
 
@@ -183,20 +188,20 @@ def _lengthen(
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    sharing, others = _shared(ours.take(rows), theirs.take(records), middle, values)
+    sharing, shared_records = _shared(ours.take(rows), theirs.take(records), middle, values)
     alive = np.zeros(len(rows), dtype=bool)
     alive[sharing] = True
     longest[rows[alive]] = middle
-    _lengthen(ours, theirs, rows[alive], records[np.unique(others)], middle, high, longest, values)
+    _lengthen(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, values)
     _lengthen(ours, theirs, rows[~alive], records, low, middle, longest, values)
 
 
 def _shared(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tuple[Int64, Int64]:
     """The text number on either side of each run of ``length`` words that occurs in both."""
-    mine, my_text = ours.sequences(length, values)
-    other, other_text = theirs.sequences(length, values)
-    in_known = np.isin(other, mine)  # the synthetic side: usually the smaller by far
-    return my_text[np.isin(mine, other[in_known])], other_text[in_known]
+    our_sequences, our_texts = ours.sequences(length, values)
+    their_sequences, their_texts = theirs.sequences(length, values)
+    is_shared = np.isin(their_sequences, our_sequences)  # the synthetic side: usually the smaller by far
+    return our_texts[np.isin(our_sequences, their_sequences[is_shared])], their_texts[is_shared]
 
 
 def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
@@ -206,15 +211,15 @@ def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     with that index must meet within their rarest n - ceil(JACCARD n) + 1 members (prefix filtering, Chaudhuri et al.
     2006), so only those are joined, and the common pairs, which would cost nearly everything, never are.
     """
-    found = np.zeros(len(ours), dtype=bool)
+    resembles = np.zeros(len(ours), dtype=bool)
     if not len(ours.tokens) or not len(theirs.tokens):
-        return found
+        return resembles
     first, second = _pair_matrices(ours, theirs, values)
     size_ours, size_theirs = np.diff(first.indptr), np.diff(second.indptr)
-    other = _rarest(second).T.tocsr()
+    their_rarest = _rarest(second).T.tocsr()
     prefix = _rarest(first)
     for start in range(0, len(ours), _BLOCK_ROWS):
-        met = (prefix[start : start + _BLOCK_ROWS] @ other).tocoo()
+        met = (prefix[start : start + _BLOCK_ROWS] @ their_rarest).tocoo()
         row, column = start + met.row.astype(np.int64), met.col.astype(np.int64)
         small, large = np.minimum(size_ours[row], size_theirs[column]), np.maximum(size_ours[row], size_theirs[column])
         possible = small >= JACCARD * large
@@ -222,8 +227,8 @@ def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
         for part in range(0, len(row), _PAIRS):
             i, j = row[part : part + _PAIRS], column[part : part + _PAIRS]
             common = first[i].multiply(second[j]).sum(axis=1)
-            found[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
-    return found
+            resembles[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
+    return resembles
 
 
 def _rarest(matrix: Any) -> Any:
@@ -233,9 +238,9 @@ def _rarest(matrix: Any) -> Any:
     sizes = np.diff(matrix.indptr)
     keep = np.where(sizes > 0, sizes - np.ceil(JACCARD * sizes - 1e-9).astype(np.int64) + 1, 0)
     position = np.arange(matrix.nnz) - np.repeat(matrix.indptr[:-1], sizes)
-    kept = position < np.repeat(keep, sizes)
+    is_rarest = position < np.repeat(keep, sizes)
     pointers = np.concatenate(([0], np.cumsum(keep)))
-    return csr_array((matrix.data[kept], matrix.indices[kept], pointers), shape=matrix.shape)
+    return csr_array((matrix.data[is_rarest], matrix.indices[is_rarest], pointers), shape=matrix.shape)
 
 
 def _pair_matrices(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Any, Any]:
@@ -293,12 +298,12 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
     """
     if not len(synthetic) or not len(training) or not len(holdout):
         raise ValueError("a side has no rows: nothing is closest")
-    known, others = equal_rows(training, holdout, seed=seed)
-    near, far = closest_distances(synthetic, known), closest_distances(synthetic, others)
+    training_rows, holdout_rows = equal_rows(training, holdout, seed=seed)
+    near, far = closest_distances(synthetic, training_rows), closest_distances(synthetic, holdout_rows)
     wins = float((near < far).sum()) + 0.5 * float((near == far).sum())
     return ClosestRecords(
         rows=len(synthetic),
-        records=len(known),
+        records=len(training_rows),
         closer=clopper_pearson(round(wins), len(synthetic)),
         training=_quantiles(near),
         holdout=_quantiles(far),
@@ -310,10 +315,10 @@ def closest_distances(rows: Float32, records: Float32) -> Float64:
 
     It works on a block of rows at a time, so that memory is O(n + m).
     """
-    found = np.empty(len(rows))
+    similarities = np.empty(len(rows))
     for start in range(0, len(rows), BLOCK_ROWS):
-        found[start : start + BLOCK_ROWS] = (rows[start : start + BLOCK_ROWS] @ records.T).max(axis=1)
-    return np.maximum(1.0 - found, 0.0)
+        similarities[start : start + BLOCK_ROWS] = (rows[start : start + BLOCK_ROWS] @ records.T).max(axis=1)
+    return np.maximum(1.0 - similarities, 0.0)
 
 
 def _quantiles(distances: Float64) -> tuple[float, float]:
@@ -323,8 +328,8 @@ def _quantiles(distances: Float64) -> tuple[float, float]:
 
 def equal_rows(first: Floats, second: Floats, *, rows: int | None = None, seed: int = 0) -> tuple[Floats, Floats]:
     """Draws equally many rows of two arrays, as :func:`equal_choice` chooses them."""
-    ours, theirs = equal_choice(len(first), len(second), rows=rows, seed=seed)
-    return first[ours], second[theirs]
+    first_rows, second_rows = equal_choice(len(first), len(second), rows=rows, seed=seed)
+    return first[first_rows], second[second_rows]
 
 
 def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int = 0) -> tuple[Int64, Int64]:
@@ -333,9 +338,9 @@ def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int 
     Returns two sorted int64 arrays of length ``rows``, or of the smaller set's size if it is None. Raises ValueError if
     a set has fewer than ``rows``.
     """
-    there = min(first, second)
-    count = there if rows is None else rows
-    if count > there:
+    available = min(first, second)
+    count = available if rows is None else rows
+    if count > available:
         raise ValueError(f"cannot draw {count} rows of {first} and {second}")
     rng = np.random.default_rng([seed, 0xE9])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 
-SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # where a program needs no path
+SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # sudo finds a program of these folders without a path.
 
 
 def account_name(uid: int) -> str:
@@ -27,8 +27,8 @@ def caller_at_terminal() -> tuple[int, str]:
 
     Root and the account that runs the command can state any; the threat model says so.
     """
-    stated = os.environ.get("SUDO_UID", "")
-    uid = int(stated) if stated.isascii() and stated.isdecimal() else os.getuid()
+    sudo_uid = os.environ.get("SUDO_UID", "")
+    uid = int(sudo_uid) if sudo_uid.isascii() and sudo_uid.isdecimal() else os.getuid()
     return uid, account_name(uid)
 
 
@@ -43,7 +43,7 @@ def home_folder() -> Path:
 def command_line(uid: int) -> str:
     """Returns this program's command line as the account ``uid`` runs it."""
     program = [sys.argv[0]]
-    if sys.argv[0].endswith(".py"):  # of python -m
+    if sys.argv[0].endswith(".py"):  # "python -m" puts the path of a file there.
         program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
     elif os.path.dirname(sys.argv[0]) in SEARCHED_BY_SUDO:
         program = [os.path.basename(sys.argv[0])]

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 
-LARGEST_WHOLE_FLOAT = 2**53  # from here on, neighbouring whole numbers are one float
+LARGEST_WHOLE_FLOAT = 2**53  # Neighbouring whole numbers are one float from here on.
 LONGEST_NUMBER = 400  # digits of an id that is a number
 HALF_CHARACTER = "half of a character (a lone surrogate) stands in it"
 REFERENCE_REMEDY = "name the column of the id itself, for example --user-field patient.reference"
@@ -114,7 +114,7 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
-        whole = int(value)
+        integer = int(value)
     elif isinstance(value, decimal.Decimal | numbers.Real) and not isinstance(value, numbers.Rational):
         number = decimal.Decimal(value) if isinstance(value, decimal.Decimal) else decimal.Decimal(float(value))
         if number.is_nan():
@@ -123,12 +123,12 @@ def _id_text(value: Any) -> str | None:
             raise ConfigurationError(
                 "a number that is not whole, or too large to be exact, is no id", CAST_REMEDY, code="no-id"
             )
-        whole = int(number)
+        integer = int(number)
     else:
         raise _refusal(value)
-    if whole.bit_length() > 3 * LONGEST_NUMBER:
+    if integer.bit_length() > 3 * LONGEST_NUMBER:
         raise ConfigurationError("a number of so many digits is no id", CAST_REMEDY, code="no-id")
-    return str(whole)
+    return str(integer)
 
 
 def _refusal(value: Any) -> ConfigurationError:
@@ -147,8 +147,8 @@ def _read_id(text: str) -> PatientId | None:
     text = clean_text(text)
     if has_half_character(text):
         raise ConfigurationError(HALF_CHARACTER, "write the id as whole characters of Unicode", code="no-id")
-    if named := _BY_IDENTIFIER.fullmatch(text):
-        system, bar, value = unquote(named[1]).rpartition("|")
+    if uuid_match := _BY_IDENTIFIER.fullmatch(text):
+        system, bar, value = unquote(uuid_match[1]).rpartition("|")
         identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
         return None if is_missing_word(identifier.name) else identifier
     base = ""
@@ -160,8 +160,8 @@ def _read_id(text: str) -> PatientId | None:
             "leave such rows out (--filter, a WHERE of the query)",
             code="no-id",
         )
-    if named := _UUID.fullmatch(text):
-        text = named[1].lower()
+    if uuid_match := _UUID.fullmatch(text):
+        text = uuid_match[1].lower()
     return None if is_missing_word(text) else PatientId(text, base)
 
 
@@ -185,8 +185,8 @@ def _base(written: str) -> str:
     base = written.rstrip("/").removesuffix("/Patient").removesuffix("/Patient")
     if base == "Patient":
         return ""
-    scheme, slashes, rest = base.partition("://")
-    host, slash, path = rest.partition("/")
+    scheme, slashes, address = base.partition("://")
+    host, slash, path = address.partition("/")
     return f"{scheme.lower()}://{host.lower()}{slash}{path}" if slashes else base
 
 
@@ -195,7 +195,7 @@ def _base(written: str) -> str:
 _IGNORED = re.compile(
     "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 )
-_SHEET_TEXT = re.compile(r'="(.*)"')  # as Excel exports a text that looks like a number
+_SHEET_TEXT = re.compile(r'="(.*)"')  # Excel exports a text that looks like a number so.
 _QUOTES = "\"'`´‘’‚‛“”„‟‹›«»＂＇"
 _PAIRS = {"{": "}", "[": "]", "(": ")", "<": ">"}
 _ZEROS = re.compile(r"(?<![\d.,])0+(?=\d)")
@@ -240,19 +240,19 @@ def _without_base(text: str) -> str:
 
 
 def _as_number(text: str) -> str:
-    if signed := _SIGNED.fullmatch(text):
-        return signed[1]
-    if (written := _EXPONENT.fullmatch(text)) and int(written[3]) < LONGEST_NUMBER:
-        decimals = (written[2] or "").rstrip("0")
-        if len(decimals) <= int(written[3]):
-            return (written[1] + decimals).lstrip("0") + "0" * (int(written[3]) - len(decimals)) or "0"
+    if signed_match := _SIGNED.fullmatch(text):
+        return signed_match[1]
+    if (exponent_match := _EXPONENT.fullmatch(text)) and int(exponent_match[3]) < LONGEST_NUMBER:
+        decimals = (exponent_match[2] or "").rstrip("0")
+        if len(decimals) <= int(exponent_match[3]):
+            return (exponent_match[1] + decimals).lstrip("0") + "0" * (int(exponent_match[3]) - len(decimals)) or "0"
     return text
 
 
 @dataclass(frozen=True)
 class _Kind:
     reduce: Callable[[str], str]
-    words: str  # after "differ from another one only by"
+    words: str  # end of the sentence "differ from another one only by ..."
 
 
 _KINDS: Mapping[str, _Kind] = {
@@ -286,9 +286,11 @@ class Choice:
             raise ConfigurationError(
                 f"{unknown[0]!r} is no kind of look-alikes", f"name one of {', '.join(KINDS)}", code="unknown-kind"
             )
-        if both := sorted(self.same & self.other):
+        if contradictory := sorted(self.same & self.other):
             raise ConfigurationError(
-                f"{both[0]} is named for --same-patient and for --other-patient", "name it for one", code="both-kinds"
+                f"{contradictory[0]} is named for --same-patient and for --other-patient",
+                "name it for one",
+                code="both-kinds",
             )
 
     def unit(self, identity: PatientId) -> str:
@@ -301,15 +303,15 @@ class Choice:
 
 def reduced(text: str, kinds: Iterable[str]) -> str:
     """Returns an id without what distinguishes it by ``kinds`` only, in a form that does not change any more."""
-    chosen = set(kinds)
-    if not chosen or (text.isascii() and text.isdigit() and text[0] != "0"):
+    kind_names = set(kinds)
+    if not kind_names or (text.isascii() and text.isdigit() and text[0] != "0"):
         return text
     for _ in range(len(text) + 1):
-        before = text
+        unreduced = text
         for name, kind in _KINDS.items():
-            if name in chosen:
+            if name in kind_names:
                 text = kind.reduce(text) or text
-        if text == before:
+        if text == unreduced:
             break
     return text
 
@@ -371,7 +373,7 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
     units: dict[str, str] = {}  # first place by unit
-    systems: dict[str, dict[str, str]] = defaultdict(dict)  # of references: first place by base, by unit
+    systems: dict[str, dict[str, str]] = defaultdict(dict)  # first place of references by base, by unit
     for identity, place in places.items():
         unit = choice.unit(identity)
         units.setdefault(unit, place)
@@ -379,19 +381,23 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
             systems[unit].setdefault(identity.system, place)
     if "bases" in undecided:
         for by_system in systems.values():
-            first, *others = by_system.values()
-            findings[("bases",)] += [(first, other) for other in others]
+            first_place, *later_places = by_system.values()
+            findings[("bases",)] += [(first_place, later_place) for later_place in later_places]
     for group in _groups(units, (*choice.same, *undecided)):
-        for kinds, first, other in _differences(group, choice.same, undecided):
-            findings[kinds].append((units[first], units[other]))
+        for kinds, first_unit, later_unit in _differences(group, choice.same, undecided):
+            findings[kinds].append((units[first_unit], units[later_unit]))
     shared: list[tuple[str, str]] = []
     if "identifiers" not in choice.same | choice.other:
         findings[("identifiers",)] += _mixed(places)
         shared = [
-            (places.get(first, first_place), places.get(other, other_place))
-            for (first, first_place), (other, other_place) in pairs
+            (places.get(first_id, id_place), places.get(second_id, second_place))
+            for (first_id, id_place), (second_id, second_place) in pairs
         ]
-    alike = [LookAlikes(kinds, len(found), tuple(found)) for kinds, found in findings.items() if found]
+    alike = [
+        LookAlikes(kinds, len(findings_of_kinds), tuple(findings_of_kinds))
+        for kinds, findings_of_kinds in findings.items()
+        if findings_of_kinds
+    ]
     return alike + ([LookAlikes(("identifiers",), len(shared), tuple(shared), is_shared=True)] if shared else [])
 
 
@@ -404,9 +410,9 @@ def look_alike_kinds(one: str, other: str, choice: Choice) -> tuple[str, ...]:
 def _groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
     """The units that are equal but for ``kinds``, where there are several."""
     alike: dict[str, list[str]] = defaultdict(list)
-    chosen = tuple(kinds)
+    kind_names = tuple(kinds)
     for unit in units:
-        alike[reduced(unit, chosen)].append(unit)
+        alike[reduced(unit, kind_names)].append(unit)
     return (group for group in alike.values() if len(group) > 1)
 
 
@@ -414,19 +420,19 @@ def _differences(
     group: list[str], same: frozenset[str], undecided: list[str]
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
-    left = dict.fromkeys(group)
+    unmatched = dict.fromkeys(group)
     acting = set[str]().union(*map(_acting_kinds, group))
     # A base or a system is dropped whole, with whatever else differs in it, so that these come last.
     kinds = sorted([kind for kind in undecided if kind in acting], key=lambda kind: kind in ("bases", "identifiers"))
     for size in range(1, len(kinds) + 1):
-        for chosen in itertools.combinations(kinds, size):
+        for kind_names in itertools.combinations(kinds, size):
             firsts: dict[str, str] = {}
-            for unit in list(left):
-                first = firsts.setdefault(reduced(unit, {*same, *chosen}), unit)
+            for unit in list(unmatched):
+                first = firsts.setdefault(reduced(unit, {*same, *kind_names}), unit)
                 if first is not unit:
-                    del left[unit]
-                    yield chosen, first, unit
-            if len(left) == 1:
+                    del unmatched[unit]
+                    yield kind_names, first, unit
+            if len(unmatched) == 1:
                 return
 
 
@@ -435,12 +441,12 @@ def _acting_kinds(unit: str) -> set[str]:
     acting = {name for name, kind in _KINDS.items() if kind.reduce(unit) != unit}
     text = unit
     for _ in range(len(unit) + 1):
-        before = text
+        unreduced = text
         for name, kind in _KINDS.items():
             if (form := kind.reduce(text) or text) != text:
                 acting.add(name)
                 text = form
-        if text == before:
+        if text == unreduced:
             break
     return acting
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_SCORE = 0.35  # Presidio's own threshold in its examples; bare digits score below it
-KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # of Presidio's entities; every other is a number
+KINDS = {"PERSON": "names", "DATE_TIME": "dates"}  # words for Presidio's entities; every other entity is a number
 NUMBERS = "numbers"
 LEFT_OUT = frozenset({"LOCATION", "NRP", "ORGANIZATION", "URL"})  # no names, numbers or dates
 TITLED = r"\b(?:Mr|Mrs|Ms|Miss|Dr|Prof|Sr|Sister|Nurse)\.? (?-i:[A-Z][a-z'’-]+)(?: (?-i:[A-Z][a-z'’-]+))?\b"
-FEWEST_DIGITS = 7  # of a telephone number: a blood pressure (168/101) has six
-# What a spaCy model takes for dates too: "this morning", "51 year old", blood pressures, telephone numbers.
+FEWEST_DIGITS = 7  # digits of a telephone number; a blood pressure (168/101) has six
+# A spaCy model takes "this morning", "51 year old", blood pressures and telephone numbers for dates too.
 CALENDAR = re.compile(
     r"\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?"
     r"|nov(?:ember)?|dec(?:ember)?)\b|\b(?:19|20)\d\d\b|\d[./-]\d\d?[./-]\d",
@@ -70,14 +70,18 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
     kinds = (*KINDS.values(), NUMBERS)
     standing: list[tuple[str, str]] = []
     if private is not None:
-        whole = "\n".join(map(_normal, private))
-        standing = [key for key in places if key[1] in whole and re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", whole)]
-    different, inside = Counter(kind for kind, _ in places), Counter(kind for kind, _ in standing)
+        private_text = "\n".join(map(_normal, private))
+        standing = [
+            key
+            for key in places
+            if key[1] in private_text and re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", private_text)
+        ]
+    different, private_kinds = Counter(kind for kind, _ in places), Counter(kind for kind, _ in standing)
     return PersonalData(
         rows=len(texts),
         found={kind: counts[kind] for kind in kinds},
         different={kind: different[kind] for kind in kinds},
-        in_private=None if private is None else {kind: inside[kind] for kind in kinds},
+        in_private=None if private is None else {kind: private_kinds[kind] for kind in kinds},
         private_rows=tuple(sorted({row for key in standing for row in places[key]})),
         finder=finder,
     )
@@ -89,10 +93,10 @@ def patterns(text: str) -> Iterable[tuple[str, str]]:
     >>> list(patterns("Dr Jane Brown, 030 1234567, 168/101"))
     [('names', 'Dr Jane Brown'), ('numbers', '030 1234567')]
     """
-    yield from (("names", found.group()) for found in _TITLED.finditer(text))
-    for found in _LONG_NUMBER.finditer(text):
-        if sum(map(str.isdigit, found.group())) >= FEWEST_DIGITS:
-            yield NUMBERS, found.group()
+    yield from (("names", match.group()) for match in _TITLED.finditer(text))
+    for match in _LONG_NUMBER.finditer(text):
+        if sum(map(str.isdigit, match.group())) >= FEWEST_DIGITS:
+            yield NUMBERS, match.group()
 
 
 def _normal(text: str) -> str:
@@ -138,14 +142,16 @@ def presidio() -> tuple[Find, str]:
 
 def _apart(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
     """Kind, start and end of what was found, each place once: the surest, then the longest, first."""
-    kept: list[tuple[str, int, int]] = []
-    for each in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
-        kind = KINDS.get(each.entity_type, NUMBERS)
-        if each.entity_type in LEFT_OUT or any(each.start < end and start < each.end for _, start, end in kept):
+    separate: list[tuple[str, int, int]] = []
+    for finding in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
+        kind = KINDS.get(finding.entity_type, NUMBERS)
+        if finding.entity_type in LEFT_OUT or any(
+            finding.start < end and start < finding.end for _, start, end in separate
+        ):
             continue
-        if _is_one(each.entity_type, text[each.start : each.end]):
-            kept.append((kind, each.start, each.end))
-    return sorted(kept, key=lambda one: one[1])
+        if _is_one(finding.entity_type, text[finding.start : finding.end]):
+            separate.append((kind, finding.start, finding.end))
+    return sorted(separate, key=lambda one: one[1])
 
 
 def _is_one(entity: str, value: str) -> bool:

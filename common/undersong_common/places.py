@@ -13,7 +13,7 @@ import numpy as np
 from undersong_common.arrays import Bools, Float32
 
 TOKENS = 208  # places of a product: small enough for the second-level cache, and 192 of them are alike with AVX2
-PERIODS = (1, 4, 6, 8, 12, 16, 24)  # after so many places a kernel may treat them as before
+PERIODS = (1, 4, 6, 8, 12, 16, 24)  # A kernel may treat places as before after so many.
 # A text of so many tokens weighs the places that are left free: a text begins at a multiple of the period.
 _TYPICAL_TEXT = 32
 _LITTLE_WASTE = 1.1  # places for a token: the other way round is not tried
@@ -89,7 +89,8 @@ def _one_row_everywhere(product: Product, layer: Layer) -> Float32:
 
 def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Places:
     """The longest run of places that are alike in all ``trials`` after every ``period``; its count is 0 if none are."""
-    alike: Bools = np.ones(TOKENS - period, dtype=np.bool_)  # of a place and the one that follows after the period
+    # True where a place and the one a period later have equal bits.
+    alike: Bools = np.ones(TOKENS - period, dtype=np.bool_)
     for outputs in trials:
         alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))

@@ -51,12 +51,12 @@ class Plugin:
 
 def installed(kind: Kind) -> tuple[Plugin, ...]:
     """Returns all installed plug-ins of a kind, sorted by name, without importing them."""
-    found = [
+    plugins = [
         Plugin(kind, entry.name, entry.value, entry.dist.name if entry.dist else "", entry.dist.version)
         for entry in _entry_points(kind, tuple([(place, file_state(place)) for place in sys.path]))
         if entry.dist is not None
     ]
-    return tuple(sorted(found, key=lambda each: (each.name, each.package)))
+    return tuple(sorted(plugins, key=lambda each: (each.name, each.package)))
 
 
 @lru_cache(maxsize=len(KINDS))
@@ -67,13 +67,13 @@ def _entry_points(kind: Kind, _places: tuple[tuple[str, FileState], ...]) -> imp
 
 def find(kind: Kind, name: str) -> Plugin | None:
     """Returns the installed plug-in of that name, or None. Raises ConfigurationError if two packages declare it."""
-    found = [each for each in installed(kind) if each.name == name]
-    if len(found) > 1:
+    namesakes = [plugin for plugin in installed(kind) if plugin.name == name]
+    if len(namesakes) > 1:
         raise ConfigurationError(
-            f"two packages declare {name!r} among {kind}: {', '.join(each.package for each in found)}",
+            f"two packages declare {name!r} among {kind}: {', '.join(plugin.package for plugin in namesakes)}",
             "uninstall one of them",
         )
-    return found[0] if found else None
+    return namesakes[0] if namesakes else None
 
 
 def source_hash(plugin: Plugin) -> str:
@@ -95,10 +95,12 @@ class _Files:
 
     def check(self, module: str, path: str, data: bytes) -> None:
         """Raises ImportError for a file that is not one of them, or is not what it was."""
-        known = self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds(path) else None
-        if known is None:
+        recorded_digest = (
+            self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds(path) else None
+        )
+        if recorded_digest is None:
             raise ImportError(f"{module} is in a file that its package's hash does not cover")
-        if known != hashlib.sha256(data).digest():
+        if recorded_digest != hashlib.sha256(data).digest():
             raise ImportError(f"{module} has changed since its package was hashed; start this program again")
 
     def _holds(self, path: str) -> bool:
@@ -134,9 +136,9 @@ def _read(plugin: Plugin) -> _Files:
 
 
 def _hash(plugin: Plugin, files: _Files) -> str:
-    named = (each.encode() for each in (plugin.kind, plugin.name, plugin.target, _top(plugin)))
+    identity_parts = (part.encode() for part in (plugin.kind, plugin.name, plugin.target, _top(plugin)))
     contents = (part for path, digest in files.digests.items() for part in (path.encode(), digest))
-    return tagged_hash("undersong plug-in", *named, *contents).hex()
+    return tagged_hash("undersong plug-in", *identity_parts, *contents).hex()
 
 
 def _sources(folder: Path) -> Iterator[Path]:
@@ -172,8 +174,8 @@ class _Plugins(MetaPathFinder):
     ) -> ModuleSpec | None:
         if (files := self.packages.get(fullname.partition(".")[0])) is None:
             return None
-        others = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
-        spec = next((found for found in others if found is not None), None)
+        specs = (finder.find_spec(fullname, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((candidate for candidate in specs if candidate is not None), None)
         if spec is None or spec.loader is None or isinstance(spec.loader, NamespaceLoader):
             return spec  # no module, or a folder without code of its own
         if isinstance(spec.loader, SourceFileLoader):
@@ -199,9 +201,9 @@ def load(plugin: Plugin, source: str = "") -> Any:
     before, or if the import fails.
     """
     files, module = _read(plugin), plugin.target.partition(":")[0]
-    if source and (here := _hash(plugin, files)) != source:
+    if source and (installed_hash := _hash(plugin, files)) != source:
         raise ConfigurationError(
-            f"{plugin.name} of {plugin.words} has the source {here}, and {source} is asked for",
+            f"{plugin.name} of {plugin.words} has the source {installed_hash}, and {source} is asked for",
             "install the release with that hash, or state the hash of the one that is here",
         )
     _keep_to(plugin, files, strictly=bool(source))

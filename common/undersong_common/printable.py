@@ -48,21 +48,21 @@ def printable(text: str, longest: int = LONGEST) -> str:
     """
     if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
         return text  # nearly every line of a log; looking at each of its characters takes a hundred times as long
-    shown: list[str] = []
+    pieces: list[str] = []
     length = marks = 0
     turned = False
-    before = ""
+    previous = ""
     for character in text:
         marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        seen = _seen(character, before, marks)
-        length += len(seen)
+        visible = _seen(character, previous, marks)
+        length += len(visible)
         if length > longest:
-            shown.append("...")
+            pieces.append("...")
             break
-        turned = turned or (seen == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
-        shown.append(seen)
-        before = character
-    joined = "".join(shown)
+        turned = turned or (visible == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
+        pieces.append(visible)
+        previous = character
+    joined = "".join(pieces)
     return f"{_LEFT_TO_RIGHT_MARK}{joined}{_LEFT_TO_RIGHT_MARK}" if turned else joined
 
 
@@ -130,7 +130,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     """Returns ``value`` as JSON in which invisible characters are written as JSON escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isascii() and "\x7f" not in text:
-        return text  # of ASCII, json escapes all but this one itself
+        return text  # The encoder itself escapes every control character of ASCII but this one.
     return "".join(
         character if character in "\n " or not _hidden(character) else json.dumps(character)[1:-1] for character in text
     )
@@ -185,8 +185,8 @@ def with_iso_times(value: Any) -> Any:
 
 
 def _item(key: str, item: Any) -> tuple[str, Any]:
-    named = key in _NAMES or key.endswith(("_at", "_s"))
-    if named and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
+    is_time = key in _NAMES or key.endswith(("_at", "_s"))
+    if is_time and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
         name = "at" if key == "at_s" else f"{key.removesuffix('_s')}_at" if key.endswith("_s") else key
         return name, iso_time(item)
     return key, with_iso_times(item)
@@ -244,20 +244,20 @@ def duration(seconds: float) -> str:
     >>> duration(0.42), duration(42.4), duration(75), duration(7300), duration(200000)
     ('0.4 s', '42 s', '1 min 15 s', '2 h 1 min', '2 d 7 h')
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1g} s" if seconds < 1 else f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{seconds:.1g} s" if seconds < 1 else f"{whole_seconds} s"
+    if whole_seconds < 3600:
+        return f"{whole_seconds // 60} min {whole_seconds % 60} s"
+    if whole_seconds < 86400:
+        return f"{whole_seconds // 3600} h {whole_seconds % 3600 // 60} min"
+    return f"{whole_seconds // 86400} d {whole_seconds % 86400 // 3600} h"
 
 
 def finite(value: Any, instead: Callable[[float], str | None] = lambda _value: None) -> Any:
     """Returns ``value`` as JSON can hold it: None, or ``instead`` of it, for infinity and NaN; lists for tuples."""
     if isinstance(value, Mapping):
-        return {key: finite(each, instead) for key, each in value.items()}
+        return {key: finite(member, instead) for key, member in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each, instead) for each in value]
+        return [finite(member, instead) for member in value]
     return instead(value) if isinstance(value, float) and not math.isfinite(value) else value

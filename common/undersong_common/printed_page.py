@@ -11,7 +11,7 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 
-BAR_COLUMNS = 40  # of a budget as text
+BAR_COLUMNS = 40  # width of the bar of a budget
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,14 @@ class Page:
 
     def lines(self) -> list[str]:
         """Returns the page as lines of text."""
-        shown, folded = [self.title], False
+        page_lines, folded = [self.title], False
         for section in sorted(self.sections, key=lambda section: section.folded):
             if section.folded and not folded:
-                shown += ["", f"{self.fold.upper()}"]
+                page_lines += ["", f"{self.fold.upper()}"]
                 folded = True
             width = max((len(name) for name, _ in section.figures), default=0)
             widths = [max(map(len, column)) for column in zip(*section.table, strict=True)]
-            shown += [
+            page_lines += [
                 "",
                 section.title,
                 *([] if section.bar is None else [_bar(*section.bar)]),
@@ -80,7 +80,7 @@ class Page:
                 *(f"    {line}" for line in section.columns),
                 *("    " + "   ".join(map(str.ljust, row, widths)).rstrip() for row in section.table),
             ]
-        return shown
+        return page_lines
 
     def write(self, path: Path, *, at: str) -> None:
         """Writes the page as HTML to a new file, for this user only. Raises ConfigurationError if the file exists."""
@@ -101,14 +101,14 @@ class Page:
         return self._rendered("printed_sections.html.j2", level=level)
 
     def _rendered(self, name: str, **context: object) -> Markup:
-        made = template("undersong_common.pages", name, "templates")
-        return Markup(made.render(page=self, **context))  # noqa: S704 - rendered
+        page_template = template("undersong_common.pages", name, "templates")
+        return Markup(page_template.render(page=self, **context))  # noqa: S704 - rendered
 
 
 def _bar(before: float, after: float) -> str:
     """Two parts of a whole, the second of which holds the first, as a line of a page."""
-    first, both = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in (before, after))
-    return f"    [{'#' * first}{'+' * (both - first)}{'.' * (BAR_COLUMNS - both)}]"
+    first_end, second_end = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in (before, after))
+    return f"    [{'#' * first_end}{'+' * (second_end - first_end)}{'.' * (BAR_COLUMNS - second_end)}]"
 
 
 def template(package: str, name: str, folder: str = "", **filters: Callable[..., Any]) -> Template:

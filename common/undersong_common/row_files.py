@@ -28,25 +28,25 @@ from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")
-_TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # of files that may be compressed
-_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")  # of parts; a single .json file is one value
+_TEXT_SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv")  # suffixes of files that may be compressed
+_JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")  # suffixes of parts; a single .json file is one value
 _HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 UTF_8 = "utf-8"
 _DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
-_SEPARATOR_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # which Excel writes and reads before the header
-_BYTE_ORDER_MARKS = (  # UTF-32 first: its mark begins as that of UTF-16
+_SEPARATOR_LINE = re.compile(r"sep=([,;\t|])(?:\r\n|\r|\n)")  # Excel writes and reads this line before the header.
+_BYTE_ORDER_MARKS = (  # UTF-32 comes first, because its mark begins as that of UTF-16.
     (codecs.BOM_UTF32_LE, "utf-32"),
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-INFLATED_BYTES = 64 * 2**20  # of a gzip file or a workbook, however small
-INFLATION = 100  # times the size of a larger one; notes reach 3 to 30
-LARGEST_SHEET_CELLS = 20_000_000  # of the area that a sheet's filled cells span; a reader holds all of it in memory
+INFLATED_BYTES = 64 * 2**20  # bytes that every gzip file or workbook may hold, however small
+INFLATION = 100  # multiple of the size of a larger one; notes reach 3 to 30
+LARGEST_SHEET_CELLS = 20_000_000  # cells of the area that a sheet's filled cells span; a reader holds all in memory
 NO_GZIP = "it is cut off or no gzip file"
 ROWS_AT_ONCE = 1000
-_OTHERS = {  # what people have instead, and what to do with it
+_OTHERS = {  # remedies by the suffix of a file that people have instead
     ".xls": "open it and save it as .xlsx or as CSV",
     ".ods": "open it and save it as .xlsx or as CSV",
     ".json": "write one JSON object a line, and name the file .jsonl",
@@ -100,7 +100,7 @@ class DottedColumns:
 
     def __init__(self, columns: Iterable[str]) -> None:
         self._columns = [column for column in columns if "." in column]
-        self._keys: dict[str, tuple[str, ...]] = {}  # on the way to the column, in the rows before
+        self._keys: dict[str, tuple[str, ...]] = {}  # keys on the way to the column, in the rows before
 
     def read(self, row: Row) -> Row:
         """Returns the row with its nested values under their dotted names. Raises ConfigurationError.
@@ -108,12 +108,12 @@ class DottedColumns:
         A value is None where the row has the first key of the path alone, and :class:`Several` where a list on the
         way holds several.
         """
-        named = {
+        nested_values = {
             column: self._value(row, column)
             for column in self._columns
             if any(key in row.values for key in _first_keys(column))
         }
-        return row._replace(values={**row.values, **named}) if named else row
+        return row._replace(values={**row.values, **nested_values}) if nested_values else row
 
     def _value(self, row: Row, column: str) -> Any:
         values = _values_at(row.values, column.split("."))
@@ -144,9 +144,9 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
         yield from _file_rows(path, form, columns, dotted)
         return
     keys, parts = _Keys(columns), folder_parts(path)
-    shown = _shown_folders(path, parts)
+    folders = _shown_folders(path, parts)
     for part in parts:
-        yield from _part_rows(shown[part.parent], part, form, columns, dotted, keys)
+        yield from _part_rows(folders[part.parent], part, form, columns, dotted, keys)
     keys.check(path)
 
 
@@ -180,8 +180,8 @@ def _shown_folders(folder: Path, parts: Sequence[Path]) -> dict[Path, _PartFolde
     for path in sorted(below):
         above = folders[path.parent]
         name, equals, value = path.name.partition("=")
-        stated = {name: None if value == _HIVE_NULL else unquote(value)} if equals else {}
-        folders[path] = _PartFolder(above.shown / numbers.get(path, path.name), {**above.stated, **stated})
+        folder_values = {name: None if value == _HIVE_NULL else unquote(value)} if equals else {}
+        folders[path] = _PartFolder(above.shown / numbers.get(path, path.name), {**above.stated, **folder_values})
     return folders
 
 
@@ -189,16 +189,18 @@ def _part_rows(
     folder: _PartFolder, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
 ) -> Iterator[Row]:
     """The rows of a part, with the values that its folders' names state."""
-    stated, shown = folder.stated, folder.shown / part.name
+    folder_values, shown_path = folder.stated, folder.shown / part.name
     is_json = plain_suffix(part) in _JSON_SUFFIXES
     absent = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
     try:
-        for row in _file_rows(part, form, [name for name in columns if name not in stated], dotted, is_part=True):
-            values = {**row.values, **stated}
+        for row in _file_rows(
+            part, form, [name for name in columns if name not in folder_values], dotted, is_part=True
+        ):
+            values = {**row.values, **folder_values}
             keys.add(values)
-            yield Row(row.place.replace(str(part), str(shown)), {**absent, **values})
+            yield Row(row.place.replace(str(part), str(shown_path)), {**absent, **values})
     except ConfigurationError as error:
-        problem = error.problem.replace(str(part), str(shown))
+        problem = error.problem.replace(str(part), str(shown_path))
         raise ConfigurationError(problem, error.remedy, code=error.code) from None
 
 
@@ -275,12 +277,12 @@ def gzip_lines(path: Path) -> Generator[bytes, None, None]:
     Raises OSError if the file is cut off or damaged (then without ``strerror``; use ``NO_GZIP``), or if it holds more
     than 64 MiB and more than 100 times its own size, because a few megabytes can inflate to gigabytes.
     """
-    left = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
+    remaining_bytes = max(INFLATED_BYTES, INFLATION * path.stat().st_size)
     try:
         with gzip.open(path) as file:
-            while line := file.readline(left + 1):
-                left -= len(line)
-                if left < 0:
+            while line := file.readline(remaining_bytes + 1):
+                remaining_bytes -= len(line)
+                if remaining_bytes < 0:
                     raise OSError(errno.EFBIG, f"it inflates to more than {INFLATION} times its size: unpack it first")
                 yield line
     except (EOFError, zlib.error):
@@ -296,9 +298,9 @@ def read_bytes(path: Path) -> bytes:
             f"{path}: no such file", "check the path (relative to the task file)", code="no-such-file"
         ) from None
     except OSError as error:
-        said = error.strerror or NO_GZIP
+        reason = error.strerror or NO_GZIP
         raise ConfigurationError(
-            f"{path}: cannot be read: {said}", "check the file and its permissions", code="unreadable-source"
+            f"{path}: cannot be read: {reason}", "check the file and its permissions", code="unreadable-source"
         ) from None
 
 
@@ -315,21 +317,21 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
             "for example utf-8, latin-1, cp1252 or utf-16",
             code="unknown-encoding",
         )
-    named = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
+    file_encoding = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), encoding)
     try:
-        return content.decode(named)
+        return content.decode(file_encoding)
     except UnicodeError as error:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = content[:start].count(b"\n") + 1
-    said = "UTF-8" if named.startswith("utf-8") else named
+    encoding_name = "UTF-8" if file_encoding.startswith("utf-8") else file_encoding
     remedy = (
         "save the file as UTF-8, or say how it was saved: --encoding latin-1 (Western Europe, older programs) or"
         " cp1252 (Windows)"
-        if said == "UTF-8"
+        if encoding_name == "UTF-8"
         else "name the encoding that the file was saved in: --encoding"
     )
-    # Outside the handler: the decoder's error holds the whole private file.
-    raise ConfigurationError(f"{path}: line {line} is not {said}", remedy, code="other-encoding")
+    # This stands outside the handler, because the decoder's error holds the whole private file.
+    raise ConfigurationError(f"{path}: line {line} is not {encoding_name}", remedy, code="other-encoding")
 
 
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
@@ -371,9 +373,9 @@ def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> di
     if not isinstance(node, Mapping):
         return {}
     values: dict[tuple[str, ...], Any] = {}
-    for key, rest in _splits(path):
+    for key, path_below in _splits(path):
         if key in node:
-            values |= _values_at(node[key], rest, (*keys, key))
+            values |= _values_at(node[key], path_below, (*keys, key))
     return values
 
 
@@ -384,7 +386,7 @@ def _merged(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ..
         for keys, value in values.items():
             several = merged.setdefault(keys, Several())
             inner = value if isinstance(value, Several) else [value]
-            several += [one for one in inner if one is not None and one not in several]
+            several += [element for element in inner if element is not None and element not in several]
     return {keys: several[0] if len(several) == 1 else several for keys, several in merged.items() if several}
 
 
@@ -405,9 +407,9 @@ def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]
         columns: further words, such as the column's role, by the name of each column; "" for none.
         names: the source's names; the remedy shows none, because they may be content.
     """
-    said = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
+    absence = ", ".join(f"no column {column!r}{words}" for column, words in columns.items())
     remedy = "; ".join(dict.fromkeys(name_remedy(column, names) for column in columns))
-    return ConfigurationError(f"{where}: has {said}", remedy, code="no-column")
+    return ConfigurationError(f"{where}: has {absence}", remedy, code="no-column")
 
 
 def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
@@ -459,7 +461,7 @@ def _repeated_key(node: Any, path: Sequence[str]) -> str:
         return ""
     splits = list(_splits(path))
     repeated = (key for key, _ in splits if key in node.repeated)
-    inner = (_repeated_key(node.get(key), rest) for key, rest in splits if rest)
+    inner = (_repeated_key(node.get(key), path_below) for key, path_below in splits if path_below)
     return next(repeated, "") or next(filter(None, inner), "")
 
 
@@ -533,8 +535,8 @@ def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Colle
 
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
     delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
-    if stated := _SEPARATOR_LINE.match(content):
-        delimiter, content = stated[1], content[stated.end() :]
+    if separator_line := _SEPARATOR_LINE.match(content):
+        delimiter, content = separator_line[1], content[separator_line.end() :]
     delimiter = delimiter or _delimiter(content)
     # The limit of a field is the process's. Its default is below one long note.
     csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
@@ -600,12 +602,12 @@ def _count_quoted(content: str, delimiter: str, *, strict: bool) -> tuple[int, b
 
 
 def _quoted_rows(content: str, delimiter: str, *, strict: bool = True) -> Iterator[list[str]]:
-    lines = (found[0] for found in _LINE.finditer(content))
+    lines = (line[0] for line in _LINE.finditer(content))
     return filter(None, csv.reader(lines, strict=strict, delimiter=delimiter))
 
 
 def _plain_lines(content: str, delimiter: str) -> Iterator[list[str]]:
-    lines = (found[0].rstrip("\r\n") for found in _LINE.finditer(content))
+    lines = (line[0].rstrip("\r\n") for line in _LINE.finditer(content))
     return (line.split(delimiter) for line in lines if line)
 
 
@@ -631,30 +633,35 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
     _check_workbook(path, content)
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(content))
-        names = [each.name for each in book.sheets_metadata if each.typ == python_calamine.SheetTypeEnum.WorkSheet]
+        names = [
+            sheet_metadata.name
+            for sheet_metadata in book.sheets_metadata
+            if sheet_metadata.typ == python_calamine.SheetTypeEnum.WorkSheet
+        ]
         if sheet and sheet not in names:
             raise ConfigurationError(
                 f"{path}: has no sheet {sheet!r}", name_remedy(sheet, names, "sheet"), code="no-sheet"
             )
         sheets = [book.get_sheet_by_name(name) for name in ([sheet] if sheet else names)]
-        filled = [each for each in sheets if each.height]
+        filled_sheets = [worksheet for worksheet in sheets if worksheet.height]
     except ConfigurationError:
         raise
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # an interrupt; a panic of the parser is no Exception either
-        # `from None`: whatever its parsers raise may hold a piece of the private file
+            raise  # An interrupt goes on; a panic of the parser is no Exception either.
+        # The cause is dropped (`from None`), because a parser's error may hold a piece of the private file.
         raise _no_workbook(path) from None
-    if len(filled) > 1:
+    if len(filled_sheets) > 1:
         raise ConfigurationError(
-            f"{path}: has {len(filled)} filled sheets: {_sheet_words(names, [each.name for each in filled])}",
+            f"{path}: has {len(filled_sheets)} filled sheets: "
+            f"{_sheet_words(names, [worksheet.name for worksheet in filled_sheets])}",
             "choose the one that counts: --sheet NAME",
             code="several-sheets",
         )
     if not names:
         raise ConfigurationError(f"{path}: has no sheet", "save the table as a sheet of its own", code="no-sheet")
     header: list[str] | None = None
-    for number, cells in enumerate(filled[0].iter_rows() if filled else (), start=1):
+    for number, cells in enumerate(filled_sheets[0].iter_rows() if filled_sheets else (), start=1):
         values = [_cell(cell) for cell in cells]
         if all(value is None for value in values):
             continue
@@ -710,13 +717,13 @@ def _check_workbook(path: Path, content: bytes) -> None:
 def _spanned_cells(file: Any) -> int:
     """Number of cells of the area from A1 to the last filled row and column of a sheet."""
     last_row = last_column = 0
-    rest = b""
+    unread = b""
     while block := file.read(2**20):
-        rest += block
-        for column, row in _CELL.findall(rest):
+        unread += block
+        for column, row in _CELL.findall(unread):
             last_row = max(last_row, int(row))
             last_column = max(last_column, _column_number(column))
-        rest = rest[-256:]  # a cell may lie across two blocks
+        unread = unread[-256:]  # A cell may lie across two blocks.
     return last_row * last_column
 
 
@@ -743,19 +750,19 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
     import pyarrow.parquet
 
     if not path.exists():
-        read_bytes(path)  # which names the file that is missing
+        read_bytes(path)  # This raises the error that names the missing file.
     number = 0
     try:
         file = pyarrow.parquet.ParquetFile(path)
         names = list(file.schema_arrow.names)
         check_names(names, columns, str(path))
         nested = {field.name for field in file.schema_arrow if pyarrow.types.is_nested(field.type)}
-        declared = {key for column in columns for key in _first_keys(column) if key == column or key in nested}
-        chosen = [name for name in names if name in declared or not columns]
-        if not chosen:
+        source_columns = {key for column in columns for key in _first_keys(column) if key == column or key in nested}
+        read_columns = [name for name in names if name in source_columns or not columns]
+        if not read_columns:
             yield from _rows_without_columns(path, names, columns, file.metadata.num_rows)
             return
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=chosen):
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=read_columns):
             values = [
                 _values(path, batch.column(name), repr(name) if columns else str(place), number)
                 for place, name in enumerate(batch.schema.names, start=1)
@@ -766,8 +773,8 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
     except ConfigurationError:
         raise
     except (pyarrow.ArrowException, OSError, ValueError, MemoryError):
-        said = f"cannot be read after row {number}" if number else "is not a readable Parquet file"
-        raise ConfigurationError(f"{path}: {said}", "write it again", code="no-parquet") from None
+        problem = f"cannot be read after row {number}" if number else "is not a readable Parquet file"
+        raise ConfigurationError(f"{path}: {problem}", "write it again", code="no-parquet") from None
 
 
 def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], rows: int) -> Iterator[Row]:

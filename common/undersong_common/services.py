@@ -24,11 +24,11 @@ from undersong_common.moving import Move, Owner
 from undersong_common.printable import shell_path
 
 UNITS = Path(__file__).parent / "units"
-PROGRAMS = "/opt/undersong/bin/"  # where the units as they lie here expect the programs
+PROGRAMS = "/opt/undersong/bin/"  # The packaged units expect the programs there.
 # Folders that ProtectHome and PrivateTmp keep from a unit.
 HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - nothing is written there
 ADMINISTRATOR_UNITS = "/etc/systemd/system"
-PACKAGE_UNITS = "/usr/lib/systemd/system"  # of the Debian package
+PACKAGE_UNITS = "/usr/lib/systemd/system"  # folder of the Debian package
 SETTINGS_FOLDER = "/etc/undersong"
 LOCKS = "/run"  # a lock needs to outlive no start of the machine, and a removal leaves none in /etc
 INSTALLING, INSTALLED, REMOVING = "installing", "installed", "removing"
@@ -133,11 +133,13 @@ class Machine:
     def call(self, *words: str) -> None:
         """Runs a program of the system. Raises ConfigurationError, with what the program says, if it fails."""
         try:
-            done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - words of this file
+            process = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - words of this file
         except FileNotFoundError:
             raise ConfigurationError(f"{words[0]} is not here", "this command is for Linux with systemd") from None
-        if done.returncode:
-            raise ConfigurationError(f"{' '.join(words)}: {done.stderr.strip()}", "put that in order, then try again")
+        if process.returncode:
+            raise ConfigurationError(
+                f"{' '.join(words)}: {process.stderr.strip()}", "put that in order, then try again"
+            )
 
     def account(self, name: str) -> Owner | None:
         """Returns the numbers of an account; None if there is none."""
@@ -218,7 +220,7 @@ class Installation:
                     "the Debian package is removed by apt",
                     code="not-installed",
                 )
-            before = self._record
+            record = self._record
             self._change(state=REMOVING)
             packaged = self._machine.path(PACKAGE_UNITS)
             present = [
@@ -236,7 +238,7 @@ class Installation:
                     self._machine.call("userdel", self._service.account)
                 moving.remove(self._top)
             self._record_path.unlink()
-        return before
+        return record
 
     @property
     def is_ready(self) -> bool:
@@ -248,32 +250,32 @@ class Installation:
         source = self._source_to_move()
         if source is None:
             return
-        with ExitStack() as held:
+        with ExitStack() as locks:
             if (source / self._service.settings).exists():
                 owner = moving.owner_of(source)
-                notes = held.enter_context(self._folder.hold(owner))
+                notes = locks.enter_context(self._folder.hold(owner))
                 check_unused(source)
                 self._change(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(notes))
-            there = Move(source, self._home, self._service.settings, account, self._rewriting(source, self._home))
-            moving.move(there, lambda: self._folder.arrive(self._record.notes, account))
+            move = Move(source, self._home, self._service.settings, account, self._rewriting(source, self._home))
+            moving.move(move, lambda: self._folder.arrive(self._record.notes, account))
 
     def _source_to_move(self) -> Path | None:
         """The folder that is to move or on its way. Raises ConfigurationError where two would have to be joined."""
-        named, settings = self._folder.source, self._service.settings
-        begun = Path(self._record.moved_from) if self._record.moved_from else None
-        if begun is not None and begun.exists() and self._is_on_its_way(begun):
-            return begun
-        if named is None or (named == begun and not (named / settings).exists()):
+        source, settings = self._folder.source, self._service.settings
+        moved_folder = Path(self._record.moved_from) if self._record.moved_from else None
+        if moved_folder is not None and moved_folder.exists() and self._is_on_its_way(moved_folder):
+            return moved_folder
+        if source is None or (source == moved_folder and not (source / settings).exists()):
             return None
-        if not (named / settings).exists():
-            raise ConfigurationError(f"{named}: holds no {settings}", "name the folder with --home", code="no-folder")
+        if not (source / settings).exists():
+            raise ConfigurationError(f"{source}: holds no {settings}", "name the folder with --home", code="no-folder")
         if (self._home / settings).exists():
             raise ConfigurationError(
-                f"{named}: cannot move, because {self._home} is in use",
+                f"{source}: cannot move, because {self._home} is in use",
                 f"move one of them away, or go on with the second: --home {shell_path(self._home)}",
                 code="two-folders",
             )
-        return named
+        return source
 
     def _is_on_its_way(self, source: Path) -> bool:
         """Returns True if the move to the account has not ended; a new folder at the old place is none of it."""

@@ -71,8 +71,8 @@ class Columns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        named = (self.text, self.label, self.user, *self.attributes.values())
-        return tuple(dict.fromkeys(name for name in named if name is not None))
+        column_names = (self.text, self.label, self.user, *self.attributes.values())
+        return tuple(dict.fromkeys(name for name in column_names if name is not None))
 
     @property
     def _roles(self) -> dict[str, str | None]:
@@ -162,12 +162,12 @@ def _label(row: Row, column: str) -> str:
     value = row.values[column]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    written = "" if value is None else str(value).strip()
-    if isinstance(value, bool | float | bytes | Mapping | list) or not written or is_database_null(written):
-        missing = value is None or value != value or not written or is_database_null(written)
+    label = "" if value is None else str(value).strip()
+    if isinstance(value, bool | float | bytes | Mapping | list) or not label or is_database_null(label):
+        missing = value is None or value != value or not label or is_database_null(label)
         refusal = NoLabel if missing else RefusedRow
         raise refusal(row.place, f"the label column {column!r} is empty or not a label", "fill the row")
-    return _whole_characters(written, row, column)
+    return _whole_characters(label, row, column)
 
 
 def _attribute(row: Row, column: str) -> str:
@@ -230,8 +230,8 @@ def read_table(
 
     Raises ConfigurationError that names the file, the row and the remedy.
     """
-    named = Columns(text, label, user, columns)
-    return table_of(read_rows(path, FileForm(encoding), named.names), str(path), named, labels)
+    column_roles = Columns(text, label, user, columns)
+    return table_of(read_rows(path, FileForm(encoding), column_roles.names), str(path), column_roles, labels)
 
 
 def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequence[str] = ()) -> Table:

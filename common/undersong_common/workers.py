@@ -19,7 +19,7 @@ from undersong_common.library_threads import one_library_thread
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _LOCK = threading.Lock()
-_POOLS: dict[int, ThreadPoolExecutor | None] = {}  # by process: threads do not survive a fork
+_POOLS: dict[int, ThreadPoolExecutor | None] = {}  # pools by process, because threads do not survive a fork
 
 
 def for_each(work: Callable[[_Item], None], items: Iterable[_Item]) -> None:
@@ -68,7 +68,7 @@ def _cores() -> int:
 
 STEPS_A_TURN = 1 << 16  # resolution of an angle: half a step is 5e-5 radians
 STEPS_A_UNIT = 1 << 12  # resolution of an exponent
-LARGEST_EXPONENT = 16  # where e^-x, 1e-7, becomes zero
+LARGEST_EXPONENT = 16  # e^-x is 1e-7 here, and counts as zero.
 
 _ANGLES = np.arange(STEPS_A_TURN) * (2.0 * np.pi / STEPS_A_TURN)
 _COSINES, _SINES = np.cos(_ANGLES), np.sin(_ANGLES)
@@ -85,9 +85,9 @@ def row_sums(values: Float64) -> Float64:
         return np.zeros(values.shape[:-1])
     while width > 1:
         half = width // 2
-        kept = values[..., : width - half].copy()
-        kept[..., :half] += values[..., width - half :]
-        values, width = kept, width - half
+        folded = values[..., : width - half].copy()
+        folded[..., :half] += values[..., width - half :]
+        values, width = folded, width - half
     return values[..., 0]
 
 
@@ -98,14 +98,14 @@ def row_norms(values: Float64) -> Float64:
 
 def cosines(steps: Int64) -> Float64:
     """Returns the cosines of angles, float64, same shape; a step is 1 / ``STEPS_A_TURN`` of a turn."""
-    found: Float64 = _COSINES[steps & (STEPS_A_TURN - 1)]
-    return found
+    looked_up: Float64 = _COSINES[steps & (STEPS_A_TURN - 1)]
+    return looked_up
 
 
 def sines(steps: Int64) -> Float64:
     """Returns the sines of angles in the steps of :func:`cosines`, float64, same shape."""
-    found: Float64 = _SINES[steps & (STEPS_A_TURN - 1)]
-    return found
+    looked_up: Float64 = _SINES[steps & (STEPS_A_TURN - 1)]
+    return looked_up
 
 
 def decay(exponents: Float64) -> Float64:
@@ -117,8 +117,8 @@ def decay(exponents: Float64) -> Float64:
     [1.0, 0.0]
     """
     steps = np.rint(np.minimum(exponents, float(LARGEST_EXPONENT)) * STEPS_A_UNIT).astype(np.int64)
-    found: Float64 = _DECAY[steps]
-    return found
+    looked_up: Float64 = _DECAY[steps]
+    return looked_up
 
 
 def softmax(logits: Float64) -> Float64:

@@ -33,9 +33,9 @@ LINK_S = 15 * 60.0
 IDLE_S, SESSION_S = 30 * 60.0, 12 * 3600.0
 LONGEST_NAME = 200  # characters by which a name at the log-in is counted
 FAILURES_S = 5 * 60.0  # a failed log-in counts for so long
-FAILURES, SOURCE_FAILURES = 5, 20  # of an account at one source; of a source
+FAILURES, SOURCE_FAILURES = 5, 20  # An account at one source has the first limit, a source the second.
 HASHES_AT_ONCE = 2  # argon2id takes 64 MiB each
-SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins that wait for their hash: of a source; of all
+SOURCE_TRIES_AT_ONCE, TRIES_AT_ONCE = 5, 20  # log-ins of one source, and of all, that wait for their hash
 REMEDY_LINK = "ask for a new link on the terminal"
 
 
@@ -47,14 +47,14 @@ def roles_by_group(assignments: Iterable[str], roles: Sequence[RoleName]) -> dic
     >>> roles_by_group(["cn=IT,dc=example=operator"], ROLES)
     {'cn=IT,dc=example': 'operator'}
     """
-    named: dict[str, RoleName] = {role: role for role in roles}
+    role_by_name: dict[str, RoleName] = {role: role for role in roles}
     pairs = [assignment.rpartition("=")[::2] for assignment in assignments]
     for group, role in pairs:
-        if not group or role not in named:
+        if not group or role not in role_by_name:
             raise ConfigurationError(
                 f"{group}={role}: is not GROUP=ROLE", f"name one of the roles {', '.join(roles)}", code="no-role"
             )
-    return {group: named[role] for group, role in pairs}
+    return {group: role_by_name[role] for group, role in pairs}
 
 
 class TooManyAttempts(PrivacyRefusal):
@@ -153,7 +153,7 @@ class Accounts:
         self._clock = clock
         self._hasher = hasher or PasswordHasher()
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
-        self._tries: Counter[str] = Counter()  # under way, by source
+        self._tries: Counter[str] = Counter()  # tries under way by source
         self._counting = threading.Lock()
         self._nobody = self._hasher.hash(secrets.token_urlsafe(16))
 
@@ -163,18 +163,18 @@ class Accounts:
         return [_account(row) for row in self._store.rows("SELECT * FROM account ORDER BY name")]
 
     def find(self, name: str) -> Account | None:
-        found = self._store.rows("SELECT * FROM account WHERE name = ?", name)
-        return _account(found[0]) if found else None
+        rows = self._store.rows("SELECT * FROM account WHERE name = ?", name)
+        return _account(rows[0]) if rows else None
 
     def person(self, name: str) -> Account:
-        if (found := self.find(name)) is None:
+        if (account := self.find(name)) is None:
             raise ConfigurationError(f"nobody is called {name!r} here", "see the list of people", code="unknown-person")
-        return found
+        return account
 
     def of_person(self, person: str) -> Account | None:
         """Returns the account that a person of the identity provider enters, by the person's key."""
-        found = self._store.rows("SELECT * FROM account WHERE person = ?", person)
-        return _account(found[0]) if found else None
+        rows = self._store.rows("SELECT * FROM account WHERE person = ?", person)
+        return _account(rows[0]) if rows else None
 
     def connect(self, name: str, person: str, *, by: Iterable[str] = ()) -> None:
         """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
@@ -185,12 +185,12 @@ class Accounts:
         Raises PrivacyRefusal if that person enters another account already.
         """
         with self._store.transaction() as database:
-            other = database.execute(
+            connected_account = database.execute(
                 "SELECT name FROM account WHERE person = ? AND name <> ?", (person, name)
             ).fetchone()
-            if other is not None:
+            if connected_account is not None:
                 raise PrivacyRefusal(
-                    f"you enter the account {other['name']!r} by the identity provider already",
+                    f"you enter the account {connected_account['name']!r} by the identity provider already",
                     "log in by it, or have an administrator remove that account",
                     code="account-taken",
                 )
@@ -216,8 +216,8 @@ class Accounts:
         with self._store.transaction() as database:
             if role != "administrator":
                 self._keep_an_administrator(database, name)
-            taken = "SELECT 1 FROM account WHERE name = ? OR person = ?"
-            if person and database.execute(taken, (name, person)).fetchone() is not None:
+            name_or_person_taken = "SELECT 1 FROM account WHERE name = ? OR person = ?"
+            if person and database.execute(name_or_person_taken, (name, person)).fetchone() is not None:
                 raise PrivacyRefusal(
                     f"the account {name!r} is not connected with this person of the identity provider",
                     "if it is yours, log in by a link or a password and connect it under Your account",
@@ -273,14 +273,14 @@ class Accounts:
         with self._store.transaction() as database:
             row = database.execute("SELECT * FROM link WHERE secret = ?", (digest(secret.strip()),)).fetchone()
             # A link that was made while the clock was ahead would last for as long as that.
-            known = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
-            if known:
+            is_valid = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
+            if is_valid:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
                 entered = "UPDATE account SET let_in_by = ?, let_in_at = ? WHERE name = ?"
                 database.execute(entered, (row["made_by"], self._clock(), row["account"]))
             else:
                 self._reserve(database, {f"link at {source_of(address)}": FAILURES})
-        if not known:
+        if not is_valid:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
         return self.begin(row["account"], address=address, log_in="link")
 
@@ -317,10 +317,10 @@ class Accounts:
             try:
                 with self._hashing:
                     self._hasher.verify(hashed, password[:LONGEST_PASSWORD])
-                known = hashed != self._nobody
+                is_right = hashed != self._nobody
             except (VerificationError, InvalidHashError):
-                known = False
-        if not known:
+                is_right = False
+        if not is_right:
             raise PrivacyRefusal(
                 "name and password do not fit", "try again, or ask an administrator for a link", code="wrong-password"
             )
@@ -347,15 +347,15 @@ class Accounts:
 
         Raises TooManyAttempts, and writes nothing, if one of them has as many as its limit.
         """
-        now = self._clock()
+        now_s = self._clock()
         # One that lies ahead of now was counted while the clock was wrong, and would shut people out until then.
-        database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now - FAILURES_S, now))
-        for key, most in limits.items():
+        database.execute("DELETE FROM failure WHERE at < ? OR at > ?", (now_s - FAILURES_S, now_s))
+        for key, limit in limits.items():
             rows = database.execute("SELECT at FROM failure WHERE source = ? ORDER BY at", (key,)).fetchall()
-            if len(rows) >= most:
-                raise TooManyAttempts(rows[-most]["at"] + FAILURES_S - now)
+            if len(rows) >= limit:
+                raise TooManyAttempts(rows[-limit]["at"] + FAILURES_S - now_s)
         insert = "INSERT INTO failure (source, at) VALUES (?, ?)"
-        return [(database.execute(insert, (key, now)).lastrowid,) for key in limits]
+        return [(database.execute(insert, (key, now_s)).lastrowid,) for key in limits]
 
     # Sessions
 
@@ -368,11 +368,11 @@ class Accounts:
             log_in, issuer, subject: as in :class:`Session`.
         """
         self.person(name)
-        secret, now = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
+        secret, now_s = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
         self._store.rows(
             "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, log_in, issuer, subject, number)"
             " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
-            *(digest(secret), name, secrets.token_urlsafe(32), now, now, address, log_in, issuer, subject),
+            *(digest(secret), name, secrets.token_urlsafe(32), now_s, now_s, address, log_in, issuer, subject),
         )
         return secret
 
@@ -384,15 +384,16 @@ class Accounts:
         Args:
             active: False for a request that the page's script made by itself; it does not prolong the session.
         """
-        now = self._clock()
+        now_s = self._clock()
         with self._store.transaction() as database:
-            ended = "seen_at < ? OR created_at < ? OR seen_at > ? OR created_at > ?"  # ahead of now: a wrong clock's
-            limits = (now - IDLE_S, now - SESSION_S, now + IDLE_S, now + IDLE_S)
-            database.execute(f"DELETE FROM session WHERE {ended}", limits)  # noqa: S608 - words of ours
+            # A time ahead of now was written while the clock was wrong.
+            session_ended = "seen_at < ? OR created_at < ? OR seen_at > ? OR created_at > ?"
+            limits = (now_s - IDLE_S, now_s - SESSION_S, now_s + IDLE_S, now_s + IDLE_S)
+            database.execute(f"DELETE FROM session WHERE {session_ended}", limits)  # noqa: S608 - words of ours
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
-                database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now, row["secret"]))
-        return None if row is None else _session(row, now)
+                database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
+        return None if row is None else _session(row, now_s)
 
     def sessions(self) -> list[Session]:
         return [_session(row, self._clock()) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
@@ -423,23 +424,23 @@ class Accounts:
             days: time until it expires.
         """
         self.person(name)
-        secret, now = f"undersong_{secrets.token_urlsafe(32)}", self._clock()
+        secret, now_s = f"undersong_{secrets.token_urlsafe(32)}", self._clock()
         self._store.rows(
             "INSERT INTO token (secret, account, label, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
-            *(digest(secret), name, label[:64], now, now + days * 86400.0),
+            *(digest(secret), name, label[:64], now_s, now_s + days * 86400.0),
         )
         return secret
 
     def by_token(self, secret: str) -> Account | None:
         """Returns the account of the token with this secret; None if it is unknown or has expired."""
-        now = self._clock()
+        now_s = self._clock()
         with self._store.transaction() as database:
             # A token that lies ahead of now was made while the clock was wrong, and does not count until then.
-            known = {"now": now, "latest": now + IDLE_S, "key": digest(secret)}
-            lasts = "secret = :key AND expires_at >= :now AND created_at <= :latest"
-            database.execute(f"UPDATE token SET used_at = :now WHERE {lasts}", known)  # noqa: S608 - words of ours
-            query = f"SELECT account FROM token WHERE {lasts}"  # noqa: S608
-            row = database.execute(query, known).fetchone()
+            token_query = {"now": now_s, "latest": now_s + IDLE_S, "key": digest(secret)}
+            still_valid = "secret = :key AND expires_at >= :now AND created_at <= :latest"
+            database.execute(f"UPDATE token SET used_at = :now WHERE {still_valid}", token_query)  # noqa: S608 - words of ours
+            query = f"SELECT account FROM token WHERE {still_valid}"  # noqa: S608
+            row = database.execute(query, token_query).fetchone()
         return None if row is None else self.find(row["account"])
 
     def tokens(self) -> list[Token]:
@@ -459,14 +460,14 @@ def source_of(address: str) -> str:
     ('this machine', 'this machine', '192.0.2.7', '2001:db8::/64')
     """
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ip_address = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found
-    if found.is_loopback:
+    if isinstance(ip_address, ipaddress.IPv6Address):
+        ip_address = ip_address.ipv4_mapped or ip_address
+    if ip_address.is_loopback:
         return "this machine"
-    return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
+    return str(ip_address if ip_address.version == 4 else ipaddress.ip_network((ip_address, 64), strict=False))
 
 
 _SESSIONS = (

@@ -84,8 +84,8 @@ class Duties:
             database.execute("DELETE FROM act WHERE at < ?", (now_s - DAY_S,))
             database.execute("UPDATE act SET at = ? WHERE at > ?", (now_s, now_s))
             rows = database.execute("SELECT actor, MAX(at) AS latest FROM act GROUP BY actor").fetchall()
-        wanted = set(identities)
-        return max((row["latest"] + DAY_S for row in rows if row["actor"] in wanted), default=0.0)
+        person_identities = set(identities)
+        return max((row["latest"] + DAY_S for row in rows if row["actor"] in person_identities), default=0.0)
 
     # The identity provider of the page, so that a terminal knows that only its people count.
 

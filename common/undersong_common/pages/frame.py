@@ -28,9 +28,9 @@ Application = Callable[
     [Message, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
 ]
 
-LARGEST_BODY_BYTES, LARGEST_OPEN_BODY_BYTES = 8 * 2**20, 2**16  # under a session's address; elsewhere
+LARGEST_BODY_BYTES, LARGEST_OPEN_BODY_BYTES = 8 * 2**20, 2**16  # Addresses of a session have the first limit.
 TOO_LARGE = "What was sent is too large."
-REPORTS = "/csp-report"  # where browsers report what the policy stopped
+REPORTS = "/csp-report"  # Browsers report there what the policy stopped.
 INSIDE = re.compile(r"/s/([A-Za-z0-9_-]{43})(/.*)", re.DOTALL)  # the half of a session's secret that is no cookie
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
@@ -75,18 +75,20 @@ class Frame:
         if scope["type"] != "http":
             await self._application(scope, receive, send)
             return
-        asked = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        host_headers = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-        if len(asked) != 1 or asked[0].lower() not in self._hosts:
-            log.warning("refused a request for the host %s", printable(", ".join(asked), 100))
-            refused = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
-            await refused(scope, receive, send)
+        if len(host_headers) != 1 or host_headers[0].lower() not in self._hosts:
+            log.warning("refused a request for the host %s", printable(", ".join(host_headers), 100))
+            misdirected = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
+            await misdirected(scope, receive, send)
             return
-        if inside := INSIDE.fullmatch(scope["path"]):
-            scope = {**scope, "tab": inside[1], "path": inside[2]}
+        if session_path := INSIDE.fullmatch(scope["path"]):
+            scope = {**scope, "tab": session_path[1], "path": session_path[2]}
         # Whatever reads a body before it knows who sent it is open, under an invented session's address too.
-        most = LARGEST_BODY_BYTES if inside and inside[2] != REPORTS else LARGEST_OPEN_BODY_BYTES
-        if not length.isdigit() or int(length) > most:
+        largest_body_bytes = (
+            LARGEST_BODY_BYTES if session_path and session_path[2] != REPORTS else LARGEST_OPEN_BODY_BYTES
+        )
+        if not length.isdigit() or int(length) > largest_body_bytes:
             await PlainTextResponse(f"{TOO_LARGE}\n", 413, self._headers)(scope, receive, send)
             return
         received = 0
@@ -95,23 +97,26 @@ class Frame:
             nonlocal received
             message = await receive()
             received += len(message.get("body", b""))
-            if received > most:
+            if received > largest_body_bytes:
                 raise HTTPException(413, TOO_LARGE)
             return message
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message["headers"]}
+                answer_headers = {name for name, _ in message["headers"]}
                 added = [(name.encode(), value.encode()) for name, value in self._headers.items()]
-                message["headers"] = [*message["headers"], *(each for each in added if each[0] not in own)]
+                message["headers"] = [
+                    *message["headers"],
+                    *(header for header in added if header[0] not in answer_headers),
+                ]
             await send(message)
 
         await self._application(scope, bounded, with_headers)
 
 
-PATIENCE_S = 30.0  # until a request has wholly arrived, or what was written was read
-MOST_CONNECTIONS = 300  # beyond them the one that has waited longest for its browser is closed
-MOST_AT_WORK = 400  # beyond them requests are answered with 503
+PATIENCE_S = 30.0  # longest time in which a request arrives whole, or a browser reads what was written
+MOST_CONNECTIONS = 300  # One more closes the connection that has waited longest for its browser.
+MOST_AT_WORK = 400  # One more request is answered with 503.
 
 
 class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
@@ -126,9 +131,12 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
         super().connection_made(transport)
         self._waits()
         if (excess := len(self.connections) - MOST_CONNECTIONS) > 0:
-            waiting = sorted((each for each in self.connections if each.waiting), key=lambda each: each.since)
-            for each in waiting[:excess]:
-                each.transport.abort()
+            waiting = sorted(
+                (connection for connection in self.connections if connection.waiting),
+                key=lambda connection: connection.since,
+            )
+            for connection in waiting[:excess]:
+                connection.transport.abort()
 
     def on_response_complete(self) -> None:
         self._waits()
@@ -185,7 +193,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         actions: (address, words) of the page's action, by the shell command that does the same. Remedies on screens
             then name the action in place of the command. An address "" means an action of the same screen.
     """
-    made = Environment(
+    templates = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "undersong_common.pages")]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -194,7 +202,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {
+    templates.filters |= {
         "exact": _exactly(str),
         "commands": _commands,
         "lines": _exactly(lambda text: printable_lines(str(text))),
@@ -205,8 +213,8 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         # A number stays beside its unit.
         "duration": _exactly(lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")),
     }
-    made.globals |= {"actions": actions, "action_key": new_key, "query": _query, "infinity": math.inf}
-    return made
+    templates.globals |= {"actions": actions, "action_key": new_key, "query": _query, "infinity": math.inf}
+    return templates
 
 
 def _exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
@@ -224,15 +232,15 @@ def _commands(context: Context, text: Any) -> Markup:
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(str(text))))))  # noqa: S704 - escaped
     clauses = []
     for clause in str(text).split("; "):
-        before, command, _ = COMMAND.split(clause, maxsplit=1) if COMMAND.search(clause) else (clause, "", "")
-        known = next((action for typed, action in actions.items() if command.startswith(typed)), None)
-        said = escape(_visible(before))
-        if command and known is None:
-            said = escape(_visible(before.rpartition(":")[0].removesuffix(", then")))
-        elif known is not None:
-            shown = '<a href="{0}{1}">{2}</a>' if known[0] else "<strong>{2}</strong>"
-            said += Markup(shown).format(context["base"], *known)  # noqa: S704 - format escapes
-        clauses += [said] * bool(said)
+        text_before, command, _ = COMMAND.split(clause, maxsplit=1) if COMMAND.search(clause) else (clause, "", "")
+        page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
+        clause_html = escape(_visible(text_before))
+        if command and page_action is None:
+            clause_html = escape(_visible(text_before.rpartition(":")[0].removesuffix(", then")))
+        elif page_action is not None:
+            action_html = '<a href="{0}{1}">{2}</a>' if page_action[0] else "<strong>{2}</strong>"
+            clause_html += Markup(action_html).format(context["base"], *page_action)  # noqa: S704 - format escapes
+        clauses += [clause_html] * bool(clause_html)
     return Markup("; ").join(clauses)
 
 
@@ -244,9 +252,9 @@ def when(seconds: float | None, nothing: str = "never") -> Markup:
     """Returns HTML for a time in UTC, which the page's script turns into the reader's zone; ``nothing`` for None."""
     if not seconds:
         return Markup("{}").format(nothing)
-    at = datetime.fromtimestamp(seconds, UTC)
+    moment = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(
-        at.isoformat(timespec="seconds").replace("+00:00", "Z"), at.strftime("%Y-%m-%d %H:%M:%S")
+        moment.isoformat(timespec="seconds").replace("+00:00", "Z"), moment.strftime("%Y-%m-%d %H:%M:%S")
     )
 
 
@@ -261,6 +269,6 @@ def plural(count: int, one: str, many: str = "") -> str:
 
 def _query(current: Any, **changes: Any) -> Markup:
     """The address's query with some values changed, so that filters stay when one of them changes."""
-    kept = {key: value for key, value in dict(current).items() if key not in (*changes, "part")}
-    wanted = {key: value for key, value in changes.items() if value not in (None, "")}
-    return Markup(escape("?" + urlencode({**kept, **wanted})))  # noqa: S704 - escaped
+    remaining_query = {key: value for key, value in dict(current).items() if key not in (*changes, "part")}
+    changed_query = {key: value for key, value in changes.items() if value not in (None, "")}
+    return Markup(escape("?" + urlencode({**remaining_query, **changed_query})))  # noqa: S704 - escaped

@@ -86,8 +86,8 @@ def _origin(address: str) -> tuple[str, str, int | None, str]:
         url = httpx.URL("")
     encrypted = url.scheme == "https" or (url.scheme == "http" and is_loopback(url.host))
     if not encrypted or not url.host or url.userinfo:
-        said = f"{printable(str(address))}: an identity provider is reached over TLS"
-        raise ConfigurationError(said, "give an https address without a user", code="provider-without-tls")
+        problem = f"{printable(str(address))}: an identity provider is reached over TLS"
+        raise ConfigurationError(problem, "give an https address without a user", code="provider-without-tls")
     return url.scheme, url.host, url.port, url.path.rstrip("/")
 
 
@@ -138,9 +138,9 @@ class _OidcLogin:
 
     def _oauth(self) -> OAuth2Client:
         """One client per request: it keeps the token that it was given."""
-        own = self._provider
-        settings = {"redirect_uri": own.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
-        return OAuth2Client(self._http, own.client, own.secret, **settings)
+        provider = self._provider
+        settings = {"redirect_uri": provider.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
+        return OAuth2Client(self._http, provider.client, provider.secret, **settings)
 
     def _derived(self, purpose: str, of: str) -> str:
         return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
@@ -172,8 +172,8 @@ class _OidcLogin:
         The screen's script keeps the state in the tab's storage, which no other port and no other site can write; a
         cookie can be planted from another port.
         """
-        begun = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
-        state = f"{begun}_{self._derived('state', begun)}"
+        state_start = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
+        state = f"{state_start}_{self._derived('state', state_start)}"
         address, _ = self._oauth().create_authorization_url(
             self._addresses()["authorization_endpoint"],
             state=state,
@@ -191,22 +191,28 @@ class _OidcLogin:
     def _finish(self, request: Request, fields: Mapping[str, str]) -> str:
         """Returns the secret of a session of the person whom the provider names; a state lets somebody in once."""
         state = fields.get("state", "")
-        begun_here = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
-        begun, _, proof = state.rpartition("_")
-        ours = secrets.compare_digest(proof.encode(), self._derived("state", begun).encode())
-        if not begun_here or not ours or not 0 <= int(begun.partition("_")[0]) - time.time() <= WAITS_S:
+        is_same_browser = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
+        state_start, _, proof = state.rpartition("_")
+        is_proof_valid = secrets.compare_digest(proof.encode(), self._derived("state", state_start).encode())
+        if (
+            not is_same_browser
+            or not is_proof_valid
+            or not 0 <= int(state_start.partition("_")[0]) - time.time() <= WAITS_S
+        ):
             raise PrivacyRefusal("this log-in was not begun here, or too long ago", "begin it again")
         if fields.get("error"):
-            said = printable(fields["error"], 60)
-            raise PrivacyRefusal(f"the identity provider refuses: {said}", "begin again")
+            provider_error = printable(fields["error"], 60)
+            raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin again")
         claims = self._claims(fields.get("code", ""), state)
         with self._lock:  # nobody but the provider's people fills it
-            now = time.time()
-            self._entered = {each: until for each, until in self._entered.items() if until > now}
+            now_s = time.time()
+            self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
             if state in self._entered:
                 raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
-            self._entered[state] = now + WAITS_S
-            asking = next((name for name, (own, _) in self._connecting.items() if own == state), None)
+            self._entered[state] = now_s + WAITS_S
+            asking = next(
+                (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
+            )
             own_session = None if asking is None else self._connecting.pop(asking)[1]
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
@@ -230,8 +236,8 @@ class _OidcLogin:
         accounts = self._site.accounts
         if (session := accounts.session(secret)) is None:
             raise PrivacyRefusal("the session that has asked for this has ended", "log in, and connect it again")
-        by = {*session.identities, provider_identity(str(claims["iss"]), str(claims["sub"]))}
-        accounts.connect(session.account.name, person, by=sorted(by))
+        identities = {*session.identities, provider_identity(str(claims["iss"]), str(claims["sub"]))}
+        accounts.connect(session.account.name, person, by=sorted(identities))
         self._site.audit.note(session.account.name, "connect the identity provider")
         accounts.leave_message(secret, "Connected: you can log in with your organisation from now on.")
         return secret
@@ -245,20 +251,22 @@ class _OidcLogin:
         if not name:
             raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
         account = accounts.of_person(person)
-        listed = self._groups(claims)
-        role = max((provider.roles[each] for each in listed if each in provider.roles), key=ROLES.index, default=None)
+        groups = self._groups(claims)
+        role = max(
+            (provider.roles[group] for group in groups if group in provider.roles), key=ROLES.index, default=None
+        )
         if (role if provider.roles else account) is None:
             self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
-            said = "is in no group that may enter" if provider.roles else "has no account"
+            reason = "is in no group that may enter" if provider.roles else "has no account"
             remedy = (
                 "ask an administrator"
                 if provider.roles
                 else "have an administrator let you in by a link, then connect the identity provider under Your account"
             )
-            raise PrivacyRefusal(f"{printable(name, 64)} {said} here", remedy)
+            raise PrivacyRefusal(f"{printable(name, 64)} {reason} here", remedy)
         if role is not None and (account is None or account.role != role):
-            own = {"person": person} if account is None else {}
-            account = accounts.set_role(name if account is None else account.name, role, **own)
+            account_person = {"person": person} if account is None else {}
+            account = accounts.set_role(name if account is None else account.name, role, **account_person)
             self._site.audit.note(account.name, "role by the identity provider's groups", role)
         assert account is not None
         return account
@@ -270,44 +278,44 @@ class _OidcLogin:
             return self._checked(code, state, addresses)
 
     def _checked(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
-        own, nonce = self._provider, self._derived("nonce", state)
+        provider, nonce = self._provider, self._derived("nonce", state)
         try:
-            given = self._oauth().fetch_token(
+            token_response = self._oauth().fetch_token(
                 addresses["token_endpoint"],
                 code=code,
                 code_verifier=self._derived("verifier", state),
-                auth=(own.client, own.secret),
+                auth=(provider.client, provider.secret),
             )
             keys = KeySet([key for key in KeySet.import_key_set(self._asked(addresses["jwks_uri"])) if _strong(key)])
-            token = jwt.decode(str(given["id_token"]), keys, algorithms=ALGORITHMS)
+            token = jwt.decode(str(token_response["id_token"]), keys, algorithms=ALGORITHMS)
             if str(token.header.get("typ", "JWT")).lower() != "jwt":
                 raise ValueError("another kind of token")
-            wanted = {"iss": addresses["issuer"], "aud": own.client, "nonce": nonce}
+            expected_claims = {"iss": addresses["issuer"], "aud": provider.client, "nonce": nonce}
             claims = CodeIDToken(
                 token.claims,
                 token.header,
                 {"sub": {"essential": True}}
-                | {name: {"essential": True, "value": value} for name, value in wanted.items()},
-                {"client_id": own.client, "nonce": nonce, "access_token": given.get("access_token")},
+                | {name: {"essential": True, "value": value} for name, value in expected_claims.items()},
+                {"client_id": provider.client, "nonce": nonce, "access_token": token_response.get("access_token")},
             )
             claims.validate(leeway=LEEWAY_S)
             if type(claims["sub"]) is not str:
                 raise ValueError("sub is no text")
         except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
-            # What the provider says in an error is not shown: it may hold a code or a secret.
+            # The provider's own words in an error are not shown, because they may hold a code or a secret.
             raise PrivacyRefusal(
                 f"what the identity provider says does not hold ({type(error).__name__})", "begin again"
             ) from None
         if (
-            not {own.claim, *((own.groups,) if own.roles or own.duties else ())} <= claims.keys()
+            not {provider.claim, *((provider.groups,) if provider.roles or provider.duties else ())} <= claims.keys()
             and "userinfo_endpoint" in addresses
         ):
-            bearer = {"authorization": f"Bearer {given.get('access_token', '')}"}
-            more = self._asked(addresses["userinfo_endpoint"], headers=bearer)
-            if more.get("sub") == claims["sub"]:
+            bearer = {"authorization": f"Bearer {token_response.get('access_token', '')}"}
+            userinfo = self._asked(addresses["userinfo_endpoint"], headers=bearer)
+            if userinfo.get("sub") == claims["sub"]:
                 # An address and the provider's word that it has checked it come from one document.
-                named = claims if own.claim in claims else more
-                return {**more, **claims, "email_verified": named.get("email_verified")}
+                email_source = claims if provider.claim in claims else userinfo
+                return {**userinfo, **claims, "email_verified": email_source.get("email_verified")}
         return dict(claims)
 
     def _addresses(self) -> Mapping[str, Any]:
@@ -318,16 +326,16 @@ class _OidcLogin:
         if self._known is not None and time.monotonic() < self._known[0]:
             return self._known[1]
         with self._one_of_few():
-            found = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
+            metadata = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
-        optional = [name for name in ("userinfo_endpoint",) if name in found]
-        origins = {name: _origin(found.get(name, "")) for name in (*names, *optional)}
+        optional = [name for name in ("userinfo_endpoint",) if name in metadata]
+        origins = {name: _origin(metadata.get(name, "")) for name in (*names, *optional)}
         if origins["issuer"] != _origin(self._provider.issuer):
             raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
         if {origin[0] for origin in origins.values()} != {origins["issuer"][0]}:
             raise PrivacyRefusal("the identity provider is reached over TLS in part only", "tell it")
-        self._known = time.monotonic() + ADDRESSES_S, found
-        return found
+        self._known = time.monotonic() + ADDRESSES_S, metadata
+        return metadata
 
     def _asked(self, address: str, **options: Any) -> dict[str, Any]:
         try:

@@ -71,9 +71,9 @@ class Listening:
 
     def hosts(self, port: int) -> tuple[str, ...]:
         """Returns the values of the Host header that are answered if the socket has this port."""
-        own = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else [self.host]
-        named = [self._with_port(name, port) for name in (*([] if self.proxy else own), *self.names)]
-        return tuple(dict.fromkeys([*named, *(name.removesuffix(self._default) for name in named)]))
+        socket_hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else [self.host]
+        hosts_with_port = [self._with_port(name, port) for name in (*([] if self.proxy else socket_hosts), *self.names)]
+        return tuple(dict.fromkeys([*hosts_with_port, *(name.removesuffix(self._default) for name in hosts_with_port)]))
 
     def open(self) -> socket.socket:
         """Opens and returns the listening socket. Raises ConfigurationError if it cannot be bound."""
@@ -135,15 +135,15 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
 
     store = PageStore(folder)
-    accounts, by = Accounts(store), (terminal_identity(),)
-    accounts.set_role(person, role, by=by)
-    secret = accounts.link(person, by=by)
+    accounts, identities = Accounts(store), (terminal_identity(),)
+    accounts.set_role(person, role, by=identities)
+    secret = accounts.link(person, by=identities)
     store.close()
-    AuditLog(folder / FILE_NAME).note(by[0], "link", f"{person}, {role}")
-    known = folder / "address"
+    AuditLog(folder / FILE_NAME).note(identities[0], "link", f"{person}, {role}")
+    address_file = folder / "address"
     if address:
-        replace_file(known, address.encode())
-    address = address or (known.read_text() if known.exists() else "the page's address")
+        replace_file(address_file, address.encode())
+    address = address or (address_file.read_text() if address_file.exists() else "the page's address")
     print(f"{address}/enter#{secret}", flush=True)
     print(f"lets {person} ({role}) in once, within {LINK_S / 60:.0f} minutes", flush=True)
 

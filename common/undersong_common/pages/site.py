@@ -33,9 +33,9 @@ from undersong_common.version import VERSION
 log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
-PAGE_ROWS = 50  # of a long list
+PAGE_ROWS = 50  # rows of a long list on one page
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
-MOST_COOKIES = 8  # of one name that are tried
+MOST_COOKIES = 8  # cookies of one name that are tried
 ASSETS = {
     "page.css": "text/css",
     "page.js": "text/javascript",
@@ -117,14 +117,19 @@ class Visit:
     @property
     def page_number(self) -> int:
         """Number (from 1) of the page of a long list that the query asks for; 1 without a query."""
-        asked = self.query.get("page", "1")
-        return max(1, int(asked)) if is_number(asked) else 1
+        page_text = self.query.get("page", "1")
+        return max(1, int(page_text)) if is_number(page_text) else 1
 
-    def listed(self, found: Sequence[Any]) -> dict[str, Any]:
+    def listed(self, rows: Sequence[Any]) -> dict[str, Any]:
         """Returns the page that the query asks for, or the last one: ``rows``, ``page`` of ``of``; ``all`` counts."""
-        of = max(1, math.ceil(len(found) / PAGE_ROWS))
-        page = min(self.page_number, of)
-        return {"rows": found[(page - 1) * PAGE_ROWS : page * PAGE_ROWS], "page": page, "of": of, "all": len(found)}
+        page_count = max(1, math.ceil(len(rows) / PAGE_ROWS))
+        page = min(self.page_number, page_count)
+        return {
+            "rows": rows[(page - 1) * PAGE_ROWS : page * PAGE_ROWS],
+            "page": page,
+            "of": page_count,
+            "all": len(rows),
+        }
 
     def page(
         self, title: str, parts: Mapping[str, Part], *, template: str = "page.html.j2", **context: Any
@@ -134,11 +139,11 @@ class Visit:
         An error message takes the place of a part that fails; the other parts are shown.
         """
         context = {**self._context(title), **context}
-        wanted = self.query.get("part")
-        if wanted is not None and wanted in parts:
-            return HTMLResponse(self._part(wanted, parts[wanted], context))
-        shown = {name: Markup(self._part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
-        return HTMLResponse(self.site.render(template, {**context, "parts": shown}))
+        part_name = self.query.get("part")
+        if part_name is not None and part_name in parts:
+            return HTMLResponse(self._part(part_name, parts[part_name], context))
+        parts_html = {name: Markup(self._part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
+        return HTMLResponse(self.site.render(template, {**context, "parts": parts_html}))
 
     def part(self, name: str, **context: Any) -> Response:
         """Renders one part of a screen by itself."""
@@ -263,7 +268,8 @@ class Site:
         """
 
         async def endpoint(request: Request) -> Response:
-            if await run_in_threadpool(self.who, request) is None:  # before anything is read of whoever asks
+            # This comes before the body is read: a stranger's body costs nothing.
+            if await run_in_threadpool(self.who, request) is None:
                 return self._to_login(request)
             form = await _read_form(request)
 
@@ -272,8 +278,8 @@ class Site:
                 self._check_form(visit)
                 if path.endswith(LIVE):
                     return cast("Response", act(visit))
-                of = f"{visit.secret} {request.url.path}"
-                location = self.store.once(visit.form.get("action", ""), lambda: cast("str", act(visit)), of=of)
+                form_scope = f"{visit.secret} {request.url.path}"
+                location = self.store.once(visit.form.get("action", ""), lambda: cast("str", act(visit)), of=form_scope)
                 if _wants_json(request):
                     return JSONResponse({"location": f"{visit.base}{location}"})
                 return RedirectResponse(f"{visit.base}{location}", status_code=303)
@@ -316,14 +322,14 @@ class Site:
         tab, name = request.scope.get("tab", ""), f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
         pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
-        held = [pair.removeprefix(name) for pair in pairs if pair.startswith(name)][:MOST_COOKIES] or [""]
-        secrets = [f"{cookie}.{tab}" for cookie in held]
-        return next((each for each in secrets[:-1] if self.accounts.session(each, active=False)), secrets[-1])
+        cookies = [pair.removeprefix(name) for pair in pairs if pair.startswith(name)][:MOST_COOKIES] or [""]
+        secrets = [f"{cookie}.{tab}" for cookie in cookies]
+        return next((secret for secret in secrets[:-1] if self.accounts.session(secret, active=False)), secrets[-1])
 
     def _answer(self, request: Request, handler: Handler, least: Role) -> Response:
-        if (found := self.who(request, active="part" not in request.query_params)) is None:
+        if (visitor := self.who(request, active="part" not in request.query_params)) is None:
             return self._to_login(request)
-        person, session = found
+        person, session = visitor
         visit = Visit(self, request, person, session, dict(request.path_params))
         try:
             if not person.may(least):
@@ -332,16 +338,16 @@ class Site:
                 return handler(visit)
         except UndersongError as error:
             status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
-            said = {"problem": error.problem, "remedy": error.remedy}
+            error_text = {"problem": error.problem, "remedy": error.remedy}
             code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
-            said = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
+            error_text = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
             status, code = 500, "internal-error"
         if _wants_json(request):
-            shown = self.render("problem.html.j2", {**said, "base": visit.base})
-            return JSONResponse({**said, "code": code, "shown": shown}, status_code=status)
-        return visit.show("error.html.j2", "That did not work", status=status, **said)
+            problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base})
+            return JSONResponse({**error_text, "code": code, "shown": problem_html}, status_code=status)
+        return visit.show("error.html.j2", "That did not work", status=status, **error_text)
 
     def _check_form(self, visit: Visit) -> None:
         self._same_origin(visit.request)
@@ -374,7 +380,8 @@ class Site:
             return await run_in_threadpool(form, request, "")
 
         async def post(request: Request) -> Response:
-            if "tab" in request.scope:  # where more would be read
+            # A session's address allows a larger body, which nobody who is not logged in may send.
+            if "tab" in request.scope:
                 return RedirectResponse(path, status_code=303)
             fields, *_ = await _read_form(request)
 
@@ -386,12 +393,12 @@ class Site:
                         raise Forbidden("the form was not made for this browser", "open the page again; allow cookies")
                     secret = act(request, fields)
                 except UndersongError as error:
-                    found = form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
-                    found.status_code = 503 if isinstance(error, TransportError) else 403
+                    refusal = form(request, f"{error.problem}. {error.remedy[:1].upper()}{error.remedy[1:]}.")
+                    refusal.status_code = 503 if isinstance(error, TransportError) else 403
                     if isinstance(error, TooManyAttempts):
-                        found.status_code = 429
-                        found.headers["retry-after"] = str(int(error.wait_s) + 1)
-                    return found
+                        refusal.status_code = 429
+                        refusal.headers["retry-after"] = str(int(error.wait_s) + 1)
+                    return refusal
                 return self.entered(secret, "/account" if path == "/enter" else "/")
 
             return await run_in_threadpool(answer)
@@ -402,7 +409,7 @@ class Site:
     def entered(self, secret: str, location: str) -> Response:
         """Returns a redirect to ``location`` within a new session, which sets the session's cookie."""
         answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
-        # Without TLS browsers send it only for paths below the second half, which no server on another port receives.
+        # Browsers without TLS send it only for paths below the second half, which no server on another port receives.
         # With TLS it is sent for all paths, as the prefix ``__Host-`` demands.
         path = "/" if self.settings.tls else f"{session_base(secret)}/"
         self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
@@ -456,9 +463,9 @@ class Site:
         return "/login"
 
     def _download(self, visit: Visit) -> Response:
-        kept = self.downloads.take(visit.path["key"], visit.person.name)
-        visit.note("download", kept.name)
-        return download(kept.data, kept.name)
+        file = self.downloads.take(visit.path["key"], visit.person.name)
+        visit.note("download", file.name)
+        return download(file.data, file.name)
 
     def _set_password(self, visit: Visit) -> str:
         password = visit.form.get("password", "")
@@ -482,8 +489,8 @@ class Site:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
         body = await request.body()  # the frame bounds it
         if len(self.violations) < 100:
-            said = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
-            self.violations.append(printable(said, 1000))
+            report = re.sub(r"/s/[\w-]+", "/s/...", body[:1000].decode("utf-8", "replace"))  # no secret in a log
+            self.violations.append(printable(report, 1000))
             log.warning("a browser reports what the policy %r refused: %s", POLICY[:18], self.violations[-1])
         return Response(status_code=204)
 
@@ -494,8 +501,8 @@ def _nothing_here(visit: Visit) -> Response:
 
 def _wants_json(request: Request) -> bool:
     """Returns True for a script with a token, and for the page's own script, which keeps a refused form as it is."""
-    asked = request.headers
-    return "authorization" in asked or "hx-request" in asked or asked.get("accept") == "application/json"
+    headers = request.headers
+    return "authorization" in headers or "hx-request" in headers or headers.get("accept") == "application/json"
 
 
 Form = tuple[dict[str, str], dict[str, list[str]], dict[str, bytes], dict[str, str]]
@@ -513,8 +520,8 @@ async def _read_form(request: Request) -> Form:
         for name, value in form.multi_items():
             if isinstance(value, str):
                 # A part may name an encoding of its own, in which half a character can be written.
-                whole = value.encode("utf-8", "replace").decode("utf-8")
-                fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(whole)
+                text = value.encode("utf-8", "replace").decode("utf-8")
+                fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(text)
             else:
                 files[name] = await value.read()
                 names[name] = (value.filename or "").encode("utf-8", "replace").decode("utf-8")
@@ -543,5 +550,7 @@ def json_answer(value: Any) -> Response:
 
 def download(data: bytes, name: str, kind: str = "application/octet-stream") -> Response:
     """Returns an answer that the browser saves as a file; name characters other than A-Z a-z 0-9 . - become _."""
-    safe = "".join(each if each.isascii() and (each.isalnum() or each in "._-") else "_" for each in name)
+    safe = "".join(
+        character if character.isascii() and (character.isalnum() or character in "._-") else "_" for character in name
+    )
     return Response(data, media_type=kind, headers={"content-disposition": f'attachment; filename="{safe}"'})

@@ -124,10 +124,10 @@ class PageStore:
         """
         if not key or len(key) > LONGEST_KEY:
             raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
-        key, now = digest(f"{of}\n{key}"), time.time()
+        key, now_s = digest(f"{of}\n{key}"), time.time()
         with self.transaction() as database:
-            database.execute("DELETE FROM action WHERE at < ?", (now - ACTION_KEPT_S,))
-            first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now)).rowcount
+            database.execute("DELETE FROM action WHERE at < ?", (now_s - ACTION_KEPT_S,))
+            first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now_s)).rowcount
         if not first:
             return self._first_location(key)
         try:
@@ -141,12 +141,12 @@ class PageStore:
     def _first_location(self, key: str) -> str:
         """Returns the address that the first request with this key led to."""
         end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and (found := self.rows("SELECT location FROM action WHERE key = ?", key)):
-            if found[0]["location"]:
-                return str(found[0]["location"])
+        while time.monotonic() < end and (rows := self.rows("SELECT location FROM action WHERE key = ?", key)):
+            if rows[0]["location"]:
+                return str(rows[0]["location"])
             time.sleep(0.05)
-        said = "the same action was sent before and has not succeeded"
-        raise ConfigurationError(said, "look at the page, then try again", code="action-failed")
+        problem = "the same action was sent before and has not succeeded"
+        raise ConfigurationError(problem, "look at the page, then try again", code="action-failed")
 
 
 @dataclass(frozen=True)
@@ -168,23 +168,23 @@ class Downloads:
 
     def keep(self, owner: str, name: str, data: bytes) -> str:
         """Keeps a file; returns the key under which its owner fetches it once."""
-        key, now = new_key(), time.monotonic()
+        key, now_s = new_key(), time.monotonic()
         with self._lock:
-            alive = [(each, kept) for each, kept in self._kept.items() if kept.until > now]
-            self._kept = {**dict(alive[-MOST_DOWNLOADS + 1 :]), key: Download(owner, name, data, now + DOWNLOAD_S)}
+            alive = [(file_key, file) for file_key, file in self._kept.items() if file.until > now_s]
+            self._kept = {**dict(alive[-MOST_DOWNLOADS + 1 :]), key: Download(owner, name, data, now_s + DOWNLOAD_S)}
         return key
 
     def waits(self, key: str, owner: str) -> bool:
         """Returns True if ``owner`` can still fetch the file with this key."""
-        kept = self._kept.get(key)
-        return kept is not None and kept.owner == owner and kept.until > time.monotonic()
+        file = self._kept.get(key)
+        return file is not None and file.owner == owner and file.until > time.monotonic()
 
     def take(self, key: str, owner: str) -> Download:
         """Returns and forgets a file. Raises ConfigurationError if it was fetched, has expired or has another owner."""
         with self._lock:
             if not self.waits(key, owner):
-                said = "this file was fetched already, or has been forgotten"
-                raise ConfigurationError(said, "make it again", code="download-gone")
+                problem = "this file was fetched already, or has been forgotten"
+                raise ConfigurationError(problem, "make it again", code="download-gone")
             return self._kept.pop(key)
 
 
@@ -197,9 +197,9 @@ def digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8")).hexdigest()
 
 
-FILE_NAME = "audit.jsonl"  # in the folder of a page
+FILE_NAME = "audit.jsonl"  # The file stands in the folder of a page.
 TAG = "undersong audit"
-LONGEST = 1_000  # characters of what an entry is about
+LONGEST = 1_000  # characters of an entry's subject
 
 
 @dataclass(frozen=True)
@@ -256,15 +256,15 @@ class AuditLog:
 
         Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
         """
-        own = {entry["hash"] for chain in self._chains(_bytes(self.path)) for entry in chain}
+        local_hashes = {entry["hash"] for chain in self._chains(_bytes(self.path)) for entry in chain}
         restored = {chain[0]["hash"]: chain for chain in self._chains(_bytes(self._restored))}
         added = 0
         for chain in self._chains(saved):
             start, head = chain[0]["hash"], chain[-1]["hash"]
-            before = len(restored.get(start, ()))
-            if head not in own and len(chain) > before:
+            known_length = len(restored.get(start, ()))
+            if head not in local_hashes and len(chain) > known_length:
                 restored[start] = chain
-                added += len(chain) - before
+                added += len(chain) - known_length
         if added:
             lines = [canonical_json(entry) + b"\n" for chain in restored.values() for entry in chain]
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -66,10 +66,10 @@ class Stream:
         site.raw("/alive", self._alive)
 
     async def _endpoint(self, request: Request) -> Response:
-        found = await run_in_threadpool(lambda: self._site.who(request, active=False))
-        if found is None:
+        visitor = await run_in_threadpool(lambda: self._site.who(request, active=False))
+        if visitor is None:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
-        account, session = found
+        account, session = visitor
         watcher = account.name if session is None else session.number
         if self._watching[watcher] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
             return JSONResponse({"problem": "too many pages are open"}, status_code=429)
@@ -94,8 +94,8 @@ class Stream:
     async def _pulse(self, topic: str) -> Pulse:
         lock = self._looking.setdefault(topic, asyncio.Lock())
         async with lock:
-            at, pulse = self._seen.get(topic, (0.0, Pulse("")))
-            if time.monotonic() - at >= BEAT_S * 0.9:
+            looked_at_s, pulse = self._seen.get(topic, (0.0, Pulse("")))
+            if time.monotonic() - looked_at_s >= BEAT_S * 0.9:
                 pulse = await run_in_threadpool(self._safe_look, topic)
                 if len(self._seen) > 500:
                     self._seen.clear()

@@ -212,13 +212,13 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         spent = _gaussian_delta(_likely_mu(_merge(build(math.exp(log_scale)))), epsilon)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
-    if (found := _secant(lambda x: excess(x, _COARSE_GRID), likely)) is None:
+    if (root_and_slope := _secant(lambda x: excess(x, _COARSE_GRID), likely)) is None:
         root = _bracketed(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
         if root == -math.inf:
-            return 0.0  # affordable without noise: the plan holds nothing that scales
+            return 0.0  # The plan holds nothing that scales, and is affordable without noise.
         step = 1e-4
-        found = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
-    root, slope = found
+        root_and_slope = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
+    root, slope = root_and_slope
     # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
     # They aim a little above it, since epsilon of what is returned is found by inverting delta, to some 1e-11.
     value = excess(root, _GRID)
@@ -229,7 +229,8 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         root += 2e-7 - beyond
         value = excess(root, _GRID)
     step = 2e-7
-    while value > 0.0:  # noise is added until the target holds
+    # Rounding may leave the root on the side that spends too much, so noise is added until the target holds.
+    while value > 0.0:
         step *= 2
         root += step
         value = excess(root, _GRID)
@@ -247,8 +248,10 @@ def _likely_mu(merged: tuple[Event, ...]) -> float:
         if _is_noiseless(event):
             return math.inf
         if isinstance(event, Gaussian):
-            one = 1.0 / event.noise_multiplier**2
-            square += event.count * min(one, event.sampling_rate**2 * math.expm1(min(one, 700.0)))
+            reciprocal_variance = 1.0 / event.noise_multiplier**2
+            square += event.count * min(
+                reciprocal_variance, event.sampling_rate**2 * math.expm1(min(reciprocal_variance, 700.0))
+            )
         elif isinstance(event, Laplace):
             loss = 1.0 / event.noise_multiplier
             square += event.count * 2.0 * (loss + math.expm1(-loss))
@@ -270,20 +273,20 @@ def _secant(
     widest = 12.0
     if likely(-widest) <= 0.0 or likely(widest) >= 0.0:
         return None
-    at = float(brentq(likely, -widest, widest, xtol=1e-4))
-    slope = (likely(at + 1e-3) - likely(at - 1e-3)) / 2e-3
-    value = excess(at)
+    root = float(brentq(likely, -widest, widest, xtol=1e-4))
+    slope = (likely(root + 1e-3) - likely(root - 1e-3)) / 2e-3
+    value = excess(root)
     for _ in range(8):
         if not slope < -1e-3:
             return None
         move = -value / slope
         if abs(move) < tolerance:
-            return at + move, slope
+            return root + move, slope
         if abs(move) > 2.0:
             return None
-        before, at = value, at + move
-        value = excess(at)
-        slope = (value - before) / move
+        previous_value, root = value, root + move
+        value = excess(root)
+        slope = (value - previous_value) / move
     return None
 
 
@@ -362,15 +365,15 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
     if math.isinf(epsilon):
         return delta
     cost = samples * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
-    left = math.nextafter(delta - cost, -math.inf)  # a cost below delta's last bit is paid with that bit
-    if not left > 0.0:
+    remaining_delta = math.nextafter(delta - cost, -math.inf)  # A cost below delta's last bit takes that bit.
+    if not remaining_delta > 0.0:
         raise PrivacyRefusal(
             f"delta {delta:g} does not cover the noise sampler's own distance over {samples} samples at epsilon "
             f"{epsilon:g}",
             "raise delta or lower epsilon",
             code="delta-too-small",
         )
-    return left
+    return remaining_delta
 
 
 # ------------------------------------------------------------------------------------------------- composition
@@ -432,7 +435,7 @@ def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
     if (mu := composed_mu(merged)) is not None:
         return gaussian_epsilon(mu, delta)
     if any(map(_is_noiseless, merged)) or _cell(merged, _GRID) > _COARSEST_CELL:
-        return math.inf  # or in the tens of thousands: no privacy to speak of
+        return math.inf  # An epsilon in the tens of thousands protects nobody more than no noise does.
     return float(_loss_distribution(merged, _GRID).get_epsilon_for_delta(delta))
 
 
@@ -524,14 +527,14 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     highest = math.ceil(event.epsilon * event.sensitivity / cell)
-    losses = np.arange(-highest, highest + 1)  # in cells
+    losses = np.arange(-highest, highest + 1)  # multiples of ``cell``
     least = np.ceil((event.sensitivity - losses * (cell / event.epsilon)) / 2)  # the loss is at most this one from here
     above = np.exp(-event.epsilon * least.clip(0, event.sensitivity)) / (1.0 + math.exp(-event.epsilon))
     cumulative = np.where(least > event.sensitivity, 0.0, np.where(least > 0, above, 1.0))
     cumulative[-1] = 1.0
     masses = np.diff(cumulative, prepend=0.0)
-    found = dict(zip(losses[masses > 0].tolist(), masses[masses > 0].tolist(), strict=True))
-    losses_of = pld_pmf.create_pmf(found, cell, infinity_mass=0.0, pessimistic_estimate=True)
+    mass_by_cell = dict(zip(losses[masses > 0].tolist(), masses[masses > 0].tolist(), strict=True))
+    losses_of = pld_pmf.create_pmf(mass_by_cell, cell, infinity_mass=0.0, pessimistic_estimate=True)
     return privacy_loss_distribution.PrivacyLossDistribution(losses_of)
 
 
@@ -539,7 +542,7 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 
 
 def _check(name: str, value: float, highest: float = math.inf) -> None:
-    if not 0.0 <= value <= highest:  # also refuses nan
+    if not 0.0 <= value <= highest:  # The comparison refuses nan too.
         bound = f"between 0 and {highest:g}" if math.isfinite(highest) else "0 or more"
         raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")
 

@@ -129,10 +129,10 @@ def read_audit(path: Path) -> dict[str, Any]:
     remedy = "write it with: undersong audit TASK.toml --json > FILE"
     try:
         with path.open("rb") as file:
-            written = file.read(LARGEST_AUDIT_BYTES + 1)
-        if len(written) > LARGEST_AUDIT_BYTES:
+            content = file.read(LARGEST_AUDIT_BYTES + 1)
+        if len(content) > LARGEST_AUDIT_BYTES:
             raise ConfigurationError(f"{path}: is larger than an audit's result", remedy)
-        value = dict(json.loads(written.decode("utf-8")))
+        value = dict(json.loads(content.decode("utf-8")))
         audit_section(value)
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", remedy) from None
@@ -141,10 +141,10 @@ def read_audit(path: Path) -> dict[str, Any]:
     return value
 
 
-def audit_section(found: Mapping[str, Any] | None) -> Section:
+def audit_section(audit: Mapping[str, Any] | None) -> Section:
     """Returns the section on the audit by planted records: its result, or for None that no audit is attached."""
     title = "Tested by attack"
-    if found is None:
+    if audit is None:
         return Section(
             title,
             (
@@ -153,29 +153,29 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
                 " --audit.",
             ),
         )
-    confidence, promised = _number(found["confidence"], 1.0), _number(found["epsilon"])
+    confidence, promised = _number(audit["confidence"], 1.0), _number(audit["epsilon"])
     rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
-    for verdict in _list(found["verdicts"]):
-        seen = verdict["detection"]
+    for verdict in _list(audit["verdicts"]):
+        detection = verdict["detection"]
         rows.append(
             (
                 printable(str(verdict["attack"]), 200),
                 f"{_number(verdict['epsilon']):.3g}",
-                f"{_count(seen['hits'])} of {_count(seen['present'])}",
-                f"{_count(seen['false_alarms'])} of {_count(seen['absent'])}",
+                f"{_count(detection['hits'])} of {_count(detection['present'])}",
+                f"{_count(detection['false_alarms'])} of {_count(detection['absent'])}",
             )
         )
-    faults = [printable(str(fault), 400) for fault in _list(found["faults"])]
-    if not faults and any(_number(verdict["epsilon"]) > promised for verdict in found["verdicts"]):
+    faults = [printable(str(fault), 400) for fault in _list(audit["faults"])]
+    if not faults and any(_number(verdict["epsilon"]) > promised for verdict in audit["verdicts"]):
         faults = ["an attack proves more than the promise, whatever else the file says"]
-    played = _list(found.get("played", ()))
+    played = _list(audit.get("played", ()))
     points = [
-        f"a hostile coordinator sent {sum(_count(each['messages']) for each in played):,} messages to two copies of a"
+        f"a hostile coordinator sent {sum(_count(log['messages']) for log in played):,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
     ] * bool(played)
-    if "refutable_by_noise" in found:
-        known = (found["refutable_by_noise"], found["refutable_by_attack"])
-        smallest = min((_number(epsilon) for epsilon in known if epsilon is not None), default=math.inf)
+    if "refutable_by_noise" in audit:
+        refutable_epsilons = (audit["refutable_by_noise"], audit["refutable_by_attack"])
+        smallest = min((_number(epsilon) for epsilon in refutable_epsilons if epsilon is not None), default=math.inf)
         points.append(
             f"of a build that draws too little noise, it could have refuted epsilon {smallest:.3g} and more"
             if math.isfinite(smallest)
@@ -185,8 +185,8 @@ def audit_section(found: Mapping[str, Any] | None) -> Section:
     return Section(
         title,
         (
-            f"The task {printable(str(found['task']), 120)!r} with the method {printable(str(found['method']), 60)!r}"
-            f" was attacked in {_count(found['runs'])} simulated runs with {_count(found['canaries'])} planted records"
+            f"The task {printable(str(audit['task']), 120)!r} with the method {printable(str(audit['method']), 60)!r}"
+            f" was attacked in {_count(audit['runs'])} simulated runs with {_count(audit['canaries'])} planted records"
             f" each, at a promise of epsilon {promised:g}. The figures hold together with {confidence:.1%} confidence.",
             "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
             " refute it.",

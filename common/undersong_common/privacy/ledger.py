@@ -156,7 +156,7 @@ class Ledger:
     def charges(self) -> list[Charge]:
         """Returns the charges that are neither void nor withdrawn, oldest first; leaves out those of :meth:`lose`."""
         self.refresh()
-        return [each.charge for each in self._attempts.values() if each.counts]
+        return [attempt.charge for attempt in self._attempts.values() if attempt.counts]
 
     def state(self, charge: Charge) -> State:
         """Returns the state of the attempt that ``charge`` identifies by run, query and attempt."""
@@ -166,7 +166,7 @@ class Ledger:
     def attempts(self, run: str, query: str) -> dict[int, State]:
         """Returns the states of all charged attempts at one private sum, by number of the attempt."""
         self.refresh()
-        return {each.charge.attempt: each.state for each in self._runs[run].of(query)}
+        return {attempt.charge.attempt: attempt.state for attempt in self._runs[run].of(query)}
 
     def voided(self, run: str, query: str) -> int:
         """Returns the number of void attempts at one private sum; in each of them this party had sent its vector."""
@@ -201,7 +201,7 @@ class Ledger:
             charge: a run to come, whose ``alone`` holds the events of its whole plan; None for no further run.
         """
         totals = self.totals()
-        if not all(left.alone for run in self._runs.values() for left in run.left()):
+        if not all(charge_sent.alone for run in self._runs.values() for charge_sent in run.left()):
             return math.inf
         runs = {total.run: total.alone for total in totals if total.alone}
         return self._spent(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
@@ -226,13 +226,15 @@ class Ledger:
         """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
         runs = self._known()
         divided = self._divided(runs)
-        found: list[RunCost] = []
+        run_costs: list[RunCost] = []
         so_far: dict[str, Sequence[Event]] = {}
         for run, events in runs.items():
             so_far[run] = events
-            alone, spent = price({run: events}, delta, divided), self._spent(so_far, delta, divided)
-            found.append(RunCost(run, len(self._runs[run].counted()), alone, spent, not is_one_gaussian(events)))
-        return found
+            run_epsilon, epsilon_so_far = price({run: events}, delta, divided), self._spent(so_far, delta, divided)
+            run_costs.append(
+                RunCost(run, len(self._runs[run].counted()), run_epsilon, epsilon_so_far, not is_one_gaussian(events))
+            )
+        return run_costs
 
     def run_entries(self, run: str) -> list[dict[str, Any]]:
         """Returns the entries of a run (charge, withdrawn, void, close), oldest first, for its receipt.
@@ -295,8 +297,8 @@ class Ledger:
         self.refresh()
         self._check_open(charge)
         if charge.slot in self._attempts:
-            said = f"{charge} was charged and nothing here knows its keys any more: it is refused for good"
-            raise PrivacyRefusal(said, "a new attempt has fresh keys", code="charged-before")
+            problem = f"{charge} was charged and nothing here knows its keys any more: it is refused for good"
+            raise PrivacyRefusal(problem, "a new attempt has fresh keys", code="charged-before")
         self._check_spare(charge, spare_attempts)
 
     def begin(self, charge: Charge, plan: PlanPrice, *, at: float = 0.0) -> None:
@@ -325,9 +327,9 @@ class Ledger:
         """
         with self._chain.locked():
             self._check_open(charge)
-            if (known := self._attempts.get(charge.slot)) is not None:
-                self._check_same(known, charge)
-                self._chain.sync()  # another process may have written it and not have come to its own fsync
+            if (attempt := self._attempts.get(charge.slot)) is not None:
+                self._check_same(attempt, charge)
+                self._chain.sync()  # Another process may have written the charge and not yet have called fsync.
                 return
             self._check_question(charge)
             self._check_spare(charge, spare_attempts)
@@ -345,13 +347,13 @@ class Ledger:
             PrivacyRefusal: the attempt was not charged, is withdrawn or void, or has sent other bytes.
         """
         with self._chain.locked():
-            known = self._attempts.get(charge.slot)
-            if known is None or known.state not in ("charged", "sent"):
-                state = "unknown" if known is None else known.state
-                said = f"{charge} is {'not charged' if known is None else state}: no vector may leave"
-                raise PrivacyRefusal(said, "start a new attempt", code=f"attempt-{state}")
-            if known.state == "sent":
-                if known.vector != vector:
+            attempt = self._attempts.get(charge.slot)
+            if attempt is None or attempt.state not in ("charged", "sent"):
+                state = "unknown" if attempt is None else attempt.state
+                problem = f"{charge} is {'not charged' if attempt is None else state}: no vector may leave"
+                raise PrivacyRefusal(problem, "start a new attempt", code=f"attempt-{state}")
+            if attempt.state == "sent":
+                if attempt.vector != vector:
                     raise PrivacyRefusal(
                         f"{charge} has sent another vector", "start a new attempt", code="other-vector"
                     )
@@ -388,7 +390,7 @@ class Ledger:
         with self._chain.locked():
             if self._state(charge) != "sent":
                 return
-            if sum(each.state == "void" for each in self._runs[charge.run].of(charge.query)) >= VOIDED_VECTORS:
+            if sum(attempt.state == "void" for attempt in self._runs[charge.run].of(charge.query)) >= VOIDED_VECTORS:
                 raise PrivacyRefusal(
                     f"run {charge.run!r}, {charge.query}: {VOIDED_VECTORS} attempts are void although this party's "
                     "vector had left",
@@ -410,8 +412,8 @@ class Ledger:
             charges: one for each run, with all its events; query and attempt are not used.
             budgets: budgets that count as wholly spent; None for an unknown budget, which counts as infinite spending.
         """
-        shown = ("run", "manifest", "events", "alone", "unit")
-        runs = [{key: value for key, value in charge.to_json().items() if key in shown} for charge in charges]
+        field_names = ("run", "manifest", "events", "alone", "unit")
+        runs = [{key: value for key, value in charge.to_json().items() if key in field_names} for charge in charges]
         with self._chain.locked():
             self._append("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
 
@@ -435,7 +437,7 @@ class Ledger:
         if (kind == "genesis") != (not self._chain.entries):
             raise ValueError
         run = self._runs[entry["run"]] if "run" in entry else RunRecord()
-        run.total = None  # first: half of an entry must not leave a total that is too small
+        run.total = None  # This comes first, so that half of an entry leaves no total that is too small.
         match kind:
             case "genesis":
                 if entry["version"] != VERSION:
@@ -467,8 +469,8 @@ class Ledger:
             case "data":
                 self.fingerprint = entry["data"]
             case "lost":
-                for each in entry["runs"]:
-                    self._apply_lost(Charge.from_json({"query": "", "attempt": 0, "question": "", **each}))
+                for spending in entry["runs"]:
+                    self._apply_lost(Charge.from_json({"query": "", "attempt": 0, "question": "", **spending}))
                 self._lost_budgets += [budget_from_json(budget) for budget in entry["budgets"]]
             case _:
                 raise ValueError
@@ -482,8 +484,8 @@ class Ledger:
     # Rules
 
     def _state(self, charge: Charge) -> State:
-        known = self._attempts.get(charge.slot)
-        return "unknown" if known is None else known.state
+        attempt = self._attempts.get(charge.slot)
+        return "unknown" if attempt is None else attempt.state
 
     def _known(self) -> dict[str, Sequence[Event]]:
         """Events that count, by run, equal ones merged."""
@@ -492,43 +494,43 @@ class Ledger:
     def _check_open(self, charge: Charge) -> None:
         run, remedy = self._runs[charge.run], "start a new run under a new name"
         if run.manifests - {charge.manifest}:
-            said = f"run {charge.run!r} was charged under another manifest"
-            raise PrivacyRefusal(said, remedy, code="other-manifest")
+            problem = f"run {charge.run!r} was charged under another manifest"
+            raise PrivacyRefusal(problem, remedy, code="other-manifest")
         if run.closed:
             raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", remedy, code="run-ended")
         charged = {total.unit for total in self.totals() if total.events or total.alone} - {""}
-        if charge.unit and (others := charged - {charge.unit}):
-            other = min(others)
+        if charge.unit and (spent_units := charged - {charge.unit}):
+            spent_unit = min(spent_units)
             raise PrivacyRefusal(
                 f"run {charge.run!r} protects the privacy unit {charge.unit!r}, and this data set's budget was spent on"
-                f" runs that protect {other!r}: their epsilons do not add",
-                f"propose the run with the unit {other!r}",
+                f" runs that protect {spent_unit!r}: their epsilons do not add",
+                f"propose the run with the unit {spent_unit!r}",
                 code="other-unit",
             )
 
-    def _check_same(self, known: Attempt, charge: Charge) -> None:
+    def _check_same(self, attempt: Attempt, charge: Charge) -> None:
         """Refuses to charge a known attempt again, unless nothing has changed and its vector has not been sent."""
-        if known.state == "sent":
+        if attempt.state == "sent":
             raise PrivacyRefusal(
                 f"{charge} has sent its vector: another one is never computed",
                 "a repeated request gets the bytes that were sent; without them a new attempt is needed",
                 code="attempt-sent",
             )
-        if known.state != "charged":
-            raise PrivacyRefusal(f"{charge} is {known.state}", "start a new attempt", code=f"attempt-{known.state}")
-        if known.charge != charge:
+        if attempt.state != "charged":
+            raise PrivacyRefusal(f"{charge} is {attempt.state}", "start a new attempt", code=f"attempt-{attempt.state}")
+        if attempt.charge != charge:
             raise PrivacyRefusal(
                 f"{charge} was charged already with other content",
                 "an attempt is sent once; a new one needs a new number",
                 code="other-content",
             )
-        if known.data != self.fingerprint:
-            said = f"{charge} was charged before the data set was replaced"
-            raise PrivacyRefusal(said, "start a new attempt", code="data-replaced")
+        if attempt.data != self.fingerprint:
+            problem = f"{charge} was charged before the data set was replaced"
+            raise PrivacyRefusal(problem, "start a new attempt", code="data-replaced")
 
     def _check_question(self, charge: Charge) -> None:
-        asked = {each.charge.question for each in self._runs[charge.run].of(charge.query)}
-        if asked - {charge.question, ""}:
+        questions = {attempt.charge.question for attempt in self._runs[charge.run].of(charge.query)}
+        if questions - {charge.question, ""}:
             raise PrivacyRefusal(
                 f"{charge} was charged with other public inputs before",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
@@ -536,11 +538,11 @@ class Ledger:
             )
 
     def _check_spare(self, charge: Charge, spare_attempts: int) -> None:
-        counted = Counter(known.query for known in self._runs[charge.run].counted())
-        used = counted.total() - len(counted)
-        if charge.query in counted and used >= spare_attempts:
+        charges_by_query = Counter(counted_charge.query for counted_charge in self._runs[charge.run].counted())
+        spares = charges_by_query.total() - len(charges_by_query)
+        if charge.query in charges_by_query and spares >= spare_attempts:
             raise PrivacyRefusal(
-                f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {used} are used",
+                f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {spares} are used",
                 "stop the run, or plan one with federation.spare_attempts",
                 code="no-spare-attempt",
             )
@@ -549,10 +551,10 @@ class Ledger:
         """Refuses ``events`` of the run of ``charge``, in place of those that it has among the known ones."""
         if self.budget is None or math.isinf(self.budget.epsilon):
             return
-        known = self._known()
-        divided, runs = self._divided(known), {**known, charge.run: events}
-        found = parts(runs)
-        if len(found) > divided:
+        events_by_run = self._known()
+        divided, runs = self._divided(events_by_run), {**events_by_run, charge.run: events}
+        budget_parts = parts(runs)
+        if len(budget_parts) > divided:
             raise PrivacyRefusal(
                 f"{charge} would need a part of this data set's budget, whose delta is divided into {divided}: "
                 "runs of unsampled Gaussian noise share one, every other run takes one",
@@ -560,7 +562,7 @@ class Ledger:
                 code="too-many-parts",
                 told=f"{charge}: the budget of this data set does not allow a run that is not purely Gaussian",
             )
-        if not self._lost_budgets and surely_within(found, self.budget.epsilon, self.budget.delta / divided):
+        if not self._lost_budgets and surely_within(budget_parts, self.budget.epsilon, self.budget.delta / divided):
             return
         total = self._spent(runs, self.budget.delta, divided)
         if total > self.budget.epsilon * (1 + TOLERANCE):
@@ -577,14 +579,18 @@ class Ledger:
         return max(1 if self.budget is None else self.budget.parts, len(parts(runs)))
 
     def _spent(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int | None = None) -> float:
-        lost = [budget for budget in self._lost_budgets if budget is not None]
-        if len(lost) < len(self._lost_budgets):
+        lost_budgets = [budget for budget in self._lost_budgets if budget is not None]
+        if len(lost_budgets) < len(self._lost_budgets):
             return math.inf
-        left = delta - math.fsum(budget.delta for budget in lost)
-        whole = math.fsum(budget.epsilon for budget in lost)
+        remaining_delta = delta - math.fsum(budget.delta for budget in lost_budgets)
+        lost_epsilon = math.fsum(budget.epsilon for budget in lost_budgets)
         if not any(runs.values()):
-            return whole if left >= 0 else math.inf
-        return whole + price(runs, left, divided or self._divided(runs)) if left > 0 else math.inf
+            return lost_epsilon if remaining_delta >= 0 else math.inf
+        return (
+            lost_epsilon + price(runs, remaining_delta, divided or self._divided(runs))
+            if remaining_delta > 0
+            else math.inf
+        )
 
 
 def _slot(charge: Charge) -> dict[str, Any]:

@@ -97,11 +97,11 @@ class CumulativeTable:
         sentinel = np.array([2**64 - 1], dtype=np.uint64)
         high = np.concatenate([words[:, 1], sentinel])
         low = np.concatenate([words[:, 0], sentinel])
-        inside = np.bincount((high[:-1] >> _GUIDE_SHIFT).view(np.int64), minlength=1 << GUIDE_BITS)
-        guide = np.cumsum(inside) - inside
+        bucket_sizes = np.bincount((high[:-1] >> _GUIDE_SHIFT).view(np.int64), minlength=1 << GUIDE_BITS)
+        guide = np.cumsum(bucket_sizes) - bucket_sizes
         if len(high) <= NARROW:
             guide = guide.astype(np.int16)
-        guide[inside > (len(high) > NARROW)] = _SEARCH
+        guide[bucket_sizes > (len(high) > NARROW)] = _SEARCH
         for array in (high, low, guide):
             array.setflags(write=False)
         return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
@@ -117,10 +117,10 @@ class CumulativeTable:
         # Still negative after the increment: the guide does not settle the bucket.
         searched = np.flatnonzero(value < 0)
         if searched.size:
-            wanted = high[searched]
-            found = np.searchsorted(self.high, wanted, side="left")
-            value[searched] = found
-            tied = tied or bool((self.high[found] == wanted).any())
+            unsettled_words = high[searched]
+            positions = np.searchsorted(self.high, unsettled_words, side="left")
+            value[searched] = positions
+            tied = tied or bool((self.high[positions] == unsettled_words).any())
         if tied:
             self._settle(value, high, low)
         return value
@@ -167,9 +167,9 @@ class IntegerNoise(ABC):
 
     def sample(self, stream: KeyStream, n: int) -> Int64:
         """Returns the next ``n`` samples of the stream, int64 [n]."""
-        out = np.zeros(n, dtype=np.int64)
-        self.add_to(out, stream)
-        return out
+        samples = np.zeros(n, dtype=np.int64)
+        self.add_to(samples, stream)
+        return samples
 
     def add_to(self, target: Target, stream: KeyStream | LongStream, sign: int = 1) -> None:
         """Adds (``sign`` 1) or subtracts (-1) the next ``len(target)`` samples of the stream, in place.
@@ -182,14 +182,18 @@ class IntegerNoise(ABC):
         window = _SCRATCH.room[: width * min(_CHUNK, len(target))]
         for start in range(0, len(target), _CHUNK):
             part = target[start : start + _CHUNK]
-            used = window[: width * len(part)]
-            stream.fill(used)
-            words = np.frombuffer(used, dtype="<u8").astype(np.uint64, copy=False).reshape(len(part), 2 * self.blocks)
-            drawn = self._draw(words)
+            random_bytes = window[: width * len(part)]
+            stream.fill(random_bytes)
+            words = (
+                np.frombuffer(random_bytes, dtype="<u8")
+                .astype(np.uint64, copy=False)
+                .reshape(len(part), 2 * self.blocks)
+            )
+            noise = self._draw(words)
             if sign == 1:
-                part += drawn.astype(part.dtype, copy=False)
+                part += noise.astype(part.dtype, copy=False)
             else:
-                part -= drawn.astype(part.dtype, copy=False)
+                part -= noise.astype(part.dtype, copy=False)
         wipe(window)
 
 

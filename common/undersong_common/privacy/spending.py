@@ -68,9 +68,9 @@ def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
 def parts(runs: Runs) -> list[list[Event]]:
     """Groups the events of all runs by part of the budget: purely Gaussian runs together, every other run by itself."""
     gaussian = {run for run, events in runs.items() if accounting.is_one_gaussian(events)}
-    together = [event for run in runs if run in gaussian for event in runs[run]]
-    others = [list(events) for run, events in runs.items() if run not in gaussian]
-    return [together, *others] if together else others
+    gaussian_events = [event for run in runs if run in gaussian for event in runs[run]]
+    other_runs = [list(events) for run, events in runs.items() if run not in gaussian]
+    return [gaussian_events, *other_runs] if gaussian_events else other_runs
 
 
 def price(runs: Runs, delta: float, divided: int) -> float:
@@ -78,8 +78,12 @@ def price(runs: Runs, delta: float, divided: int) -> float:
 
     It is inf if there are more than ``divided`` parts.
     """
-    found = parts(runs)
-    return math.inf if len(found) > divided else math.fsum(accounting.epsilon(each, delta / divided) for each in found)
+    budget_parts = parts(runs)
+    return (
+        math.inf
+        if len(budget_parts) > divided
+        else math.fsum(accounting.epsilon(part_events, delta / divided) for part_events in budget_parts)
+    )
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
@@ -209,10 +213,12 @@ class Charge:
     def from_json(cls, entry: Mapping[str, Any]) -> "Charge":
         """Reads a ledger's entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed entry."""
         run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
-        # a receipt does not show what a vector shows to everyone else
-        alone = events_from_json(entry.get("alone", ()))
+        # A receipt leaves out "alone", the events that a vector shows to everyone else, so the key may be missing.
+        alone_events = events_from_json(entry.get("alone", ()))
         unit = str(entry.get("unit", ""))
-        return cls(run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone, unit)
+        return cls(
+            run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone_events, unit
+        )
 
 
 @dataclass(frozen=True)
@@ -260,10 +266,10 @@ class RunSpending:
             other: the same run's spending from another source, which the bound covers too.
         """
         bound = charged_of if self.closed else at_least
-        events, alone = bound(self.events, self.plan.events), bound(self.alone, self.plan.alone)
+        run_events, alone_events = bound(self.events, self.plan.events), bound(self.alone, self.plan.alone)
         if other is not None:
-            events, alone = at_least(events, other.events), at_least(alone, other.alone)
-        return replace(self, events=events, alone=alone)
+            run_events, alone_events = at_least(run_events, other.events), at_least(alone_events, other.alone)
+        return replace(self, events=run_events, alone=alone_events)
 
     def to_json(self) -> dict[str, Any]:
         return {**vars(self), **PlanPrice(self.events, self.alone).to_json(), "plan": self.plan.to_json()}
@@ -306,13 +312,13 @@ class RunRecord:
     total: RunSpending | None = None
 
     def of(self, query: str) -> list[Attempt]:
-        return [each for each in self.attempts if each.charge.query == query]
+        return [attempt for attempt in self.attempts if attempt.charge.query == query]
 
     def counted(self) -> list[Charge]:
-        return [*self.lost, *(each.charge for each in self.attempts if each.counts)]
+        return [*self.lost, *(attempt.charge for attempt in self.attempts if attempt.counts)]
 
     def left(self) -> list[Charge]:
-        return [*self.lost, *(each.charge for each in self.attempts if each.state in ("sent", "void"))]
+        return [*self.lost, *(attempt.charge for attempt in self.attempts if attempt.state in ("sent", "void"))]
 
     def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
         """Returns the events that count as the run's cost if it charges the ``further`` ones too."""
@@ -323,9 +329,9 @@ class RunRecord:
         if self.total is None:
             last = self.attempts[-1].charge if self.attempts else self.lost[-1]
             plan = self.plan or PlanPrice()
-            alone = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
+            alone_events = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
             still = PlanPrice() if self.closed else plan
-            self.total = RunSpending(last.run, last.manifest, self.price(), alone, still, self.closed, last.unit)
+            self.total = RunSpending(last.run, last.manifest, self.price(), alone_events, still, self.closed, last.unit)
         return self.total
 
 
@@ -380,12 +386,15 @@ class Statement:
 
     def missing(self, shown: Iterable[RunSpending]) -> list[Charge]:
         """Returns what this ledger lacks of the spending in ``shown``, as one charge per run of ``shown``."""
-        held = {spent.run: spent for spent in self.runs}
+        spending_by_run = {spent.run: spent for spent in self.runs}
         charges = []
         for spent in shown:
-            known = held.get(spent.run, RunSpending(spent.run, "", ()))
-            events, alone = _without(spent.events, known.events), _without(spent.alone, known.alone)
-            charges.append(Charge(spent.run, spent.manifest, "", 0, events, "", alone, spent.unit))
+            recorded = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
+            missing_events, missing_alone = (
+                _without(spent.events, recorded.events),
+                _without(spent.alone, recorded.alone),
+            )
+            charges.append(Charge(spent.run, spent.manifest, "", 0, missing_events, "", missing_alone, spent.unit))
         return charges
 
 

@@ -58,10 +58,10 @@ class KeyStream:
 
     def read(self, size: int) -> bytes:
         """Returns the next ``size`` bytes as a new object; for large amounts use :meth:`fill`."""
-        out = bytearray(size)
+        key_bytes = bytearray(size)
         if size:
-            self.fill(memoryview(out))
-        return bytes(out)
+            self.fill(memoryview(key_bytes))
+        return bytes(key_bytes)
 
 
 def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
@@ -183,14 +183,14 @@ def _tags_to_heads(tags: bytearray) -> None:
 @cache
 def gcm_is_faster() -> bool:
     """Returns True if this machine computes blocks faster in GCM than in CTR mode; measured once, in 0.1 ms."""
-    out = memoryview(bytearray(CHUNK_BYTES))
+    key_bytes = memoryview(bytearray(CHUNK_BYTES))
     best = []
     for mode in (_BEHIND_HEAD, _MODE):
         write = Cipher(AES256(bytes(SEED_BYTES)), mode).encryptor().update_into
         times = []
         for _ in range(4):
             start = time.perf_counter_ns()
-            write(ZEROS, out)
+            write(ZEROS, key_bytes)
             times.append(time.perf_counter_ns() - start)
         best.append(min(times))
     return best[0] < best[1]
