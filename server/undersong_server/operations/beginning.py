@@ -28,7 +28,7 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
     if any(run.status.state == "finished" for run in runs):
         return ()
     facts = coordinator.show(home)
-    enrolled = [each for each in parties if each.party.state == ENROLLED]
+    enrolled = [party for party in parties if party.party.state == ENROLLED]
     is_asked = any(run.status.since is not None for run in runs)
     newest = next((f"/runs/one/{quote(run.run)}" for run in runs), "/runs")
     return (

@@ -22,7 +22,7 @@ from undersong_server.operations.releases import DRAWN_TEXTS, Evaluated, drawn_r
 from undersong_server.report.data import WORDS, Good
 from undersong_server.report.html import series_chart
 
-BLOCKS = 10  # of the drawn texts: figures of equal numbers of texts, whose spread gives the interval
+BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
 WORD_PAIRS = "different word pairs"
 CHARTED = (
@@ -30,7 +30,7 @@ CHARTED = (
     "panel score",
     WORD_PAIRS,
 )  # drawn where no other figure was chosen, the first that is there
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins what it computes
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet computes a cell that begins so.
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ class Cell:
     @property
     def half(self) -> float:
         """Half of the interval's width; 0 without an interval."""
-        found = self.interval
-        return 0.0 if found is None or math.isnan(found.low) else (found.high - found.low) / 2
+        interval = self.interval
+        return 0.0 if interval is None or math.isnan(interval.low) else (interval.high - interval.low) / 2
 
 
 @dataclass(frozen=True)
@@ -128,8 +128,8 @@ class Comparison:
     def charted(self) -> Figure | None:
         """The figure of the chart: the one that the runs are sorted by, or the first of :data:`CHARTED`."""
         comparable = {figure.name: figure for figure in self.figures if figure.compares}
-        wanted = (self.sorted_by, *CHARTED, "promised epsilon")
-        return next((comparable[name] for name in wanted if name in comparable), None)
+        figure_names = (self.sorted_by, *CHARTED, "promised epsilon")
+        return next((comparable[name] for name in figure_names if name in comparable), None)
 
     @property
     def chart(self) -> Markup:
@@ -176,9 +176,9 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> Comparison:
     """
     corpora = {run: published_texts(home, run) for run in dict.fromkeys(runs)}
     sizes = [len(texts) for texts in corpora.values() if texts]
-    drawn = min([DRAWN_TEXTS, *sizes]) if sizes else 0
-    compared = tuple(_compared(home, run, texts, drawn) for run, texts in corpora.items())
-    comparison = Comparison(compared, drawn, figures=tuple(_figures(compared, drawn)))
+    sample_size = min([DRAWN_TEXTS, *sizes]) if sizes else 0
+    compared = tuple(_compared(home, run, texts, sample_size) for run, texts in corpora.items())
+    comparison = Comparison(compared, sample_size, figures=tuple(_figures(compared, sample_size)))
     return _sorted(comparison, sort) if sort else comparison
 
 
@@ -196,7 +196,7 @@ def _sorted(comparison: Comparison, sort: str) -> Comparison:
         return math.isnan(value), sign * value
 
     order = sorted(range(len(comparison.runs)), key=rank)
-    figures = (replace(each, cells=tuple(each.cells[place] for place in order)) for each in comparison.figures)
+    figures = (replace(figure, cells=tuple(figure.cells[place] for place in order)) for figure in comparison.figures)
     runs = tuple(comparison.runs[place] for place in order)
     return replace(comparison, runs=runs, sorted_by=sort, figures=tuple(figures))
 
@@ -217,9 +217,9 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
         parties=len(plan.planned.roster),
         weights=dict(zip(recorded.generators, last, strict=False)),
-        calls=sum(int(used["calls"]) for used in recorded.usage.values()),
-        kept=sum(int(used["kept"]) for used in recorded.usage.values()),
-        price_usd=sum(float(used["price_usd"]) for used in recorded.usage.values()),
+        calls=sum(int(usage["calls"]) for usage in recorded.usage.values()),
+        kept=sum(int(usage["kept"]) for usage in recorded.usage.values()),
+        price_usd=sum(float(usage["price_usd"]) for usage in recorded.usage.values()),
         score=recorded.score,
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
@@ -229,8 +229,8 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
 
 def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
     """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
-    chosen = [texts[row] for row in drawn_rows(len(texts), drawn)]
-    blocks = [chosen[rows[0] : rows[-1] + 1] for rows in _blocks(len(chosen))]
+    sampled_texts = [texts[row] for row in drawn_rows(len(texts), drawn)]
+    blocks = [sampled_texts[rows[0] : rows[-1] + 1] for rows in _blocks(len(sampled_texts))]
     return {
         WORD_PAIRS: over_seeds([distinct_n(block, 2) for block in blocks]),
         "words per text": over_seeds([float(np.mean([len(text.split()) for text in block])) for block in blocks]),
@@ -290,19 +290,21 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
 
 def _beside_test_files(runs: Sequence[ComparedRun]) -> Iterator[Figure]:
     """Figures of `undersong run evaluate`; they have a good end only where file and number of texts are the same."""
-    known = [run.evaluated for run in runs if run.evaluated is not None]
+    evaluations = [run.evaluated for run in runs if run.evaluated is not None]
     yield Figure(
         "How good", "test file", tuple(Cell(run.evaluated.test if run.evaluated else "not measured") for run in runs)
     )
-    if not known:
+    if not evaluations:
         return
     sizes = tuple(Cell(run.evaluated.texts_words if run.evaluated else NOTHING) for run in runs)
     yield Figure("How good", "texts drawn for it", sizes)
-    alike = len({(each.test, each.texts) for each in known}) == 1 and all(each.texts for each in known)
-    for name in _names(each.figures for each in known):
+    alike = len({(evaluation.test, evaluation.texts) for evaluation in evaluations}) == 1 and all(
+        evaluation.texts for evaluation in evaluations
+    )
+    for name in _names(evaluation.figures for evaluation in evaluations):
         cells = tuple(_evaluated_cell(run.evaluated, name) for run in runs)
-        goods = {each.measures[name].good for each in known if name in each.measures}
-        percents = {each.measures[name].percent for each in known if name in each.measures}
+        goods = {evaluation.measures[name].good for evaluation in evaluations if name in evaluation.measures}
+        percents = {evaluation.measures[name].percent for evaluation in evaluations if name in evaluation.measures}
         good = goods.pop() if alike and len(goods) == 1 else None
         yield Figure("How good", name, cells, good, percents == {True})
 
@@ -333,6 +335,6 @@ def _plain(found: Interval) -> Cell:
 def _with_interval(found: Interval, show: Callable[[float], str], unit: str) -> Cell:
     if math.isnan(found.value):
         return Cell()
-    known = not math.isnan(found.low)
-    words = f"{show(found.value)}{unit}" + (f" ({show(found.low)} to {show(found.high)})" if known else "")
-    return Cell(words, found.value, found if known else None)
+    has_interval = not math.isnan(found.low)
+    words = f"{show(found.value)}{unit}" + (f" ({show(found.low)} to {show(found.high)})" if has_interval else "")
+    return Cell(words, found.value, found if has_interval else None)

@@ -32,7 +32,7 @@ from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.runs.folder import ENDED, RunFolder
 
-SHARED_S = 5.0  # between two looks at a registry that other machines share
+SHARED_S = 5.0  # pause between two looks at a registry that other machines share
 LONGEST_STATED = 200  # characters of the operator's name, or of the contact
 HEALTH_S = 5.0  # longest wait for an answer to the health check
 DRILL_TEXTS = 300  # rows of each generator's corpus in a drill
@@ -146,9 +146,9 @@ def change(home: Path, *, operator: str | None = None, contact: str | None = Non
         operator: legal name of who runs the coordinator.
         contact: a person there, with telephone number or address.
     """
-    opened = CoordinatorHome(home)
+    coordinator_home = CoordinatorHome(home)
     values = {"operator": operator, "contact": contact}
-    opened.change(**{key: _stated(value) for key, value in values.items() if value is not None})
+    coordinator_home.change(**{key: _stated(value) for key, value in values.items() if value is not None})
     return show(home)
 
 
@@ -169,12 +169,12 @@ def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[
         target: the command or address; "" tells nobody, None changes nothing.
         test: sends a test notice now.
     """
-    opened = CoordinatorHome(home)
+    coordinator_home = CoordinatorHome(home)
     if target:
         notices.check_target(target)
     if target is not None:
-        opened.change(notify=target)
-    return notices.shown(opened.settings.notify, opened.settings.name, test=test)
+        coordinator_home.change(notify=target)
+    return notices.shown(coordinator_home.settings.notify, coordinator_home.settings.name, test=test)
 
 
 def _write_drill_task(folder: Path) -> None:
@@ -182,22 +182,22 @@ def _write_drill_task(folder: Path) -> None:
     folder.mkdir()
     chance = random.SystemRandom()
     records = invented_records.invented(DRILL_TEXTS, chance)
-    labels = [each.label for each in records]
+    labels = [record.label for record in records]
     for name in ("logbook", "jumble"):
-        rows = ({"text": each.text, "label": label} for each, label in zip(records, labels, strict=True))
+        rows = ({"text": record.text, "label": label} for record, label in zip(records, labels, strict=True))
         (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
         chance.shuffle(labels)
-    written = {
+    task_values = {
         "description": json.dumps(invented_records.DESCRIPTION),
         "labels": json.dumps(list(invented_records.LABELS)),
     }
-    (folder / "task.toml").write_text(DRILL_TASK.format(**written), encoding="utf-8")
+    (folder / "task.toml").write_text(DRILL_TASK.format(**task_values), encoding="utf-8")
 
 
 def show(home: Path) -> CoordinatorFacts:
     """Returns the facts of the coordinator in ``home``. Raises ConfigurationError if there is none."""
-    opened = CoordinatorHome(home)
-    authority, settings = opened.authority(), opened.settings
+    coordinator_home = CoordinatorHome(home)
+    authority, settings = coordinator_home.authority(), coordinator_home.settings
     return CoordinatorFacts(
         home=home,
         name=settings.name,
@@ -207,9 +207,9 @@ def show(home: Path) -> CoordinatorFacts:
         metrics=settings.metrics,
         certificate_names=tuple(authority.server_names),
         certificate_expires_at=authority.server_expires_at,
-        served=opened.served,
+        served=coordinator_home.served,
         drill=settings.drill,
-        held_up=opened.held_steps,
+        held_up=coordinator_home.held_steps,
         not_yet_valid=authority.not_yet_valid(time.time()),
         operator=settings.operator,
         contact=settings.contact,
@@ -223,10 +223,10 @@ def is_served(home: Path) -> bool:
 
 def mark(home: Path) -> list[object]:
     """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
-    opened = CoordinatorHome(home)
+    coordinator_home = CoordinatorHome(home)
     names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
-    elsewhere = time.time() // SHARED_S if opened.settings.storage else 0
-    return [list(opened.connected), elsewhere, *(file_state(opened.path / name) for name in names)]
+    elsewhere = time.time() // SHARED_S if coordinator_home.settings.storage else 0
+    return [list(coordinator_home.connected), elsewhere, *(file_state(coordinator_home.path / name) for name in names)]
 
 
 def console_folder(home: Path) -> Path:
@@ -284,13 +284,13 @@ def health(home: Path) -> dict[str, Any]:
 
     Its "status" is "ok" or a problem; "connected" lists parties, and "runs" holds each run's state.
     """
-    opened = CoordinatorHome(home)
-    serving = opened.serving
+    coordinator_home = CoordinatorHome(home)
+    serving = coordinator_home.serving
     if serving is None or not serving.metrics_port:
         raise ConfigurationError(
             f"{home}: is not served, or without metrics", "undersong coordinator serve", code="not-served"
         )
-    host = opened.settings.metrics.rpartition(":")[0].strip("[]")
+    host = coordinator_home.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     authority = f"[{host}]" if ":" in host else host
     try:
@@ -337,33 +337,33 @@ def back_up(home: Path, file: Path) -> Backup:
 
     Raises ConfigurationError where ``file`` exists, or what was written does not pass :func:`check_backup`.
     """
-    opened = CoordinatorHome(home)
+    coordinator_home = CoordinatorHome(home)
     if file.exists():
         raise ConfigurationError(f"{file}: exists already", "name another file", code="backup-exists")
     file.parent.mkdir(parents=True, exist_ok=True)
-    if opened.settings.storage:
+    if coordinator_home.settings.storage:
         raise ConfigurationError(
             f"{home}: its registry, journals and runs are in PostgreSQL, not in this folder",
             "back the database up by its own tools (pg_dump), and keep a copy of authority/ and coordinator.json",
             code="backup-elsewhere",
         )
-    opened.registry().close()  # another version's is refused by name
-    note = {"format": SCHEMA_VERSION, "made_at": time.time(), "fingerprint": opened.authority().fingerprint}
+    coordinator_home.registry().close()  # another version's is refused by name
+    note = {"format": SCHEMA_VERSION, "made_at": time.time(), "fingerprint": coordinator_home.authority().fingerprint}
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
-        made = Path(folder) / "backup"
-        with zipfile.ZipFile(made, "x", zipfile.ZIP_DEFLATED) as archive:
+        archive_path = Path(folder) / "backup"
+        with zipfile.ZipFile(archive_path, "x", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_BACKUP_NOTE, json.dumps(note))
             # A run's status first: what it says is finished is then copied whole.
             for path in sorted(home.rglob("*"), key=lambda each: (each.name != "status.json", each)):
                 if path.is_file() and not _MADE_ANEW.fullmatch(path.name):
                     _add(archive, path, path.relative_to(home), Path(folder) / "database")
-        os.chmod(made, 0o600)
-        found = check_backup(made)
-        with made.open("rb") as written:
-            os.fsync(written.fileno())
-        os.replace(made, file)
+        os.chmod(archive_path, 0o600)
+        backup = check_backup(archive_path)
+        with archive_path.open("rb") as archive_file:
+            os.fsync(archive_file.fileno())
+        os.replace(archive_path, file)
     sync_folder(file.parent)
-    return replace(found, file=file)
+    return replace(backup, file=file)
 
 
 def check_backup(file: Path) -> Backup:
@@ -388,17 +388,17 @@ def restore(file: Path, home: Path) -> Backup:
     with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home if is_there else home.parent) as folder:
         unpacked = Path(folder) / "home"
         unpacked.mkdir(mode=0o700)
-        found = _unpack(file, unpacked)
-        for run in found.paused:
+        backup = _unpack(file, unpacked)
+        for run in backup.paused:
             RunFolder(unpacked / "runs" / run).request("pause")
         if not is_there:
             os.replace(unpacked, home)
-            return found
+            return backup
         # The settings last: without them the folder is nobody's.
         for path in sorted(unpacked.iterdir(), key=lambda path: path.name == "coordinator.json"):
             os.replace(path, home / path.name)
     sync_folder(home.parent)
-    return found
+    return backup
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> None:
@@ -420,7 +420,7 @@ def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> Non
 
 def _unpack(file: Path, folder: Path) -> Backup:
     damaged = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
-    other = ConfigurationError(
+    other_format = ConfigurationError(
         f"{file}: is of another format than {SCHEMA_VERSION}",
         "restore it with the program that made it",
         code="backup-format",
@@ -429,7 +429,7 @@ def _unpack(file: Path, folder: Path) -> Backup:
         with zipfile.ZipFile(file) as archive:
             note = json.loads(archive.read(_BACKUP_NOTE))
             if note["format"] != SCHEMA_VERSION:
-                raise other
+                raise other_format
             archive.extractall(folder)
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
@@ -446,8 +446,8 @@ def _unpack(file: Path, folder: Path) -> Backup:
         under_way = [
             name
             for name, status in runs.items()
-            if (wanted := home.run(name).requested()).action == "run"
-            and not (status.state in ENDED and status.number >= wanted.number)
+            if (action_request := home.run(name).requested()).action == "run"
+            and not (status.state in ENDED and status.number >= action_request.number)
         ]
         states = {name: status.state for name, status in runs.items()}
         return Backup(file, home.settings.name, note["fingerprint"], note["made_at"], states, tuple(under_way))
@@ -455,4 +455,4 @@ def _unpack(file: Path, folder: Path) -> Backup:
         *(zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, sqlite3.DatabaseError),
         *(KeyError, TypeError, ValueError, ConfigurationError),
     ) as error:
-        raise (other if error is other else damaged) from None
+        raise (other_format if error is other_format else damaged) from None

@@ -48,8 +48,8 @@ REQUIRED = (
     "publication.where",
     "publication.licence",
     "publication.contact",
-)  # beside the keys that the schema requires
-UNITS = {"s": "seconds", "usd": "US$"}  # of a key, by its last part
+)  # The schema requires further keys.
+UNITS = {"s": "seconds", "usd": "US$"}  # units by the last part of a key
 LONG_TEXT = 1_000  # characters; a text that may be longer has several lines
 MOST_FILES = 200  # most files that a form offers for a key
 Control = Literal["text", "long", "number", "choice", "flag", "list", "pair", "file", "toml", "labels"]
@@ -81,8 +81,8 @@ class TaskField:
     def words(self) -> str:
         """Name of the key with its unit, as the label of its field."""
         key = self.path.rpartition(".")[2]
-        rest, _, last = key.rpartition("_")
-        words, unit = (rest, f" ({UNITS[last]})") if last in UNITS else (key, "")
+        key_without_unit, _, last = key.rpartition("_")
+        words, unit = (key_without_unit, f" ({UNITS[last]})") if last in UNITS else (key, "")
         return words.replace("_", " ").capitalize() + unit
 
     @property
@@ -116,7 +116,7 @@ class FormSection:
     @property
     def first(self) -> bool:
         """True if a field of the section stands at the form's first level."""
-        return "." in self.path or any(each.first for each in self.fields)
+        return "." in self.path or any(field.first for field in self.fields)
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,12 @@ class Draft:
     @property
     def missing(self) -> dict[str, str]:
         """The keys that a run from the console needs and the draft does not state, each with the remedy."""
-        held = {path: _at(self.data, path) for path in REQUIRED} | {
+        required_values = {path: _at(self.data, path) for path in REQUIRED} | {
             "task.labels": self.data["task"].get("labels", True)
         }
-        return {path: "is required and missing; write a few words" for path, value in held.items() if not value}
+        return {
+            path: "is required and missing; write a few words" for path, value in required_values.items() if not value
+        }
 
 
 def _folder(home: Path) -> Path:
@@ -209,7 +211,9 @@ def _first_level() -> tuple[str, ...]:
     """Keys at the form's first level, in order, whether set or not."""
     tables = {"generators": {key: "" for table in _starts()["generators"].values() for key in table}}
     sections = [_starts()[name] for name in templates()] + [tables]
-    return tuple(dict.fromkeys(f"{name}.{key}" for each in sections for name, table in each.items() for key in table))
+    return tuple(
+        dict.fromkeys(f"{name}.{key}" for section in sections for name, table in section.items() for key in table)
+    )
 
 
 def _started(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,8 +247,8 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
         revises: True if the new run replaces the earlier one.
     """
     planned = CoordinatorHome(home).run(run).planned()
-    own = {key: value for key, value in planned.task["task"].items() if key != "revises"}
-    task = {**own, "revises": run} if revises else own
+    task_section = {key: value for key, value in planned.task["task"].items() if key != "revises"}
+    task = {**task_section, "revises": run} if revises else task_section
     data = {**planned.task, "task": task}
     return _keep(
         home,
@@ -273,7 +277,7 @@ def _keep(
         )
     for name in Task.model_fields.keys() & data.keys():
         entries = data[name] if name in TABLES else [data[name]]
-        if not isinstance(entries, list) or not all(isinstance(each, Mapping) for each in entries):
+        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
             raise ConfigurationError(f"{source}: {name} is not a section", f"write it as [{name}]", code="no-task")
     revised = data["task"].get("revises", "")
     if revised != "" and not (isinstance(revised, str) and CoordinatorHome(home).run(revised).exists):
@@ -302,7 +306,7 @@ def find(home: Path, identity: str) -> Draft:
     value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
-    settings = value.pop("options", {})  # where earlier versions kept the run's settings
+    settings = value.pop("options", {})  # Earlier versions kept the run's settings there.
     return Draft(**value, **settings)
 
 
@@ -325,10 +329,13 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
             "party". Keys that are not sent stay as they are. Browsers end lines by CR LF.
     """
     data = copy.deepcopy(dict(draft.data))
-    for each in (each for section in draft.sections for each in section.fields):
-        texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {each.path}", ())]
-        if texts and (tuple(texts) != each.pair if each.control == "pair" else texts[-1] != each.text):
-            _put(data, each.path, each.value(texts))
+    for form_field in (form_field for section in draft.sections for form_field in section.fields):
+        texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {form_field.path}", ())]
+        if not texts:
+            continue
+        is_changed = tuple(texts) != form_field.pair if form_field.control == "pair" else texts[-1] != form_field.text
+        if is_changed:
+            _put(data, form_field.path, form_field.value(texts))
     labels, meanings = sent.get("label", ()), sent.get("meaning", ())
     if len(labels) != len(meanings):
         raise ConfigurationError(
@@ -380,16 +387,18 @@ def add_table(draft: Draft, section: str, kind: str) -> Draft:
     table: dict[str, Any] = {}
     if section == "generators":
         kinds.load(kind)
-        taken = {each.get("name") for each in draft.data.get("generators", ())}
-        name = next(name for name in (kind, *(f"{kind}-{number}" for number in range(2, 99))) if name not in taken)
+        generator_names = {generator.get("name") for generator in draft.data.get("generators", ())}
+        name = next(
+            name for name in (kind, *(f"{kind}-{number}" for number in range(2, 99))) if name not in generator_names
+        )
         table = {"name": name, "kind": kind, **_started(_starts()["generators"].get(kind, {}))}
     return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), table]})
 
 
 def remove_table(draft: Draft, section: str, number: int) -> Draft:
     """Returns the draft without one generator or attribute."""
-    kept = [each for place, each in enumerate(draft.data.get(section, ())) if place != number]
-    return replace(draft, data={**draft.data, section: kept})
+    remaining_tables = [table for place, table in enumerate(draft.data.get(section, ())) if place != number]
+    return replace(draft, data={**draft.data, section: remaining_tables})
 
 
 def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: Any) -> Draft:
@@ -404,18 +413,21 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
     try:
         task = coordinator_task(draft.data, Path(draft.folder), draft.parties or ("",) * DEFAULT_PARTIES)
         check(task)
-        found = tasks.try_task(name, task, "the task", **surroundings)
+        trial_texts = tasks.try_task(name, task, "the task", **surroundings)
     except UndersongError as error:
         return replace(draft, trial={"generator": name, "problem": f"{error.problem}; {error.remedy}"})
-    texts = [{"label": each.label, "text": each.text or each.answer, "fault": each.fault} for each in found]
-    return replace(draft, trial={"generator": name, "texts": texts, "cost": tasks.cost_of(found)})
+    texts = [
+        {"label": trial_text.label, "text": trial_text.text or trial_text.answer, "fault": trial_text.fault}
+        for trial_text in trial_texts
+    ]
+    return replace(draft, trial={"generator": name, "texts": texts, "cost": tasks.cost_of(trial_texts)})
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
     """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
     start = Path(draft.folder)
-    found = public_files(folders, _private(start, draft.data))
-    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in found]
+    public_paths = public_files(folders, _private(start, draft.data))
+    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in public_paths]
 
 
 def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
@@ -433,14 +445,16 @@ def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
     """Real paths of the private records that a task's [data] names: files, folders or patterns."""
     root, paths = _at(data, "data.root"), _at(data, "data.path")
     start = folder / root if isinstance(root, str) else folder
-    named = paths if isinstance(paths, list) else [paths]
-    places = [str(start / each) for each in named if isinstance(each, str)]
+    path_list = paths if isinstance(paths, list) else [paths]
+    places = [str(start / path) for path in path_list if isinstance(path, str)]
     return {os.path.realpath(place) for place in places if "\0" not in place}
 
 
 def _names(private: Set[str], path: Path) -> bool:
     real = os.path.realpath(path)
-    return not private.isdisjoint((real, os.path.dirname(real))) or any(fnmatch(real, each) for each in private)
+    return not private.isdisjoint((real, os.path.dirname(real))) or any(
+        fnmatch(real, private_path) for private_path in private
+    )
 
 
 # The schema as fields
@@ -483,16 +497,19 @@ def _section(
     *,
     generators: Sequence[str] = (),
 ) -> FormSection:
-    said, known, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
+    descriptions, fields_by_name, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
     if name == "method" and data.get("name") in methods.names():
         options: type[BaseModel] = methods.load(str(data["name"])).Options
-        said, known = {**said, **configuration.descriptions(options)}, {**known, **options.model_fields}
+        descriptions, fields_by_name = (
+            {**descriptions, **configuration.descriptions(options)},
+            {**fields_by_name, **options.model_fields},
+        )
         schemas = {**schemas, **_schemas(options)}
-    known |= {key: FieldInfo(default=None) for key in data if key not in known}
+    fields_by_name |= {key: FieldInfo(default=None) for key in data if key not in fields_by_name}
     order = [path.partition(".")[2] for path in _first_level() if path.startswith(f"{name}.")]
     fields = []
-    for key in sorted(known, key=lambda key: order.index(key) if key in order else len(order)):
-        info, path = known[key], f"{name}.{key}"
+    for key in sorted(fields_by_name, key=lambda key: order.index(key) if key in order else len(order)):
+        info, path = fields_by_name[key], f"{name}.{key}"
         if path in WITHOUT_FIELD:
             continue
         control, choices = _control(path, info, schemas.get(key, {}))
@@ -500,8 +517,8 @@ def _section(
             control, defaults.get(key, None if info.is_required() else info.get_default(call_default_factory=True))
         )
         value = data.get(key)
-        asked = path in REQUIRED or info.is_required()
-        first = asked or key in data or (key in order and control != "labels")
+        is_required = path in REQUIRED or info.is_required()
+        is_first_level = is_required or key in data or (key in order and control != "labels")
         if key.endswith("_generator") and generators:
             control, choices = "choice", tuple(generators)
         if control == "choice" and not default:
@@ -513,9 +530,9 @@ def _section(
                 default if value is None else _text(control, value),
                 default,
                 choices,
-                said.get(key, ""),
-                asked,
-                first,
+                descriptions.get(key, ""),
+                is_required,
+                is_first_level,
             )
         )
     title, _, help_ = " ".join((model.__doc__ or "").partition("\n\n")[0].split()).partition(": ")
@@ -537,8 +554,8 @@ class _Schemas(GenerateJsonSchema):
 def _schemas(model: type[BaseModel]) -> Mapping[str, Mapping[str, Any]]:
     """JSON schema of each field of a model, by name; empty for a field that has none."""
     schema = model.model_json_schema(by_alias=False, schema_generator=_Schemas)
-    found: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
-    return found
+    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    return properties
 
 
 def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Control, tuple[str, ...]]:
@@ -549,7 +566,7 @@ def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Con
         return "choice", methods.names()
     if info.json_schema_extra:
         return "file", ()
-    forms = [each for each in schema.get("anyOf", [schema]) if each.get("type") != "null"]
+    forms = [variant for variant in schema.get("anyOf", [schema]) if variant.get("type") != "null"]
     form = forms[0] if len(forms) == 1 else {}
     if "enum" in form or "const" in form:
         return "choice", tuple(map(str, form.get("enum") or [form["const"]]))
@@ -571,7 +588,7 @@ def _text(control: Control, value: Any) -> str:
     if (
         control in ("list", "file")
         and isinstance(value, (list, tuple))
-        and all(isinstance(each, str) for each in value)
+        and all(isinstance(line, str) for line in value)
     ):
         return "\n".join(value)
     return _toml(value)
@@ -594,19 +611,21 @@ class Limits:
 
     def __call__(self, task: Task) -> None:
         """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
-        theirs = {text for _, text in _paths(self.draft.operators)}
+        operator_generators = {text for _, text in _paths(self.draft.operators)}
         faults: list[tuple[str, ...]] = [
             (
-                f"{where}: {printable(text, 100)!r} is outside the operator's folders of task files",
+                f"{key_path}: {printable(text, 100)!r} is outside the operator's folders of task files",
                 "name a file in one of them, or have the run planned on the coordinator's machine",
-                where,
+                key_path,
             )
-            for where, text in _paths(self.draft.data)
-            if text not in theirs
-            and not self._allows(Path(self.draft.folder) if where == "data.root" else task.locate(""), text)
+            for key_path, text in _paths(self.draft.data)
+            if text not in operator_generators
+            and not self._allows(Path(self.draft.folder) if key_path == "data.root" else task.locate(""), text)
         ]
-        known = [destination for _, destination in _destinations(self.draft.operators)]
-        theirs = {name for name, destination in _destinations(self.draft.data) if destination in known}
+        operator_destinations = [destination for _, destination in _destinations(self.draft.operators)]
+        operator_generators = {
+            name for name, destination in _destinations(self.draft.data) if destination in operator_destinations
+        }
         faults += [
             (
                 f"generators.{generator.name}: the key {variable} may not be sent to {host}",
@@ -615,7 +634,7 @@ class Limits:
             )
             for number, generator in enumerate(task.generators)
             for host, variable in generator.keys
-            if generator.name not in theirs and (host, variable) not in self.keys
+            if generator.name not in operator_generators and (host, variable) not in self.keys
         ]
         ConfigurationError.raise_together(faults, code="not-from-the-console")
 
@@ -646,9 +665,9 @@ def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield where, value
-    inside = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in inside:
-        yield from _texts(f"{where}.{key}", item)
+    members = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield from _texts(f"{where}.{key}", member)
 
 
 def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:

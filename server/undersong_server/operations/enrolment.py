@@ -42,9 +42,11 @@ def invite(
 
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
     """
-    opened = CoordinatorHome(home)
-    package = opened.invite(party, now=time.time(), days=days, again=again, contact=contact)
-    return Invitation(party, package.sign(opened.authority().signing_key), package.fingerprint, package.expires_s)
+    coordinator_home = CoordinatorHome(home)
+    package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=contact)
+    return Invitation(
+        party, package.sign(coordinator_home.authority().signing_key), package.fingerprint, package.expires_s
+    )
 
 
 def note_contact(home: Path, party: str, contact: str) -> None:
@@ -141,8 +143,8 @@ class PartyFacts:
             party_fingerprint(self.party.name, bytes.fromhex(identity)) for identity in self.party.former_identities
         ]
         value = {key: item for key, item in asdict(self.party).items() if key != "former_identities"}
-        more = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
-        return {**value, **more, "away_because": self.away_because}
+        derived_facts = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
+        return {**value, **derived_facts, "away_because": self.away_because}
 
     @property
     def away_because(self) -> str:
@@ -163,9 +165,9 @@ class PartyFacts:
 
 def parties(home: Path) -> tuple[PartyFacts, ...]:
     """Every party that was ever invited, by name."""
-    opened = CoordinatorHome(home)
-    connected = opened.connected
-    with closing(opened.registry()) as registry:
+    coordinator_home = CoordinatorHome(home)
+    connected = coordinator_home.connected
+    with closing(coordinator_home.registry()) as registry:
         return tuple(PartyFacts(party, party.name in connected) for party in registry.parties())
 
 
@@ -191,4 +193,4 @@ def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
 def identities(home: Path) -> dict[str, bytes]:
     """Ed25519 public key, 32 bytes, of every enrolled party by name."""
     with closing(CoordinatorHome(home).registry()) as registry:
-        return {each.name: bytes.fromhex(each.identity) for each in registry.parties() if each.state == ENROLLED}
+        return {party.name: bytes.fromhex(party.identity) for party in registry.parties() if party.state == ENROLLED}

@@ -20,12 +20,12 @@ def fault_places(sections: Sequence[FormSection], place: str, words: str) -> lis
         place: path of the key or section at fault, such as "privacy"; "" where the error names none.
     """
     fields = {field.path for section in sections for field in section.fields}
-    known = [*fields, *(section.path for section in sections)]
-    nearest = max((path for path in known if f"{place}.".startswith(f"{path}.")), key=len, default="")
+    form_paths = [*fields, *(section.path for section in sections)]
+    nearest = max((path for path in form_paths if f"{place}.".startswith(f"{path}.")), key=len, default="")
     if nearest in fields:
         return [nearest]
-    named = list(dict.fromkeys(_named(sections, nearest, words)))
-    return named or ([nearest] if nearest else [])
+    named_paths = list(dict.fromkeys(_named(sections, nearest, words)))
+    return named_paths or ([nearest] if nearest else [])
 
 
 def _named(sections: Sequence[FormSection], nearest: str, words: str) -> Iterator[str]:
@@ -49,7 +49,7 @@ def _of_same_value(sections: Sequence[FormSection], words: str) -> Iterator[Task
     tables = [section for section in sections if table is not None and section.title == table[1]]
     fields = [field for section in tables for field in section.fields if _holds(words, field.path.rpartition(".")[2])]
     for field in fields:
-        if sum(field.text == other.text for other in fields) > 1:
+        if sum(field.text == candidate.text for candidate in fields) > 1:
             yield field
 
 
@@ -64,5 +64,5 @@ def form_words(sections: Sequence[FormSection], words: str) -> str:
     def name(found: re.Match[str]) -> str:
         return names.get(found[1] or found[2]) or found[0]
 
-    shown = _BEFORE_KEY.sub(r"\1", words).replace(", without quotes", "")  # quotes are a file's
-    return _TABLE.sub(name, shown)
+    plain_words = _BEFORE_KEY.sub(r"\1", words).replace(", without quotes", "")  # quotes are a file's
+    return _TABLE.sub(name, plain_words)

@@ -35,7 +35,7 @@ from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 CERTIFICATE_DAYS = 30.0
 AWAY_S = 120.0  # a party that is away for less may be restarting
-NEW_S = 900.0  # in which an enrolled party installs its grant
+NEW_S = 900.0  # time in which an enrolled party installs its grant
 MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
 UNDER_WAY = ("waiting", "running", "paused")
@@ -95,26 +95,37 @@ def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts])
 
 def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> Iterator[Need]:
     facts = coordinator.show(home)
-    now = time.time()
+    now_s = time.time()
     if not facts.served:
         remedy = "start its service on its machine: `undersong coordinator serve`"
         yield Need("now", "coordinator", facts.name, "is not running", remedy)
     for step in facts.held_up:
         if step.of_machine:
             yield Need("now", "coordinator", facts.name, step.says, step.remedy)
-    if facts.certificate_expires_at - now < CERTIFICATE_DAYS * 86400:
-        says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now))}"
+    if facts.certificate_expires_at - now_s < CERTIFICATE_DAYS * 86400:
+        says = f"has a certificate that ends in {duration(max(0.0, facts.certificate_expires_at - now_s))}"
         yield Need("soon", "coordinator", facts.name, says, "the serving process renews it by itself")
-    needed = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
+    needed_parties = {party for run in runs if run.status.state in UNDER_WAY for party in run.parties}
     waiting = [(run, run.status.waiting) for run in runs if run.status.waiting is not None]
-    awaited = {each.party for _, reason in waiting for each in reason.parties}  # each stands with its run
-    for each in parties:
-        name = each.party.name
-        yield from _of_party(each, now, served=facts.served, needed=name in needed, awaited=name in awaited)
-    known = {each.party.name: each for each in parties}
+    awaited_parties = {
+        awaited_party.party for _, reason in waiting for awaited_party in reason.parties
+    }  # each stands with its run
+    for party_facts in parties:
+        name = party_facts.party.name
+        yield from _of_party(
+            party_facts, now_s, served=facts.served, needed=name in needed_parties, awaited=name in awaited_parties
+        )
+    facts_by_name = {party_facts.party.name: party_facts for party_facts in parties}
     for run, reason in waiting:
-        whom = [known[each.party] for each in reason.parties if each.party in known]
-        remarks = [(each.party.name, each.away_because or each.party.contact) for each in whom]
+        awaited_facts = [
+            facts_by_name[awaited_party.party]
+            for awaited_party in reason.parties
+            if awaited_party.party in facts_by_name
+        ]
+        remarks = [
+            (party_facts.party.name, party_facts.away_because or party_facts.party.contact)
+            for party_facts in awaited_facts
+        ]
         remedies = [f"{name}: {words}" for name, words in remarks if words]
         yield Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies))
     for run in runs:
@@ -122,8 +133,12 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
         if status.state == UNREADABLE and status.error is not None:
             yield Need("now", "run", run.run, f"cannot be read: {status.error.problem}", status.error.remedy)
         elif status.error is not None and not is_put_away(home, run.run):
-            rejecting = [known[name] for name in status.error.rejected_by if name in known]
-            talk = [f"telephone {each.party.name}: {each.party.contact}" for each in rejecting if each.party.contact]
+            rejecting_parties = [facts_by_name[name] for name in status.error.rejected_by if name in facts_by_name]
+            talk = [
+                f"telephone {party_facts.party.name}: {party_facts.party.contact}"
+                for party_facts in rejecting_parties
+                if party_facts.party.contact
+            ]
             says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {status.error.problem}"
             yield Need("now", "run", run.run, says, "; ".join(filter(None, [*talk, status.error.remedy])), failed=True)
         elif status.state == "paused":
@@ -185,15 +200,15 @@ class Spending:
 
 def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
     """Adds up the cost of the started runs, at most the 200 newest."""
-    opened = CoordinatorHome(home)
+    coordinator_home = CoordinatorHome(home)
     started = [run for run in runs if run.status.since is not None][:200]
     charged = [run for run in started if run.status.charged or run.status.state == "finished"]
     charged = [run for run in charged if run.status.state != UNREADABLE]
-    promises = [opened.run(run.run).planned().task["privacy"] for run in charged]
-    used = [used for run in started for used in opened.run(run.run).usage().values()]
+    promises = [coordinator_home.run(run.run).planned().task["privacy"] for run in charged]
+    usages = [usages for run in started for usages in coordinator_home.run(run.run).usage().values()]
     return Spending(
         len(started),
-        math.fsum(float(each["price_usd"]) for each in used),
+        math.fsum(float(usage["price_usd"]) for usage in usages),
         len(charged),
         math.fsum(float(promise["epsilon"]) for promise in promises),
         math.fsum(float(promise["delta"]) for promise in promises),
@@ -202,19 +217,19 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
 
 def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:
     """Number of enrolled parties per embedding model's hash (hex); more than one entry means that some differ."""
-    return Counter(each.party.embedder for each in parties if each.party.state == ENROLLED and each.party.embedder)
+    return Counter(facts.party.embedder for facts in parties if facts.party.state == ENROLLED and facts.party.embedder)
 
 
 def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -> list[PartyFacts]:
     """Parties whose name contains ``find``, in the given state; "" is any, "connected" and "away" are states too."""
     return [
-        each
-        for each in parties
-        if find in each.party.name
+        facts
+        for facts in parties
+        if find in facts.party.name
         and (
             not state
-            or each.party.state == state
-            or (each.party.state == ENROLLED and state == ("connected" if each.connected else "away"))
+            or facts.party.state == state
+            or (facts.party.state == ENROLLED and state == ("connected" if facts.connected else "away"))
         )
     ]
 
@@ -224,16 +239,16 @@ def support_bundle(home: Path) -> bytes:
 
     Texts, journals, task files, key files and telephone contacts are left out.
     """
-    listed = list_runs(home)
+    runs = list_runs(home)
     contents: dict[str, object] = {
         "program.json": {"software": SOFTWARE, "python": platform.python_version(), "system": platform.platform()},
         "coordinator.json": {key: value for key, value in asdict(coordinator.show(home)).items() if key != "home"},
         "parties.json": [
-            {key: item for key, item in each.to_json().items() if key != "contact"} for each in every_party(home)
+            {key: item for key, item in party.to_json().items() if key != "contact"} for party in every_party(home)
         ],
-        "runs.json": [each.to_json() for each in listed],
+        "runs.json": [run.to_json() for run in runs],
     }
-    newest = sorted(listed, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
+    newest = sorted(runs, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, value in contents.items():
@@ -297,8 +312,8 @@ class LiveRun:
         """Texts per second over the last step; None before there are two."""
         if len(self.times) < 2:
             return None
-        (before, had), (after, has) = self.times[-2:]
-        return (has - had) / (after - before) if after > before and has > had else None
+        (start_s, had), (end_s, has) = self.times[-2:]
+        return (has - had) / (end_s - start_s) if end_s > start_s and has > had else None
 
     def generator_left_s(self, name: str) -> float | None:
         """Seconds of writing left for a generator at its own rate and last weight; None before its first answer."""
@@ -348,8 +363,8 @@ def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
     loaded = planned.load()
     plan = loaded.plan
     private = math.isfinite(plan.privacy.epsilon)
-    after = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums))) if private else ()
-    return RunPlanFacts(planned, plan_figures(loaded), tuple(each.name for each in plan.sums), after)
+    epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums))) if private else ()
+    return RunPlanFacts(planned, plan_figures(loaded), tuple(planned_sum.name for planned_sum in plan.sums), epsilons)
 
 
 def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
@@ -369,13 +384,15 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         elif event["kind"] == "record" and event["name"] == private_score.RECORD:
             score = private_score.PrivateScore(**event["value"])
         elif event["kind"] == "sum":
-            after = len(sums) if event["name"] not in sums else None
+            sum_number = len(sums) if event["name"] not in sums else None
             sums[event["name"]] = OpenedSum(
                 event["name"],
                 event["at"],
                 tuple(event["survivors"]),
                 event["sigma"],
-                plan.epsilon_after[after] if after is not None and after < len(plan.epsilon_after) else None,
+                plan.epsilon_after[sum_number]
+                if sum_number is not None and sum_number < len(plan.epsilon_after)
+                else None,
                 tuple(event.get("shares", ())),
                 tuple(event.get("noise", ())),
             )
@@ -425,22 +442,24 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
         runs: newest first.
     """
     folders = [CoordinatorHome(home).run(run) for run in runs]
-    used = [folder.usage() for folder in folders]
+    usages = [folder.usage() for folder in folders]
     newest = {
         str(table.get("name", "")): (str(table.get("kind", "")), folder.name)
         for folder in reversed(folders)
         for table in folder.planned().task.get("generators", ())
     }
     return tuple(
-        _usage_of(name, kind, run, [each[name] for each in used if name in each])
+        _usage_of(name, kind, run, [usage[name] for usage in usages if name in usage])
         for name, (kind, run) in sorted(newest.items())
     )
 
 
 def _usage_of(name: str, kind: str, run: str, used: Sequence[Mapping[str, Any]]) -> GeneratorUsage:
-    own = [{key.replace("_", " "): n for key, n in each.get("counted", {}).items() if key != "calls"} for each in used]
-    faults = [each.get("faults", {}) for each in used]
-    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=_sum(own))
+    counts = [
+        {key.replace("_", " "): n for key, n in usage.get("counted", {}).items() if key != "calls"} for usage in used
+    ]
+    faults = [usage.get("faults", {}) for usage in used]
+    return GeneratorUsage(name, kind, run, len(used), counts=_sum(used), faults=_sum(faults), counted=_sum(counts))
 
 
 def _sum(parts: Sequence[Mapping[str, object]]) -> dict[str, float]:

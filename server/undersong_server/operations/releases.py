@@ -47,8 +47,8 @@ from undersong_server.report.data import PANEL_SCORE, Good, Measure, measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
 __all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
-EVALUATION_FILE = "evaluation.json"  # in a run's folder: its figures beside a test file
-DRAWN_TEXTS = 1_000  # of each corpus at most, where runs are compared
+EVALUATION_FILE = "evaluation.json"  # file of a run's folder with its figures beside a test file
+DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def export(home: Path, run: str, folder: Path) -> Exported:
     Raises ConfigurationError for a run that is unknown or has not finished, and if the folder cannot be written or
     holds another run.
     """
-    found = CoordinatorHome(home).finished(run, "export it when it has finished")
+    finished_run = CoordinatorHome(home).finished(run, "export it when it has finished")
     if folder.suffix == ".zip":
         replace_file(folder, archive(home, run), durable=True)
         return Exported(run, folder.parent, (folder.name,))
-    _check_target(folder, found.output)
-    return Exported(run, folder, tuple(copy_outputs(found.output, folder)))
+    _check_target(folder, finished_run.output)
+    return Exported(run, folder, tuple(copy_outputs(finished_run.output, folder)))
 
 
 def dossier(
@@ -94,9 +94,9 @@ def dossier(
         coordinator = CoordinatorHome(home)
         folder = coordinator.finished(run, "write its dossier when it has finished").output
         fingerprint = fingerprint or coordinator.authority().fingerprint
-    found = None if audit is None else impact.read_audit(audit)
+    audit_result = None if audit is None else impact.read_audit(audit)
     verdict = verify(folder, fingerprint=fingerprint, parties=parties)
-    return dossier_page(folder, verdict, fingerprint=fingerprint, audit=found), verdict
+    return dossier_page(folder, verdict, fingerprint=fingerprint, audit=audit_result), verdict
 
 
 def archive(home: Path, run: str) -> bytes:
@@ -104,7 +104,7 @@ def archive(home: Path, run: str) -> bytes:
 
     Raises ConfigurationError for a run that has not finished.
     """
-    output = _output(home, run)  # before anything else: a page's reader names no folder
+    output = _output(home, run)  # This comes first, because a page's reader names no folder.
     authority = CoordinatorHome(home).authority()
     page, _ = dossier(home, str(output), fingerprint=authority.fingerprint, parties={}, audit=None)
     filed = {DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
@@ -124,10 +124,10 @@ def _check_target(folder: Path, output: Path) -> None:
     if not (folder / MANIFEST_NAME).exists():
         return
     try:
-        there = published_manifest(folder).get("manifest_hash")
+        target_hash = published_manifest(folder).get("manifest_hash")
     except ConfigurationError:
-        there = None
-    if there != published_manifest(output).get("manifest_hash"):
+        target_hash = None
+    if target_hash != published_manifest(output).get("manifest_hash"):
         raise ConfigurationError(
             f"{folder}: holds another run", "name another folder with --out", code="another-run-there"
         )
@@ -192,13 +192,13 @@ def search(home: Path, run: str, *, find: str = "", label: str = "", generator: 
     The counts leave out their own filter: they state what another choice would give.
     """
     rows = _rows(_output(home, run))
-    wanted = find.casefold()
-    held = [row for row in rows if wanted in str(row.get("text", "")).casefold()]
-    of_label = [row for row in held if not label or row.get("label") == label]
-    of_generator = [row for row in held if not generator or row.get("generator") == generator]
-    both = [row for row in of_label if not generator or row.get("generator") == generator]
+    needle = find.casefold()
+    matching_rows = [row for row in rows if needle in str(row.get("text", "")).casefold()]
+    of_label = [row for row in matching_rows if not label or row.get("label") == label]
+    of_generator = [row for row in matching_rows if not generator or row.get("generator") == generator]
+    shown_rows = [row for row in of_label if not generator or row.get("generator") == generator]
     return Found(
-        texts=tuple(both),
+        texts=tuple(shown_rows),
         labels=dict(Counter(str(row.get("label", "")) for row in of_generator)),
         generators=dict(Counter(str(row.get("generator", "")) for row in of_label)),
         corpus=len(rows),
@@ -255,24 +255,24 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     digest = hashlib.sha256(test.read_bytes()).hexdigest()
     measures = measures_of(report)
     by_texts = _panel_interval(report)
-    found = Evaluated(
+    evaluation = Evaluated(
         f"{test_name or test.name}, {digest[:8]}",
-        {each.name: each.shown for each in measures},
-        {each.name: _kept(each, by_texts if each.name == PANEL_SCORE else None) for each in measures},
+        {measure.name: measure.shown for measure in measures},
+        {measure.name: _kept(measure, by_texts if measure.name == PANEL_SCORE else None) for measure in measures},
         min(DRAWN_TEXTS, len(_rows(folder.output))),
     )
-    replace_json(folder.path / EVALUATION_FILE, asdict(found), durable=False)
-    return found
+    replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
+    return evaluation
 
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:
     """Evaluates a finished run beside an uploaded test file, which keeps its name. Raises as :func:`evaluate_run`."""
-    shown = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
+    file_name = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
     endings = [f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", ".gz")]
-    ending = next((each for each in endings if shown.casefold().endswith(each)), None)
+    ending = next((suffix for suffix in endings if file_name.casefold().endswith(suffix)), None)
     if ending is None:
         raise ConfigurationError(
-            f"{printable(shown, 100)}: is no table",
+            f"{printable(file_name, 100)}: is no table",
             f"upload a file that ends in {', '.join(SUFFIXES)}",
             code="no-table",
         )
@@ -280,10 +280,10 @@ def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: 
         path = Path(folder) / f"test{ending}"
         path.write_bytes(content)
         try:
-            return evaluate_run(home, run, replace(options, test=path), test_name=printable(shown, 100))
+            return evaluate_run(home, run, replace(options, test=path), test_name=printable(file_name, 100))
         except ConfigurationError as error:
-            problem = error.problem.replace(str(path), printable(shown, 100))
-            raise ConfigurationError(problem, error.remedy.replace(str(path), shown), code=error.code) from None
+            problem = error.problem.replace(str(path), printable(file_name, 100))
+            raise ConfigurationError(problem, error.remedy.replace(str(path), file_name), code=error.code) from None
 
 
 def _kept(measure: Measure, by_texts: Interval | None) -> KeptMeasure:
@@ -306,7 +306,7 @@ def evaluated(folder: RunFolder) -> Evaluated | None:
     value = read_json(folder.path / EVALUATION_FILE)
     if value is None:
         return None
-    measures = {name: KeptMeasure(**each) for name, each in value.get("measures", {}).items()}
+    measures = {name: KeptMeasure(**fields) for name, fields in value.get("measures", {}).items()}
     return Evaluated(**{**value, "measures": measures})
 
 
@@ -365,7 +365,7 @@ def evaluate(
     if largest is not None:
         synthetic = synthetic.take(drawn_rows(len(synthetic), largest))
     compared = (options.test, options.train_private, options.overlap, options.membership)
-    if all(each is None for each in compared) and not options.personal_data:
+    if all(source is None for source in compared) and not options.personal_data:
         raise ConfigurationError(
             f"{folder}: nothing to compare with", "name a file with --test or --overlap", code="nothing-to-compare"
         )

@@ -55,8 +55,8 @@ class PlannedRun:
     refusals: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        named = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
-        return {**named, **self.figures.to_json()}
+        identity = {"run": self.run, "parties": list(self.parties), "would_refuse": dict(self.refusals)}
+        return {**identity, **self.figures.to_json()}
 
 
 def plan(
@@ -118,19 +118,19 @@ def plan_task(
     if settings.drill:
         data = _rehearsed(data)
     data = _with_operator(data, settings)
-    made = preview(home, data, folder, options.parties, check=check)
+    planned_run = preview(home, data, folder, options.parties, check=check)
     name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
     if name is None:
         if suffix is None:
             suffix = os.urandom(4).hex() if insecure is None else f"insecure-{insecure}"
         name = f"{data['task']['name']} {suffix}"
-    planned = Planned(name, data, str(folder), made.parties, options.seed, insecure, options.patience_s)
+    planned = Planned(name, data, str(folder), planned_run.parties, options.seed, insecure, options.patience_s)
     CoordinatorHome(home).run(name).create(planned)
     if revised:
         if status(home, revised).state not in ENDED:
             request(home, revised, "stop")
         CoordinatorHome(home).run(revised).put_away(name)
-    return replace(made, run=name)
+    return replace(planned_run, run=name)
 
 
 def next_name(home: Path, run: str) -> str:
@@ -154,20 +154,26 @@ class Revision:
 
 def revision(home: Path, run: str) -> Revision:
     """Returns which run a run replaces, and which one replaces it. Raises ConfigurationError for an unknown run."""
-    opened = CoordinatorHome(home)
-    folder = opened.run(run)
+    coordinator_home = CoordinatorHome(home)
+    folder = coordinator_home.run(run)
     planned = folder.planned()
-    found = Revision(planned.task["task"].get("revises", ""), folder.successor)
-    if not found.before or not (earlier := opened.run(found.before)).exists:
-        return found
-    was, now = (dict(_keys({**each.task, "parties": list(each.roster)})) for each in (earlier.planned(), planned))
-    keys = [key for key in {**was, **now} if was.get(key) != now.get(key) and key != "task.revises"]
-    return replace(found, changes=tuple((key, was.get(key), now.get(key)) for key in keys))
+    run_revision = Revision(planned.task["task"].get("revises", ""), folder.successor)
+    if not run_revision.before or not (earlier := coordinator_home.run(run_revision.before)).exists:
+        return run_revision
+    earlier_keys, current_keys = (
+        dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in (earlier.planned(), planned)
+    )
+    keys = [
+        key
+        for key in {**earlier_keys, **current_keys}
+        if earlier_keys.get(key) != current_keys.get(key) and key != "task.revises"
+    ]
+    return replace(run_revision, changes=tuple((key, earlier_keys.get(key), current_keys.get(key)) for key in keys))
 
 
 def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
     for key, item in value.items():
-        if isinstance(item, list) and any(isinstance(each, Mapping) for each in item):
+        if isinstance(item, list) and any(isinstance(table, Mapping) for table in item):
             item = {str(number): table for number, table in enumerate(item, 1)}
         if isinstance(item, Mapping):
             yield from _keys(item, f"{where}{key}.")
@@ -273,30 +279,32 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
     Raises ConfigurationError for a run that is unknown, finished or stopped, and for an assignment that would change
     anything else.
     """
-    opened = CoordinatorHome(home)
-    folder = opened.run(run)
+    coordinator_home = CoordinatorHome(home)
+    folder = coordinator_home.run(run)
     if assignments:
         _amend(folder, assignments)
     state = folder.status().state
     if state in FINAL:
         raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
     folder.request(action)
-    return ActionRequest(run, action, opened.served)
+    return ActionRequest(run, action, coordinator_home.served)
 
 
 def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
     planned = folder.planned()
-    changed = replace(planned, task=configuration.override(planned.task, assignments))
-    before, after = planned.load().task, changed.load().task
-    kept = before.model_dump(exclude={"generators"}) == after.model_dump(exclude={"generators"})
-    signed = [(each.identity(), each.words) for each in before.generators]
-    if not kept or signed != [(each.identity(), each.words) for each in after.generators]:
+    amended = replace(planned, task=configuration.override(planned.task, assignments))
+    planned_task, amended_task = planned.load().task, amended.load().task
+    is_rest_equal = planned_task.model_dump(exclude={"generators"}) == amended_task.model_dump(exclude={"generators"})
+    signed = [(generator.identity(), generator.words) for generator in planned_task.generators]
+    if not is_rest_equal or signed != [
+        (generator.identity(), generator.words) for generator in amended_task.generators
+    ]:
         raise ConfigurationError(
             f"run {folder.name!r}: --set changes what the parties have signed",
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
             code="signed-by-parties",
         )
-    folder.amend(changed)
+    folder.amend(amended)
 
 
 @dataclass(frozen=True)
@@ -360,7 +368,7 @@ class RunEvent:
     @property
     def away_because(self) -> list[tuple[str, str]]:
         """(party, known reason) for awaited parties that are away."""
-        return [(name, each.away_because) for name, each in self.awaited.items() if each.away_because]
+        return [(name, facts.away_because) for name, facts in self.awaited.items() if facts.away_because]
 
     @property
     def kind(self) -> tuple[Any, ...]:
@@ -383,29 +391,29 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
         ConfigurationError: no such run.
         TransportError: the run did not end in time; it goes on.
     """
-    opened = CoordinatorHome(home)
-    folder = opened.run(run)
-    begun = time.monotonic()
-    read = max(0, len(folder.log()) - LOG_LINES)
+    coordinator_home = CoordinatorHome(home)
+    folder = coordinator_home.run(run)
+    start_s = time.monotonic()
+    lines_read = max(0, len(folder.log()) - LOG_LINES)
     last: tuple[object, ...] | None = None
     while True:
-        if len(folder.log()) > read:
+        if len(folder.log()) > lines_read:
             time.sleep(POLL_S)  # a log line and the end that it announces are one event
-        status, served = folder.status(), opened.served
-        lines = tuple(folder.log()[read:])
-        read += len(lines)
-        ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
+        status, served = folder.status(), coordinator_home.served
+        lines = tuple(folder.log()[lines_read:])
+        lines_read += len(lines)
+        has_ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
         event = RunEvent(lines, status, served, awaited(home, status))
         words = (status.words, served, *event.away_because)
-        if lines or words != last or ended:
+        if lines or words != last or has_ended:
             last = words
-            if ended and status.error is not None:
+            if has_ended and status.error is not None:
                 repeated = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
                 event = replace(event, lines=tuple(line for line in lines if line[STAMP:] not in repeated))
             yield event
-        if ended:
+        if has_ended:
             return
-        if timeout_s is not None and time.monotonic() - begun > timeout_s:
+        if timeout_s is not None and time.monotonic() - start_s > timeout_s:
             raise TransportError(
                 f"run {run!r} did not end within {timeout_s:g} s", "it goes on; watch it again", code="still-running"
             )
@@ -426,7 +434,7 @@ def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
     names = {*(party.party for party in awaited_parties), *rejecting}
     if not names:
         return {}
-    return {each.party.name: each for each in parties(home) if each.party.name in names}
+    return {facts.party.name: facts for facts in parties(home) if facts.party.name in names}
 
 
 def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
@@ -452,22 +460,22 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
     """
     folder = CoordinatorHome(home).run(run)
     planned, status = folder.planned(), folder.status()
-    found = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(planned.roster)}")]
+    moments = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(planned.roster)}")]
     requested = folder.path / "requested.json"
     if requested.exists():
-        found.append(Moment(requested.stat().st_mtime, f"requested: {folder.requested().action}"))
+        moments.append(Moment(requested.stat().st_mtime, f"requested: {folder.requested().action}"))
     for line in folder.log():
         with contextlib.suppress(ValueError):
-            at = time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S"))
+            time_s = time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S"))
             words = line[STAMP:]
-            found.append(Moment(at, words, "bad" if words.startswith("failed") else "done"))
+            moments.append(Moment(time_s, words, "bad" if words.startswith("failed") else "done"))
     for event in folder.live():
         if event["kind"] == "sum":
-            taken = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
-            found.append(Moment(event["at"], f"opened {event['name']} from {taken}"))
+            survivors = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
+            moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
         elif event["kind"] == "texts":
-            found.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
-    found.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
+            moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
+    moments.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
     if status.state not in ENDED and status.at is not None:
-        found.append(Moment(status.at, status.words, "now"))
-    return tuple(found)
+        moments.append(Moment(status.at, status.words, "now"))
+    return tuple(moments)

@@ -81,13 +81,13 @@ def write_template(
     if out.exists():
         raise ConfigurationError(f"{out}: exists already", "choose another --out, or remove it", code="file-exists")
     folder = out.absolute().parent
-    named = {"text": text, "label": label}
-    columns = {role: column or role for role, column in named.items()}
+    columns_by_role = {"text": text, "label": label}
+    columns = {role: column or role for role, column in columns_by_role.items()}
     labels = ["first label", "second label"]
     name, path = "my task", "private.jsonl"
     if source is not None:
-        found = column_names(source, encoding)
-        columns = {role: column or _column(found, role, source) for role, column in named.items()}
+        source_columns = column_names(source, encoding)
+        columns = {role: column or _column(source_columns, role, source) for role, column in columns_by_role.items()}
         table = read_table(source, columns["text"], columns["label"], user, encoding=encoding)
         labels = sorted(set(table.labels or ()))
         if len(labels) > LARGEST_LABEL_COUNT:
@@ -99,7 +99,7 @@ def write_template(
         absolute = source.absolute()
         path = str(absolute.relative_to(folder)) if absolute.is_relative_to(folder) else str(absolute)
     template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
-    written = template.format(
+    task_text = template.format(
         name=json.dumps(name),
         labels=json.dumps(labels, ensure_ascii=False),
         path=json.dumps(path),
@@ -109,7 +109,7 @@ def write_template(
         encoding="" if encoding == UTF_8 else f"encoding = {json.dumps(encoding)}\n",
         output=json.dumps(f"runs/{name.replace(' ', '-')}"),
     )
-    out.write_text(written, encoding="utf-8")
+    out.write_text(task_text, encoding="utf-8")
 
 
 def _column(found: list[str], role: str, source: Path) -> str:
@@ -200,11 +200,15 @@ class Tried:
 
 def cost_of(tried: Sequence[Tried]) -> str:
     """Writes the time, tokens and price of all orders of a trial in words, and what lost answers cost at most."""
-    tokens = counted(sum(each.prompt_tokens + each.completion_tokens for each in tried), "token")
-    seconds, price = max(each.seconds for each in tried), sum(each.price_usd for each in tried)
-    lost, lost_usd = sum(each.lost_tokens for each in tried), sum(each.lost_usd for each in tried)
-    losses = f"; answers lost on the way cost {counted(lost, 'token')}, US$ {lost_usd:.4f} at most" if lost else ""
-    unreported = sum(each.note == UNREPORTED for each in tried)
+    tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried), "token")
+    seconds, price = max(order.seconds for order in tried), sum(order.price_usd for order in tried)
+    lost_tokens, lost_usd = sum(order.lost_tokens for order in tried), sum(order.lost_usd for order in tried)
+    losses = (
+        f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
+        if lost_tokens
+        else ""
+    )
+    unreported = sum(order.note == UNREPORTED for order in tried)
     notes = f"; {UNREPORTED}: {unreported}, which count at their worst case" if unreported else ""
     return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{notes}{losses}"
 
@@ -284,8 +288,8 @@ def try_task(
         seed: seed of the requests; None takes another one each time.
     """
     seed = time.time_ns() % 2**53 if seed is None else seed
-    chosen = [settings for settings in task.generators if settings.name == name]
-    if not chosen:
+    named_generators = [settings for settings in task.generators if settings.name == name]
+    if not named_generators:
         raise ConfigurationError(
             f"{origin}: has no generator {name!r}",
             nearest(name, [settings.name for settings in task.generators]),
@@ -301,29 +305,32 @@ def try_task(
         )
 
     surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
-    generator = chosen[0].build(surroundings)
-    form = chosen[0].prompt_format(folder)
+    generator = named_generators[0].build(surroundings)
+    form = named_generators[0].prompt_format(folder)
     labels = task.task.labels or ("",)
     orders = [Order(name, kind, labels[number % len(labels)]) for number in range(texts)]
     requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
-    made, _ = requests.make("try", orders, range(texts), [1] * texts)
-    begun = time.monotonic()
+    requests_by_number, _ = requests.make("try", orders, range(texts), [1] * texts)
+    start_s = time.monotonic()
     answers: dict[int, tuple[Answer | GenerationError, float]] = {}
-    lost: dict[int, Loss] = {}
-    before = Loss()
-    for number, answer in generator.answer([made[number] for number in range(texts)]):
-        answers[number] = (answer, time.monotonic() - begun)
-        now = generator.lost if isinstance(generator, PaidGenerator) else Loss()
-        lost[number], before = Loss(1, now.tokens - before.tokens, now.price_usd - before.price_usd), now
-    found = []
+    loss_by_number: dict[int, Loss] = {}
+    previous_loss = Loss()
+    for number, answer in generator.answer([requests_by_number[number] for number in range(texts)]):
+        answers[number] = (answer, time.monotonic() - start_s)
+        current_loss = generator.lost if isinstance(generator, PaidGenerator) else Loss()
+        loss_by_number[number], previous_loss = (
+            Loss(1, current_loss.tokens - previous_loss.tokens, current_loss.price_usd - previous_loss.price_usd),
+            current_loss,
+        )
+    trials = []
     for number, order in enumerate(orders):
-        request = made[number]
-        answer, seconds = answers.get(number, (GenerationError(f"{name}: gave no answer"), time.monotonic() - begun))
+        request = requests_by_number[number]
+        answer, seconds = answers.get(number, (GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s))
         reading = read(
             answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
         )
         got = answer if isinstance(answer, Answer) else Answer(answer.problem)
-        found.append(
+        trials.append(
             Tried(
                 label=order.label,
                 system=request.system if form.reads else "",
@@ -338,13 +345,13 @@ def try_task(
                 price_usd=got.price_usd,
                 seconds=seconds,
                 note=got.note,
-                lost_tokens=lost.get(number, Loss()).tokens,
-                lost_usd=lost.get(number, Loss()).price_usd,
+                lost_tokens=loss_by_number.get(number, Loss()).tokens,
+                lost_usd=loss_by_number.get(number, Loss()).price_usd,
             )
         )
     if isinstance(generator, CachingGenerator):
-        generator.keep_texts([(made[number], not each.fault) for number, each in enumerate(found)])
-    return tuple(found)
+        generator.keep_texts([(requests_by_number[number], not trial.fault) for number, trial in enumerate(trials)])
+    return tuple(trials)
 
 
 def new_method(name: str, folder: Path) -> tuple[str, ...]:
@@ -455,13 +462,13 @@ def _check_sizes(task: Task) -> None:
 
 
 def _check_embedder(task: Task, plan: Plan | None) -> None:
-    found = embedders.dimension(task.embedder.model)
+    dimension = embedders.dimension(task.embedder.model)
     for planned in plan.sums if plan is not None else ():
-        size = planned.parameters.get("size", found)
-        if planned.statistic == EmbeddingSum.name and size != found:
+        size = planned.parameters.get("size", dimension)
+        if planned.statistic == EmbeddingSum.name and size != dimension:
             raise ConfigurationError(
-                f"the embedding model gives {found} coordinates, method.embedding_size is {size}",
-                f"set method.embedding_size = {found}",
+                f"the embedding model gives {dimension} coordinates, method.embedding_size is {size}",
+                f"set method.embedding_size = {dimension}",
             )
 
 
