@@ -72,7 +72,7 @@ def serve(
 
     listening = serving.Listening(bind, port, tuple(name or ()), certificate, key, proxy)
     environment = dict(os.environ)
-    pairs = tuple(each.partition("=")[::2] for each in keys or ())
+    pairs = tuple(key_pair.partition("=")[::2] for key_pair in keys or ())
     if not all(host and variable for host, variable in pairs):
         raise ConfigurationError("--key names no host or no variable", "write --key api.openai.com=OPENAI_API_KEY")
     context = ConsoleContext(home, tuple(tasks or ()), pairs, environment, defaults.public_cache_path(environment))
@@ -129,11 +129,14 @@ def people(
         if remove is not None:
             accounts.remove(remove)
             operations.coordinator.note_command(home, "remove person", remove)
-        found = accounts.people()
+        account_list = accounts.people()
     print_table(
-        [{"name": each.name, "role": each.role, "created_at": each.created_at} for each in found],
+        [{"name": account.name, "role": account.role, "created_at": account.created_at} for account in account_list],
         ("name", "role", "password", "since"),
-        [(each.name, each.role, "yes" if each.has_password else "no", day(each.created_at)) for each in found],
+        [
+            (account.name, account.role, "yes" if account.has_password else "no", day(account.created_at))
+            for account in account_list
+        ],
         "there is no account yet: undersong console link NAME",
         as_json=as_json,
     )
@@ -152,14 +155,14 @@ def sessions(
         if end is not None:
             accounts.end_number(end)
             operations.coordinator.note_command(home, "end session", str(end))
-        found = accounts.sessions()
+        open_sessions = accounts.sessions()
     keys = ("number", "address", "created_at", "seen_at")
     print_table(
-        [{"person": each.account.name, **{key: getattr(each, key) for key in keys}} for each in found],
+        [{"person": session.account.name, **{key: getattr(session, key) for key in keys}} for session in open_sessions],
         ("number", "person", "from", "began", "used last"),
         [
-            (str(each.number), each.account.name, each.address, day(each.created_at), day(each.seen_at))
-            for each in found
+            (str(session.number), session.account.name, session.address, day(session.created_at), day(session.seen_at))
+            for session in open_sessions
         ],
         "nobody is logged in",
         as_json=as_json,
@@ -177,22 +180,22 @@ def tokens(
     as_json: AsJson = False,
 ) -> None:
     """Lists the tokens with which scripts read `/api/parties`, `/api/runs` and `/api/runs/NAME` of the console."""
-    made = ""
+    token_secret = ""
     with _accounts(home) as accounts:
         if end is not None:
             accounts.end_token(end)
             operations.coordinator.note_command(home, "end token", end)
         if make is not None:
-            made = accounts.make_token(make, label, days=defaults.TOKEN_DAYS)
+            token_secret = accounts.make_token(make, label, days=defaults.TOKEN_DAYS)
             operations.coordinator.note_command(home, "make token", f"{make}: {label}")
-        found = accounts.tokens()
-    if made and not as_json:
-        print(made)
+        token_list = accounts.tokens()
+    if token_secret and not as_json:
+        print(token_secret)
         return
     print_table(
-        {"made": made, "tokens": found},
+        {"made": token_secret, "tokens": token_list},
         ("token", "person", "purpose", "until"),
-        [(each.identity, each.account, each.label, day(each.expires_at)) for each in found],
+        [(token.identity, token.account, token.label, day(token.expires_at)) for token in token_list],
         "there is no token",
         as_json=as_json,
     )
@@ -210,11 +213,14 @@ def _accounts(home: Path) -> "Iterator[Accounts]":
 @app.command("audit")
 def audit_log(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Lists every change by console or command: when, who, what. Exit code 3 if an entry was altered."""
-    found = operations.coordinator.audit_log(home).entries()
+    entries = operations.coordinator.audit_log(home).entries()
     print_table(
-        found,
+        entries,
         ("number", "when", "who", "what", "about"),
-        [(str(each.entry), day(each.at), each.who, each.what, each.about) for each in found],
+        [
+            (str(log_entry.entry), day(log_entry.at), log_entry.who, log_entry.what, log_entry.about)
+            for log_entry in entries
+        ],
         "nothing was changed yet",
         as_json=as_json,
     )

@@ -65,7 +65,7 @@ def init(
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    made = operations.coordinator.create(
+    facts = operations.coordinator.create(
         home,
         name=name,
         addresses=address,
@@ -78,7 +78,7 @@ def init(
     )
     lines = [
         f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
-        f"fingerprint: {made.fingerprint}",
+        f"fingerprint: {facts.fingerprint}",
         "tell it to every hospital by telephone or on paper, never with the package",
     ]
     if drill:
@@ -87,7 +87,7 @@ def init(
             "continue as in a real federation; each hospital begins with: undersong-party init NAME --drill",
             f"  {plan}",
         ]
-    print_result(made, *lines, as_json=as_json, quiet=quiet, brief=made.fingerprint)
+    print_result(facts, *lines, as_json=as_json, quiet=quiet, brief=facts.fingerprint)
 
 
 @app.command()
@@ -150,7 +150,7 @@ def serve(
 ) -> None:
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
 
-    only_tls_1_3()  # before gRPC is imported
+    only_tls_1_3()  # gRPC reads this when it is imported, so it comes first.
     logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
@@ -170,9 +170,11 @@ def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: ent
     connected = counted(len(health["connected"]), "party", "parties")
     unreadable = [f"run {run} cannot be read" for run, state in health["runs"].items() if state == "unreadable"]
     words = f"{health['status']}; {connected} connected, {counted(len(health['runs']), 'run')}"
-    held = [HeldStep(**step) for step in health["held_up"]]
-    print_result(health, words, *(unreadable if not held else ()), *held_lines(held), as_json=as_json, quiet=quiet)
-    return MachineFault.exit_code if any(step.of_machine for step in held) else 0
+    held_steps = [HeldStep(**step) for step in health["held_up"]]
+    print_result(
+        health, words, *(unreadable if not held_steps else ()), *held_lines(held_steps), as_json=as_json, quiet=quiet
+    )
+    return MachineFault.exit_code if any(step.of_machine for step in held_steps) else 0
 
 
 @app.command()
@@ -183,9 +185,9 @@ def backup(
     quiet: entry.Quiet = False,
 ) -> None:
     """Writes keys, registry, runs and accounts into one file, and reads it back. The coordinator need not stop."""
-    found = operations.coordinator.back_up(home, file)
-    words = f"wrote {file}: {counted(len(found.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
-    print_result(found, words, as_json=as_json, quiet=quiet)
+    archive = operations.coordinator.back_up(home, file)
+    words = f"wrote {file}: {counted(len(archive.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
+    print_result(archive, words, as_json=as_json, quiet=quiet)
 
 
 @app.command()
@@ -197,13 +199,18 @@ def restore(
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
-    found = operations.coordinator.check_backup(file) if check else operations.coordinator.restore(file, home)
-    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(found.made_at))
-    lines = [f"{found.coordinator}, {counted(len(found.runs), 'run')}, of {made}; fingerprint: {found.fingerprint}"]
+    archive = operations.coordinator.check_backup(file) if check else operations.coordinator.restore(file, home)
+    backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(archive.made_at))
+    lines = [
+        f"{archive.coordinator}, {counted(len(archive.runs), 'run')}, of {backup_time};"
+        f" fingerprint: {archive.fingerprint}"
+    ]
     if not check:
-        lines.append(f"restored into {home}; what was signed, revoked or invited since {made} must be done again")
-        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in found.paused]
-    print_result(found, *lines, as_json=as_json, quiet=quiet)
+        lines.append(
+            f"restored into {home}; what was signed, revoked or invited since {backup_time} must be done again"
+        )
+        lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in archive.paused]
+    print_result(archive, *lines, as_json=as_json, quiet=quiet)
 
 
 @app.command()
@@ -292,8 +299,10 @@ def sign(
 
     with request.open("rb") as file:
         data = file.read(LARGEST_FILE_BYTES + 1)
-    if fingerprint is None and sys.stdin.isatty() and not (read := EnrolmentRequest.parse(data)).renewal:
-        fingerprint = typer.prompt(f"fingerprint of {read.party}'s request, as the hospital states it by telephone")
+    if fingerprint is None and sys.stdin.isatty() and not (enrolment_request := EnrolmentRequest.parse(data)).renewal:
+        fingerprint = typer.prompt(
+            f"fingerprint of {enrolment_request.party}'s request, as the hospital states it by telephone"
+        )
     try:
         enrolled = operations.enrolment.sign(home, data, fingerprint=fingerprint, replaces=replaces, days=days)
     except operations.enrolment.OtherFingerprint as error:
@@ -302,12 +311,12 @@ def sign(
     party, kind, signed = enrolled.party, enrolled.kind, enrolled.request_fingerprint
     operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed}")
     path = _write(out or Path(f"{party}.grant"), enrolled.grant)
-    done = {
+    outcome = {
         "enrolled": f"enrolled {party}",
         "renewed": f"renewed the certificate of {party}",
         "replaced": f"{party} has another key from now on, and its old certificates are revoked",
     }[kind]
-    lines = [f"{done} (its request's fingerprint: {signed}); wrote {path}: hand it back"]
+    lines = [f"{outcome} (its request's fingerprint: {signed}); wrote {path}: hand it back"]
     if kind == "replaced":
         lines.append("hospitals whose policy names it (--require-party) need its new fingerprint")
     value = {"party": party, "kind": kind, "grant": str(path), "request_fingerprint": signed}
@@ -332,11 +341,11 @@ def revoke(
 @enrolment_app.command()
 def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Lists the parties: state, last seen, certificate, software, embedder, budget left, fingerprint."""
-    found = operations.enrolment.parties(home)
+    party_facts = operations.enrolment.parties(home)
     rows = []
-    for facts in found:
+    for facts in party_facts:
         party = facts.party
-        seen = (
+        absence = (
             "never"
             if party.last_seen is None
             else f"away, seen {duration(max(0.0, time.time() - party.last_seen))} ago"
@@ -345,7 +354,7 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
             (
                 party.name,
                 party.state + (" (paused)" if party.paused else ""),
-                "connected" if facts.connected else seen,
+                "connected" if facts.connected else absence,
                 facts.away_because,
                 "" if party.certificate_expires_at is None else day(party.certificate_expires_at),
                 party.software,
@@ -355,7 +364,7 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
             )
         )
     print_table(
-        [facts.to_json() for facts in found],
+        [facts.to_json() for facts in party_facts],
         (
             *("party", "state", "last seen", "away because", "certificate until"),
             *("software", "embedder", "epsilon left", "fingerprint"),

@@ -20,8 +20,8 @@ from undersong_server.progress import Progress, Silent
 from undersong_server.runs.folder import FINAL
 from undersong_server.runs.planning import PUBLIC_NOTICE, PlanFigures
 
-LINE_S = 10.0  # between two lines of one phase
-PACE_S = 3600.0  # over which a bar's pace is taken: over rich's 30 s it jumps with every batch of slow answers
+LINE_S = 10.0  # shortest time between two lines of one phase
+PACE_S = 3600.0  # span of a bar's pace; over rich's 30 s it jumps with every batch of slow answers
 PLAN_HEADINGS = (
     "statistic",
     "releases",
@@ -47,8 +47,8 @@ def display(quiet: bool) -> Iterator[Progress]:
     if quiet:
         yield Silent()
     elif console.is_terminal:
-        with bars(console) as shown:
-            yield Display(shown)
+        with bars(console) as progress_bars:
+            yield Display(progress_bars)
     else:
         yield Lines()
 
@@ -82,20 +82,20 @@ class Lines(Progress):
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
-            now = self._clock()
+            now_s = self._clock()
             if phase != self._phase:
-                self._began = (now, done)
-            elif now - self._said < self._every_s:
+                self._began = (now_s, done)
+            elif now_s - self._said < self._every_s:
                 return
-            self._phase, self._said = phase, now
-            print(f"{phase} {done}/{total}{self._left(now, done, total)}", file=sys.stderr, flush=True)
+            self._phase, self._said = phase, now_s
+            print(f"{phase} {done}/{total}{self._left(now_s, done, total)}", file=sys.stderr, flush=True)
 
     def _left(self, now: float, done: int, total: int) -> str:
         """Estimates the time left at the present pace; "" for under a minute."""
-        began, before = self._began
-        if done <= before:
+        began_s, first_count = self._began
+        if done <= first_count:
             return ""
-        minutes = (now - began) / (done - before) * (total - done) / 60
+        minutes = (now - began_s) / (done - first_count) * (total - done) / 60
         return f", about {minutes:.0f} min left" if minutes >= 1 else ""
 
     def say(self, message: str) -> None:
@@ -129,21 +129,21 @@ def render_plan(figures: PlanFigures) -> RenderableType:
     """The plan's figures as a table and a few sentences."""
     privacy, quorum = figures.privacy, figures.quorum
     rows = []
-    for each in figures.sums:
-        dimensions = each.dimension
+    for sum_figures in figures.sums:
+        dimensions = sum_figures.dimension
         span = f"{dimensions[0]}" if len(set(dimensions)) == 1 else f"{dimensions[0]}..{dimensions[-1]}"
         rows.append(
             (
-                each.statistic,
-                str(each.releases),
+                sum_figures.statistic,
+                str(sum_figures.releases),
                 span,
-                f"{each.l1_sensitivity:.4f}",
-                f"{each.l2_sensitivity:.4f}",
-                f"{each.sigma:.3f}",
-                f"{each.sigma_integer:.2f}",
-                f"{each.share_sigma_integer:.2f}",
-                f"{each.modulus_bits} bits",
-                "no privacy" if each.epsilon_so_far is None else f"{each.epsilon_so_far:.3f}",
+                f"{sum_figures.l1_sensitivity:.4f}",
+                f"{sum_figures.l2_sensitivity:.4f}",
+                f"{sum_figures.sigma:.3f}",
+                f"{sum_figures.sigma_integer:.2f}",
+                f"{sum_figures.share_sigma_integer:.2f}",
+                f"{sum_figures.modulus_bits} bits",
+                "no privacy" if sum_figures.epsilon_so_far is None else f"{sum_figures.epsilon_so_far:.3f}",
             )
         )
     table = Rows(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
@@ -162,7 +162,7 @@ def render_plan(figures: PlanFigures) -> RenderableType:
     collude = figures.epsilon_if_all_others_collude
     if collude is not None:
         lines.append(f"If every other party colludes, one party's own noise alone still gives epsilon {collude:.3f}.")
-    foreign = {each.statistic: each.source for each in figures.sums if each.source}
+    foreign = {sum_figures.statistic: sum_figures.source for sum_figures in figures.sums if sum_figures.source}
     lines.extend(
         f"The statistic {name} is another package's (source {source}): it runs in simulations only. A hospital needs a"
         " release of Undersong with that statistic."
@@ -192,9 +192,9 @@ def render_plan(figures: PlanFigures) -> RenderableType:
 
 
 def _paper(paper: Mapping[str, float]) -> str:
-    of = f" (at delta {paper['delta_iter']:.3g} for each release)" if "delta_iter" in paper else ""
+    delta_words = f" (at delta {paper['delta_iter']:.3g} for each release)" if "delta_iter" in paper else ""
     sentence = (
-        f"For information: the paper's own sigma is {paper['sigma']:.4f}{of}, which really spends epsilon"
+        f"For information: the paper's own sigma is {paper['sigma']:.4f}{delta_words}, which really spends epsilon"
         f" {paper['epsilon_really_spent']:.3f}"
     )
     if "sigma_composed_jointly" in paper:
@@ -234,15 +234,15 @@ class WatchScreen:
 
     def show(self, event: RunEvent) -> None:
         for line in event.lines:
-            for shown in self._repeats.lines(line, without_numbers(line[STAMP:])):
-                self._print(printable_lines(shown))
+            for shown_line in self._repeats.lines(line, without_numbers(line[STAMP:])):
+                self._print(printable_lines(shown_line))
         words = event_words(event)
         if event.status.error is not None:
             return  # the command prints the error when it ends
         if self._live is not None:
-            ended = event.status.state in FINAL
-            self._live.update(Text("" if ended else words), refresh=True)
-            if ended:
+            has_ended = event.status.state in FINAL
+            self._live.update(Text("" if has_ended else words), refresh=True)
+            if has_ended:
                 self._print(words)
         elif event.kind != self._kind:
             self._kind = event.kind
@@ -262,7 +262,7 @@ def event_words(event: RunEvent) -> str:
     if status.waiting is not None and status.waiting.whom == "people":
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(status.waiting.since))
         words += f" since {since}"
-        contacts = {name: printable(known.party.contact, 200) for name, known in event.awaited.items()}
+        contacts = {name: printable(facts.party.contact, 200) for name, facts in event.awaited.items()}
         called = [
             f"{party.party}: {contacts.get(party.party) or 'no telephone number noted'}"
             + ("" if party.connected else " (its machine is away, too)")

@@ -38,7 +38,7 @@ def render(report: EvaluationReport) -> RenderableType:
         parts.append(_overlap(report.overlap, report.overlap_base_rate))
     if report.closest is not None:
         parts.append(_closest(report.closest))
-    parts.extend(_membership(each) for each in report.membership)
+    parts.extend(_membership(attack) for attack in report.membership)
     if report.closest is not None or report.membership:
         parts.append(Text(FAILED_ATTACKS))
     if report.personal is not None:
@@ -64,11 +64,11 @@ def _task_models(report: EvaluationReport) -> Table:
     title = "Task models on the test file" + (f" (means of {several} seeds, 95 % intervals)" if several > 1 else "")
     rows = [
         [
-            *(escape(each.data), f"{each.rows:,}"),
-            *(_shares(each.interval(figure)) for figure in FIGURES),
-            escape(each.description),
+            *(escape(trained.data), f"{trained.rows:,}"),
+            *(_shares(trained.interval(figure)) for figure in FIGURES),
+            escape(trained.description),
         ]
-        for each in report.trained
+        for trained in report.trained
     ]
     return _table(
         title, *("trained on", "rows", "accuracy", "balanced", "macro-F1", "rarest label", "model"), rows=rows
@@ -76,9 +76,13 @@ def _task_models(report: EvaluationReport) -> Table:
 
 
 def _groups(report: EvaluationReport) -> Table:
-    columns = [f"{escape(each.data)}, {escape(each.model)}" for each in report.trained]
+    columns = [f"{escape(trained.data)}, {escape(trained.model)}" for trained in report.trained]
     rows = [
-        [escape(name), f"{runs[0].rows:,}", *(_shares(each.interval("accuracy", name)) for each in report.trained)]
+        [
+            escape(name),
+            f"{runs[0].rows:,}",
+            *(_shares(trained.interval("accuracy", name)) for trained in report.trained),
+        ]
         for name, runs in report.trained[0].groups.items()
     ]
     return _table("Accuracy by group of the test file", "group", "texts", *columns, rows=rows)
@@ -115,13 +119,16 @@ def _distances(report: EvaluationReport) -> Table:
         "length divergence (bits, 0 to 1)": lambda d: (d.length,),
         "label divergence (bits, 0 to 1)": lambda d: (d.label,),
     }
-    each = report.distances
+    distances = report.distances
     return _table(
         "Synthetic texts beside real ones",
-        *("", *(d.reference for d in each)),
+        *("", *(d.reference for d in distances)),
         rows=[
-            ["texts compared (equal numbers)", *(f"{d.rows:,}" for d in each)],
-            *([name, *(" / ".join(map(_number, of(d))) for d in each)] for name, of in figures.items()),
+            ["texts compared (equal numbers)", *(f"{d.rows:,}" for d in distances)],
+            *(
+                [name, *(" / ".join(map(_number, figure_of(d))) for d in distances)]
+                for name, figure_of in figures.items()
+            ),
         ],
     )
 
@@ -150,8 +157,8 @@ def _personal(found: PersonalData) -> Table:
     columns = ["", "found", "different", *(["of these in the private file"] if found.in_private is not None else [])]
     table = _table("Names, numbers and dates in the synthetic texts", *columns)
     for kind, count in found.found.items():
-        inside = [] if found.in_private is None else [f"{found.in_private[kind]:,}"]
-        table.add_row(kind, f"{count:,}", f"{found.different[kind]:,}", *inside)
+        private_counts = [] if found.in_private is None else [f"{found.in_private[kind]:,}"]
+        table.add_row(kind, f"{count:,}", f"{found.different[kind]:,}", *private_counts)
     if found.private_rows:
         table.add_row("rows with one that the private file holds", _some(found.private_rows), "", "")
     table.caption, table.caption_justify = found.finder, "left"
@@ -165,11 +172,11 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
         f"nearly (pairs {JACCARD:.0%} alike, or {CONTAINED:.0%} of 8-word runs)",
         f"{RUN_WORDS} or more words in a row",
     )
-    lists = [(each.verbatim, each.near_verbatim, each.shared_run) for each in sides]
+    lists = [(side.verbatim, side.near_verbatim, side.shared_run) for side in sides]
     rows = [
         [
             name,
-            *(f"{len(listed[kind]):,} of {each.rows:,}" for each, listed in zip(sides, lists, strict=True)),
+            *(f"{len(row_lists[kind]):,} of {side.rows:,}" for side, row_lists in zip(sides, lists, strict=True)),
             _some(lists[0][kind]),
         ]
         for kind, name in enumerate(names)
@@ -177,7 +184,7 @@ def _overlap(found: Overlap, base: Overlap | None) -> Table:
     return _table(
         "Overlap with the private file (rows of the synthetic file, counted from 1)",
         *("", *("synthetic texts", "test texts, by chance")[: len(sides)], "rows"),
-        rows=[*rows, ["longest shared run", *(f"{each.longest_run} words" for each in sides), ""]],
+        rows=[*rows, ["longest shared run", *(f"{side.longest_run} words" for side in sides), ""]],
     )
 
 
@@ -216,8 +223,8 @@ def _shares(each: Interval) -> str:
 
 
 def _some(rows: Sequence[int]) -> str:
-    more = "" if len(rows) <= SHOWN_ROWS else f" … ({len(rows) - SHOWN_ROWS} more in --json)"
-    return ", ".join(map(str, rows[:SHOWN_ROWS])) + more
+    remainder = "" if len(rows) <= SHOWN_ROWS else f" … ({len(rows) - SHOWN_ROWS} more in --json)"
+    return ", ".join(map(str, rows[:SHOWN_ROWS])) + remainder
 
 
 def _number(value: float | None) -> str:

@@ -90,16 +90,20 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
     :class:`undersong_server.evaluation.options.Option`.
     """
     hints = get_type_hints(options, include_extras=True)
-    declared = {
-        each.name: {"default": each.default, "type": get_args(hints[each.name])[0], **get_args(hints[each.name])[1]}
-        for each in fields(options)
-        if get_origin(hints[each.name]) is Annotated and each.name in (names or hints)
+    declarations = {
+        option_field.name: {
+            "default": option_field.default,
+            "type": get_args(hints[option_field.name])[0],
+            **get_args(hints[option_field.name])[1],
+        }
+        for option_field in fields(options)
+        if get_origin(hints[option_field.name]) is Annotated and option_field.name in (names or hints)
     }
-    lists = {name: settings.pop("each") for name, settings in declared.items() if "each" in settings}
-    flags = {name: settings.pop("name", f"--{name.replace('_', '-')}") for name, settings in declared.items()}
+    lists = {name: settings.pop("each") for name, settings in declarations.items() if "each" in settings}
+    flags = {name: settings.pop("name", f"--{name.replace('_', '-')}") for name, settings in declarations.items()}
 
     def parameter_of(name: str) -> inspect.Parameter:
-        settings = dict(declared[name])
+        settings = dict(declarations[name])
         default, kind = settings.pop("default"), settings.pop("type")
         kind = kind if name not in lists else str if default is not None else str | None
         annotation = Annotated[kind, typer.Option(flags[name], **settings)]  # type: ignore[valid-type]
@@ -108,15 +112,15 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
         def run(**given: Any) -> None:
-            values = {name: given.pop(name) for name in declared}
-            stated = {name: text for name in lists if (text := values[name]) is not None}
-            values |= {name: _split(text, lists[name], flags[name]) for name, text in stated.items()}
+            values = {name: given.pop(name) for name in declarations}
+            list_texts = {name: text for name in lists if (text := values[name]) is not None}
+            values |= {name: _split(text, lists[name], flags[name]) for name, text in list_texts.items()}
             command(options=options(**values), **given)
 
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-            parameters += map(parameter_of, declared) if parameter.name == "options" else own
+            command_parameter = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+            parameters += map(parameter_of, declarations) if parameter.name == "options" else command_parameter
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
@@ -135,13 +139,13 @@ def overrides(
     *, parties: int | None = None, alpha: float | None = None, method: str | None = None, epsilon: float | None = None
 ) -> list[str]:
     """Returns the options that are given (not None) as ``section.key=value`` overrides of the task file."""
-    given = {
+    values_by_key = {
         "federation.parties": parties,
         "federation.alpha": alpha,
         "method.name": None if method is None else f'"{method}"',
         "privacy.epsilon": epsilon,
     }
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
+    return [f"{key}={value}" for key, value in values_by_key.items() if value is not None]
 
 
 def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:
@@ -154,7 +158,7 @@ def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) 
     from undersong_server.runs import task as tasks
 
     generators = tasks.load(task_file, assignments).generators
-    endpoints = [n for n, each in enumerate(generators) if each.lacks_cache]
+    endpoints = [n for n, settings in enumerate(generators) if settings.lacks_cache]
     if not endpoints:
         raise ConfigurationError(
             f"--cache: {task_file} has no endpoint with answers to keep",
@@ -178,9 +182,9 @@ def print_result(
     if as_json:
         print_json(value)
     elif not quiet:
-        for each in shown:
-            show = print if isinstance(each, str) else screen().print
-            show(each)
+        for part in shown:
+            show = print if isinstance(part, str) else screen().print
+            show(part)
     elif brief:
         print(brief)
 

@@ -57,15 +57,15 @@ def plan(
     quiet: entry.Quiet = False,
 ) -> None:
     """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; no party is asked yet."""
-    given = with_cache(task_file, assignments or (), cache) if task_file is not None else assignments or ()
-    planned = operations.runs.plan(home, task_file, options, assignments=given, revises=revises)
+    assignment_list = with_cache(task_file, assignments or (), cache) if task_file is not None else assignments or ()
+    planned = operations.runs.plan(home, task_file, options, assignments=assignment_list, revises=revises)
     operations.coordinator.note_command(home, "run plan", planned.run)
     from undersong_server.cli.display import render_plan
 
     print_result(
         planned.to_json(),
         render_plan(planned.figures),
-        *(f"{party} would refuse this, by the policy that it shares: {why}" for party, why in planned.refusals),
+        *(f"{party} would refuse this, by the policy that it shares: {refusal}" for party, refusal in planned.refusals),
         f"planned {planned.run!r} with {', '.join(planned.parties)};"
         f" start it with: undersong run start {planned.run!r}",
         as_json=as_json,
@@ -120,8 +120,8 @@ def _print_request(home: Path, command: str, requested: "ActionRequest", as_json
         "pause": "will pause at its next step",
         "stop": "will end for good at its next step",
     }.get(command, "will continue; follow it with: undersong run watch")
-    when = "" if requested.served else "; this takes effect once the coordinator runs: undersong coordinator serve"
-    words = f"run {requested.run!r} {consequence}{when}"
+    condition = "" if requested.served else "; this takes effect once the coordinator runs: undersong coordinator serve"
+    words = f"run {requested.run!r} {consequence}{condition}"
     print_result(requested, words, as_json=as_json, quiet=quiet)
 
 
@@ -168,15 +168,15 @@ def watch(
 @app.command(name="list")
 def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     """Lists the runs with their status, the newest first."""
-    found = operations.overview.list_runs(home)
+    runs = operations.overview.list_runs(home)
     print_table(
-        [run.to_json() for run in found],
+        [run.to_json() for run in runs],
         ("run", "state", "status"),
-        [(run.run, run.status.state, run.status.words) for run in found],
+        [(run.run, run.status.state, run.status.words) for run in runs],
         "no run is planned: undersong run plan TASK.toml",
         as_json=as_json,
     )
-    if found and not as_json:
+    if runs and not as_json:
         warn_if_not_served(home)
 
 
@@ -212,7 +212,7 @@ def compare(
         replace_file(file, comparison.csv())
     print_table(
         comparison.runs,
-        ("figure", "", *(each.run for each in comparison.runs)),
+        ("figure", "", *(run.run for run in comparison.runs)),
         [
             (figure.name, figure.good_words, *(cell.words for cell in figure.cells))
             for figures in comparison.groups.values()
@@ -233,8 +233,8 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Evaluates a finished run's texts with a public test file, and keeps the figures for `compare` and the console."""
-    found = operations.releases.evaluate_run(home, name, replace(options, test=test))
-    print_result(found, printable(f"{name}, by {_figures(found)}", 2000), as_json=as_json)
+    evaluation = operations.releases.evaluate_run(home, name, replace(options, test=test))
+    print_result(evaluation, printable(f"{name}, by {_figures(evaluation)}", 2000), as_json=as_json)
 
 
 def _figures(found: "Evaluated") -> str:
@@ -251,15 +251,15 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Searches the published texts of a finished run; counts the matches per label and per generator."""
-    found = operations.releases.search(home, name, find=find, label=label, generator=generator)
+    search_result = operations.releases.search(home, name, find=find, label=label, generator=generator)
     lines = [
         printable(f"{row.get('label', '')}\t{row.get('generator', '')}\t", 300) + printable(str(row["text"]), 2000)
-        for row in found.texts
+        for row in search_result.texts
     ]
-    lines.append(f"{len(found.texts)} of {found.corpus} texts")
-    for what, counts in (("labels", found.labels), ("generators", found.generators)):
-        lines.append(printable(f"{what}: " + ", ".join(f"{key} {count}" for key, count in counts.items()), 2000))
-    print_result(found, *lines, as_json=as_json)
+    lines.append(f"{len(search_result.texts)} of {search_result.corpus} texts")
+    for filter_name, counts in (("labels", search_result.labels), ("generators", search_result.generators)):
+        lines.append(printable(f"{filter_name}: " + ", ".join(f"{key} {count}" for key, count in counts.items()), 2000))
+    print_result(search_result, *lines, as_json=as_json)
 
 
 @app.command()
@@ -272,35 +272,38 @@ def generators(
 ) -> None:
     """Shows the usage of each generator in the last 50 runs; --test orders a text, which may cost money."""
     newest = [run.run for run in operations.overview.list_runs(home)[:50]]
-    found = operations.overview.generator_usage(home, newest)
+    usages = operations.overview.generator_usage(home, newest)
     if test is not None:
-        named = next((each for each in found if each.name == test), None)
-        if named is None:
+        tested_usage = next((usage for usage in usages if usage.name == test), None)
+        if tested_usage is None:
             raise ConfigurationError(f"no run has a generator {test!r}", "see `undersong run generators`")
         environment = dict(os.environ)
         cache = defaults.public_cache_path(environment)
-        tried = operations.tasks.try_in_run(home, named.run, test, environment=environment, public_cache=cache)
+        tried = operations.tasks.try_in_run(home, tested_usage.run, test, environment=environment, public_cache=cache)
         print_result(tried, printable(tried.answer, 2000), operations.tasks.cost_of([tried]), as_json=as_json)
         return
     overview = operations.overview
     keys = ("calls", "kept", "retried", "dropped", "cut", "prompt_tokens", "completion_tokens")
     print_table(
-        found,
+        usages,
         ("generator", "kind", "runs", *keys, "US$", "answers/s", "latency s", "unusable answers", "pace"),
         [
             (
-                each.name,
-                each.kind,
-                str(each.runs),
-                *(f"{each.counts.get(key, 0):g}" for key in keys),
-                f"{each.counts.get('price_usd', 0):.2f}",
+                usage.name,
+                usage.kind,
+                str(usage.runs),
+                *(f"{usage.counts.get(key, 0):g}" for key in keys),
+                f"{usage.counts.get('price_usd', 0):.2f}",
                 *(
                     "" if figure is None else f"{figure:.3g}"
-                    for figure in (overview.answer_rate(each.counts), overview.mean_latency_s(each.counts))
+                    for figure in (overview.answer_rate(usage.counts), overview.mean_latency_s(usage.counts))
                 ),
-                *(", ".join(f"{what} {count}" for what, count in own.items()) for own in (each.faults, each.counted)),
+                *(
+                    ", ".join(f"{cause} {count}" for cause, count in counter.items())
+                    for counter in (usage.faults, usage.counted)
+                ),
             )
-            for each in found
+            for usage in usages
         ],
         "no run was planned yet",
         as_json=as_json,
@@ -359,8 +362,8 @@ def verify(
     """
     from undersong_protocol.agreement.enrolment import named_party
 
-    stated = dict(map(named_party, parties or ()))
-    verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=stated)
+    party_fingerprints = dict(map(named_party, parties or ()))
+    verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=party_fingerprints)
     lines, value = verdict.lines(), verdict.to_json()
     if test is not None:
         value["own_score"] = operations.releases.own_score(folder, replace(options, test=test))
@@ -388,8 +391,10 @@ def dossier(
     """
     from undersong_protocol.agreement.enrolment import named_party
 
-    stated = dict(map(named_party, parties or ()))
-    page, verdict = operations.releases.dossier(home, run, fingerprint=fingerprint, parties=stated, audit=audit)
+    party_fingerprints = dict(map(named_party, parties or ()))
+    page, verdict = operations.releases.dossier(
+        home, run, fingerprint=fingerprint, parties=party_fingerprints, audit=audit
+    )
     page.write(out, at=time.strftime("%Y-%m-%d %H:%M %Z"))
     print(f"wrote {out}: print it from a browser, to paper or to PDF")
     _leave(verdict)

@@ -45,9 +45,9 @@ def init(
 ) -> None:
     """Writes a commented task file."""
     operations.tasks.write_template(out, source, text=text_field, label=label_field, user=user_field, encoding=encoding)
-    named = shell_path(out)
+    task_path = shell_path(out)
     first = f"wrote {out}: name your corpus or model under [[generators]]"
-    words = f"{first}, then `undersong plan {named}` and `undersong simulate {named}`"
+    words = f"{first}, then `undersong plan {task_path}` and `undersong simulate {task_path}`"
     print_result({"task_file": str(out)}, words, as_json=as_json, quiet=quiet)
 
 
@@ -63,9 +63,9 @@ def plan(
     debug: entry.Debug = False,
 ) -> None:
     """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing without --check."""
-    given = [*overrides(parties=parties, method=method, epsilon=epsilon), *(assignments or ())]
-    planned = operations.tasks.plan(task_file, given, environment=os.environ)
-    answers = operations.tasks.ask_each_generator(task_file, given, environment=os.environ) if check else {}
+    assignment_list = [*overrides(parties=parties, method=method, epsilon=epsilon), *(assignments or ())]
+    planned = operations.tasks.plan(task_file, assignment_list, environment=os.environ)
+    answers = operations.tasks.ask_each_generator(task_file, assignment_list, environment=os.environ) if check else {}
     if as_json:
         print_json({**planned.to_json(), **({"answers": answers} if check else {})})
         return
@@ -73,7 +73,7 @@ def plan(
 
     screen().print(render_plan(planned.figures))
     costs = [f"{name} answers: one text in {operations.tasks.cost_of([answer])}" for name, answer in answers.items()]
-    refusals = [f"`undersong simulate` would refuse this: {why}" for why in planned.unready]
+    refusals = [f"`undersong simulate` would refuse this: {refusal}" for refusal in planned.unready]
     show_lines([*planned.remarks, *refusals, *costs])
 
 
@@ -89,17 +89,19 @@ def try_(
     debug: entry.Debug = False,
 ) -> None:
     """Orders a few texts from one generator: prompts, raw answers, cleaned texts, cost. Reads nothing private."""
-    given = with_cache(task_file, assignments or (), cache)
-    tried = operations.tasks.try_generator(generator, task_file, given, environment=os.environ, kind=kind, texts=texts)
+    assignment_list = with_cache(task_file, assignments or (), cache)
+    tried = operations.tasks.try_generator(
+        generator, task_file, assignment_list, environment=os.environ, kind=kind, texts=texts
+    )
     lines = []
-    for number, each in enumerate(tried, start=1):
-        lines.append(f"=== {number}. {each.label or 'a text'}: {each.fault or 'kept'}")
-        parts = {"system": each.system, "prompt": each.prompt, "answer": each.answer, "text": each.text}
+    for number, trial in enumerate(tried, start=1):
+        lines.append(f"=== {number}. {trial.label or 'a text'}: {trial.fault or 'kept'}")
+        parts = {"system": trial.system, "prompt": trial.prompt, "answer": trial.answer, "text": trial.text}
         lines += [f"--- {part}\n{words}" for part, words in parts.items() if words]
-    kept = sum(not each.fault for each in tried)
-    summary = f"\n{kept} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
+    usable = sum(not trial.fault for trial in tried)
+    summary = f"\n{usable} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
-    if not kept:
+    if not usable:
         raise GenerationError(
             f"generator {generator}: none of its answers is a text",
             "read them above, and mend what the endpoint names or the prompts",

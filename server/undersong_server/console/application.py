@@ -69,25 +69,25 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
 
 
 def _home(visit: Visit, context: ConsoleContext) -> Response:
-    every = cache(lambda: overview.list_runs(context.home))  # read once for all parts
+    all_runs = cache(lambda: overview.list_runs(context.home))  # read once for all parts
     parties = cache(lambda: enrolment.parties(context.home))
-    needs = cache(lambda: overview.needs(context.home, every(), parties()))
-    named = cache(lambda: {need.name for need in needs()})
-    others = cache(lambda: [run for run in every() if run.run not in named()])  # not shown above
-    enrolled = cache(lambda: [each for each in parties() if each.party.state == "enrolled"])
-    spent = cache(lambda: overview.spending(context.home, every()))
+    needs = cache(lambda: overview.needs(context.home, all_runs(), parties()))
+    needy_names = cache(lambda: {need.name for need in needs()})
+    other_runs = cache(lambda: [run for run in all_runs() if run.run not in needy_names()])  # not shown above
+    enrolled = cache(lambda: [party for party in parties() if party.party.state == "enrolled"])
+    spent = cache(lambda: overview.spending(context.home, all_runs()))
     parts: dict[str, Part] = {
-        "first_steps": lambda: {"steps": beginning.first_steps(context.home, every(), parties())},
+        "first_steps": lambda: {"steps": beginning.first_steps(context.home, all_runs(), parties())},
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
-            "under_way": [run for run in others() if run.status.state in overview.UNDER_WAY][:20],
-            "latest": others()[:5],
+            "under_way": [run for run in other_runs() if run.status.state in overview.UNDER_WAY][:20],
+            "latest": other_runs()[:5],
         },
         "figures": lambda: {
             "total": spent().in_words,
             "enrolled": len(enrolled()),
-            "connected": sum(each.connected for each in enrolled()),
-            "states": Counter(run.status.state for run in every()),
+            "connected": sum(party.connected for party in enrolled()),
+            "states": Counter(run.status.state for run in all_runs()),
             "spent": spent(),
         },
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
@@ -96,8 +96,8 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
 
 
 def _change_who_asks(visit: Visit, context: ConsoleContext) -> str:
-    stated = {key: visit.form.get(key, "").strip() for key in ("operator", "contact")}
-    facts = coordinator.change(context.home, **stated)
+    contact_details = {key: visit.form.get(key, "").strip() for key in ("operator", "contact")}
+    facts = coordinator.change(context.home, **contact_details)
     visit.note("change", f"{facts.operator}, {facts.contact}")
     return visit.go("/", "Every plan from now on states it.")
 
@@ -128,12 +128,12 @@ class PartyScreens:
         find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
 
         def parties() -> dict[str, Any]:
-            every = enrolment.parties(self._home)
-            found = overview.fitting(every, find=find, state=state)
-            models = overview.embedders(every)
+            all_parties = enrolment.parties(self._home)
+            fitting_parties = overview.fitting(all_parties, find=find, state=state)
+            models = overview.embedders(all_parties)
             common = max(models, key=lambda name: models[name], default="")
-            chosen = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
-            return {**visit.listed(found), **chosen}
+            choices = {"find": find, "state": state, "common": common, "differ": len(models) > 1}
+            return {**visit.listed(fitting_parties), **choices}
 
         return visit.page("Parties", {"parties": parties}, **self._context.live("all"))
 
@@ -142,10 +142,12 @@ class PartyScreens:
         return visit.page(name, {"party": lambda: {"facts": self._find(name)}}, **self._context.live("all"))
 
     def _find(self, name: str) -> enrolment.PartyFacts:
-        found = next((each for each in enrolment.parties(self._home) if each.party.name == name), None)
-        if found is None:
+        party_facts = next(
+            (party_facts for party_facts in enrolment.parties(self._home) if party_facts.party.name == name), None
+        )
+        if party_facts is None:
             raise ConfigurationError("there is no such party", "see the list of parties")
-        return found
+        return party_facts
 
     def _invite_form(self, visit: Visit) -> Response:
         key, name = visit.query.get("package", ""), visit.query.get("name", "")
@@ -161,7 +163,7 @@ class PartyScreens:
 
     def _invite(self, visit: Visit) -> str:
         name = visit.form.get("name", "").strip()
-        made = enrolment.invite(
+        invitation = enrolment.invite(
             self._home,
             name,
             days=_days(visit.form.get("days", "")),
@@ -169,7 +171,7 @@ class PartyScreens:
             contact=visit.form.get("contact", "").strip(),
         )
         visit.note("invite", name)
-        key = visit.offer(f"{name}.package", made.package)
+        key = visit.offer(f"{name}.package", invitation.package)
         return visit.go(f"/parties/invite?package={key}&name={quote(name)}")
 
     def _sign_form(self, visit: Visit) -> Response:
@@ -178,12 +180,12 @@ class PartyScreens:
         return visit.show("sign.html.j2", "Sign a hospital's request", grant=key if waits else "", made=name)
 
     def _sign(self, visit: Visit) -> str:
-        stated = visit.form.get("fingerprint", "").strip()
+        fingerprint = visit.form.get("fingerprint", "").strip()
         try:
             enrolled = enrolment.sign(
                 self._home,
                 visit.files.get("request", b""),
-                fingerprint=stated or None,
+                fingerprint=fingerprint or None,
                 replaces=visit.form.get("replaces", "").strip() or None,
             )
         except enrolment.OtherFingerprint as error:
@@ -197,7 +199,9 @@ class PartyScreens:
             "replaced": "has another key from now on",
         }
         message = f"The fingerprints match: {enrolled.party} {result[enrolled.kind]}."
-        return visit.go(f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if stated else "Renewed.")
+        return visit.go(
+            f"/parties/sign?grant={key}&name={quote(enrolled.party)}", message if fingerprint else "Renewed."
+        )
 
     def _letter(self, visit: Visit) -> Response:
         """A letter to a hospital, to print: who asks, the frame of the newest run or draft, and the steps."""
@@ -245,8 +249,8 @@ class OversightScreens:
                 "/generators": self._generators,
                 "/audit": self._audit,
                 "/audit/audit.jsonl": self._audit_file,
-                "/api/parties": lambda _: json_answer([each.to_json() for each in enrolment.parties(self._home)]),
-                "/api/runs": lambda _: json_answer([each.to_json() for each in overview.list_runs(context.home)]),
+                "/api/parties": lambda _: json_answer([party.to_json() for party in enrolment.parties(self._home)]),
+                "/api/runs": lambda _: json_answer([run.to_json() for run in overview.list_runs(context.home)]),
                 "/api/runs/{run}": lambda visit: json_answer(runs.show(self._home, visit.path["run"]).to_json()),
             }
         )
@@ -287,9 +291,11 @@ class OversightScreens:
         find = visit.query.get("find", "").strip().casefold()
 
         def audit() -> dict[str, Any]:
-            every = visit.site.audit.entries()[::-1]
-            found = [each for each in every if find in f"{each.who} {each.what} {each.about}".casefold()]
-            return {**visit.listed(found), "checked": len(every), "find": visit.query.get("find", "")}
+            entries = visit.site.audit.entries()[::-1]
+            fitting_entries = [
+                entry for entry in entries if find in f"{entry.who} {entry.what} {entry.about}".casefold()
+            ]
+            return {**visit.listed(fitting_entries), "checked": len(entries), "find": visit.query.get("find", "")}
 
         return visit.page("Audit", {"audit": audit})
 
@@ -308,12 +314,12 @@ class OversightScreens:
         secret = ""
         if visit.site.downloads.waits(key, visit.person.name):
             secret = visit.site.downloads.take(key, visit.person.name).data.decode()
-        own = visit.session.number if visit.session is not None else 0
+        session_number = visit.session.number if visit.session is not None else 0
         accounts = visit.site.accounts
 
         def people() -> dict[str, Any]:
-            listed = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
-            return {**listed, "roles": ROLES, "secret": secret, "own": own}
+            access_lists = {"people": accounts.people(), "sessions": accounts.sessions(), "tokens": accounts.tokens()}
+            return {**access_lists, "roles": ROLES, "secret": secret, "own": session_number}
 
         return visit.page("People", {"people": people})
 

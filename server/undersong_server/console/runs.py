@@ -91,15 +91,15 @@ class RunScreens:
     def __init__(self, site: Site, context: ConsoleContext) -> None:
         self._context = context
         self._home = context.home
-        one = "/runs/one/{run}"
+        run_path = "/runs/one/{run}"
         site.routes(
             {
                 "/runs": self._list,
-                one: self._one,
-                f"{one}/result": self._result,
-                f"{one}/file/{{name}}": self._file,
-                f"{one}/report": self._report,
-                f"{one}/archive.zip": self._archive,
+                run_path: self._one,
+                f"{run_path}/result": self._result,
+                f"{run_path}/file/{{name}}": self._file,
+                f"{run_path}/report": self._report,
+                f"{run_path}/archive.zip": self._archive,
                 "/compare": self._compare,
                 "/compare/figures.csv": self._compare_csv,
             }
@@ -114,8 +114,8 @@ class RunScreens:
                 "/runs/new": self._draft,
                 "/runs/new/{draft}": self._change,
                 f"/runs/new/{{draft}}{LIVE}": self._live,
-                **{f"{one}/{action}": partial(self._act, action) for action in ACTIONS},
-                f"{one}/result": self._evaluate,
+                **{f"{run_path}/{action}": partial(self._act, action) for action in ACTIONS},
+                f"{run_path}/result": self._evaluate,
             },
             least="operator",
         )
@@ -127,13 +127,13 @@ class RunScreens:
 
         def listed() -> dict[str, Any]:
             everything = overview.list_runs(self._home)
-            found = [
+            fitting_runs = [
                 run
                 for run in everything
                 if find.casefold() in run.run.casefold() and (not state or run.status.state == state)
             ]
-            shown = visit.listed(found)
-            return {**shown, "find": find, "state": state, "states": STATES, "any": bool(everything)}
+            page = visit.listed(fitting_runs)
+            return {**page, "find": find, "state": state, "states": STATES, "any": bool(everything)}
 
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
@@ -149,18 +149,18 @@ class RunScreens:
 
     def _draft(self, visit: Visit) -> str:
         uploaded = visit.files.get("task", b"")
-        kind, _, chosen = (visit.form.get("earlier") or visit.form.get("source", "")).partition(" ")
+        kind, _, source = (visit.form.get("earlier") or visit.form.get("source", "")).partition(" ")
         if uploaded:
             draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
         elif kind == "file":
-            path = {str(path): path for path in drafts.offered(self._context.tasks)}.get(chosen)
+            path = {str(path): path for path in drafts.offered(self._context.tasks)}.get(source)
             if path is None:
                 raise ConfigurationError("this task file is not offered", "choose one of the list")
             draft = drafts.from_file(self._home, path)
         elif kind in ("run", "revise"):
-            draft = drafts.from_run(self._home, chosen, revises=kind == "revise")
+            draft = drafts.from_run(self._home, source, revises=kind == "revise")
         elif kind == "template":
-            draft = drafts.from_template(self._home, chosen, self._context.tasks)
+            draft = drafts.from_template(self._home, source, self._context.tasks)
         else:
             raise ConfigurationError("nothing was chosen", "choose a template, or upload a task file")
         return visit.go(f"/runs/new/{draft.identity}")
@@ -171,7 +171,7 @@ class RunScreens:
             "draft.html.j2",
             "New run",
             **self._so_far(draft, checked="checked" in visit.query),
-            enrolled=[each for each in enrolment.parties(self._home) if each.party.state == "enrolled"],
+            enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
             files=drafts.files(draft, self._context.tasks),
             kinds=drafts.generator_kinds(),
             trial_texts=tasks.TEXTS,
@@ -199,8 +199,8 @@ class RunScreens:
         except ConfigurationError as error:
             faults |= error.places or {"": f"{error.problem}; {error.remedy}"}
         sections = draft.sections
-        fields = {each.path: each for section in sections for each in section.fields}
-        beside: dict[str, list[str]] = {}
+        fields = {field.path: field for section in sections for field in section.fields}
+        faults_by_field: dict[str, list[str]] = {}
         todo: dict[str, str] = {}
         for place, words in faults.items():
             places = form_faults.fault_places(sections, place, words)
@@ -208,21 +208,21 @@ class RunScreens:
                 general.append(form_faults.form_words(sections, words))
             elif len(places) == 1 and places[0] in fields and not fields[places[0]].text:
                 todo[places[0]] = fields[places[0]].words
-            for found in places:
-                if checked or found not in todo:
-                    beside.setdefault(found, []).append(form_faults.form_words(sections, words))
+            for field_path in places:
+                if checked or field_path not in todo:
+                    faults_by_field.setdefault(field_path, []).append(form_faults.form_words(sections, words))
         return {
             "draft": draft,
             "planned": planned,
-            "beside": beside,
+            "beside": faults_by_field,
             "todo": todo,
             "general": general,
             "words": {form_faults.PARTIES: "Hospitals"}
-            | {each.path: each.title.capitalize() for each in sections}
+            | {section.path: section.title.capitalize() for section in sections}
             | {
-                each.path: each.words + (f" ({section.fields[0].text})" if section.kind else "")
+                field.path: field.words + (f" ({section.fields[0].text})" if section.kind else "")
                 for section in sections
-                for each in section.fields
+                for field in section.fields
             },
             "caps": _caps(draft.data),
         }
@@ -240,7 +240,7 @@ class RunScreens:
         address = f"/runs/new/{draft.identity}"
         act, _, place = visit.form.get("do", "check").partition(" ")
         section, _, number = place.partition(".")
-        there = "?checked=yes"
+        anchor = "?checked=yes"
         if act == "plan":
             return self._plan(visit, draft, address)
         if act == "discard":
@@ -248,19 +248,19 @@ class RunScreens:
             return visit.go("/runs/new", "The draft is removed.")
         if act == "add":
             draft = drafts.add_table(draft, section, visit.form.get("kind", ""))
-            there = f"#{section}-{len(draft.data[section]) - 1}"
+            anchor = f"#{section}-{len(draft.data[section]) - 1}"
         elif act == "remove":
             draft = drafts.remove_table(draft, section, _whole(number))
-            there = "#generators" if section == "generators" else "#further"
+            anchor = "#generators" if section == "generators" else "#further"
         elif act == "try":
             surroundings = {"environment": self._context.environment, "public_cache": self._context.public_cache}
             draft = drafts.try_generator(draft, _whole(number), self._limits(draft), **surroundings)
             visit.note("generator test", str(draft.trial["generator"]))
-            there = "#trial"
+            anchor = "#trial"
         elif act == "rows":
-            there = f"#label-{len(draft.label_rows) - 1}"
+            anchor = f"#label-{len(draft.label_rows) - 1}"
         drafts.save(self._home, draft)
-        return visit.go(f"{address}{there}")
+        return visit.go(f"{address}{anchor}")
 
     def _plan(self, visit: Visit, draft: drafts.Draft, address: str) -> str:
         checked = self._so_far(draft, checked=True)
@@ -291,7 +291,7 @@ class RunScreens:
     def _one(self, visit: Visit) -> Response:
         run = visit.path["run"]
         plan = cache(lambda: overview.run_plan(self._home, run))
-        found = cache(lambda: overview.live(self._home, run, plan()))
+        live_run = cache(lambda: overview.live(self._home, run, plan()))
 
         def standing() -> dict[str, Any]:
             status = runs.status(self._home, run)
@@ -303,14 +303,14 @@ class RunScreens:
             "standing": standing,
             "timeline": lambda: {"events": runs.timeline(self._home, run), "now": time.time()},
             "live": lambda: {
-                "live": found(),
+                "live": live_run(),
                 "plan": plan(),
                 "caps": _caps(plan().planned.task),
                 "rate": overview.answer_rate,
                 "latency": overview.mean_latency_s,
-                **_charts(found(), plan()),
+                **_charts(live_run(), plan()),
             },
-            "texts": lambda: {"live": found(), "rows": found().texts[:TEXTS_SHOWN]},
+            "texts": lambda: {"live": live_run(), "rows": live_run().texts[:TEXTS_SHOWN]},
             "run_plan": lambda: {"figures": plan().figures, "planned": plan().planned},
             "log": lambda: {"lines": runs.log(self._home, run)},
         }
@@ -332,14 +332,14 @@ class RunScreens:
         run = visit.path["run"]
         query = {key: visit.query.get(key, "") for key in ("find", "label", "generator")}
 
-        found = cache(lambda: releases.search(self._home, run, **query))
+        corpus_search = cache(lambda: releases.search(self._home, run, **query))
         parts: dict[str, Part] = {
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "evaluation": lambda: self._evaluation(run),
             "files": lambda: {"files": releases.files(self._home, run), "run": run},
             "corpus": lambda: {
-                **visit.listed(found().texts),
-                "found": found(),
+                **visit.listed(corpus_search().texts),
+                "found": corpus_search(),
                 "wanted": query,
                 "run": run,
             },
@@ -349,23 +349,23 @@ class RunScreens:
 
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
-        found = comparison.compare(self._home, [run])
-        figures = [figure for figure in found.figures if figure.group == "How good"]
+        evaluated_run = comparison.compare(self._home, [run])
+        figures = [figure for figure in evaluated_run.figures if figure.group == "How good"]
         return {"figures": figures, "run": run, "files": drafts.public_files(self._context.tasks)}
 
     def _evaluate(self, visit: Visit) -> str:
-        run, chosen = visit.path["run"], visit.form.get("file", "")
+        run, file_name = visit.path["run"], visit.form.get("file", "")
         names = {key: visit.form.get(key, "").strip() for key in ("text_field", "label_field")}
         options = EvaluationOptions(text_field=names["text_field"] or "text", label_field=names["label_field"] or None)
         if uploaded := visit.files.get("test", b""):
-            found = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
+            evaluation = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
         else:
-            path = {str(path): path for path in drafts.public_files(self._context.tasks)}.get(chosen)
+            path = {str(path): path for path in drafts.public_files(self._context.tasks)}.get(file_name)
             if path is None:
                 raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
-            found = releases.evaluate_run(self._home, run, replace(options, test=path))
-        visit.note("run evaluate", f"{run}: {found.test}")
-        return visit.go(f"/runs/one/{quote(run)}/result#evaluation", f"Evaluated on {found.test}.")
+            evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))
+        visit.note("run evaluate", f"{run}: {evaluation.test}")
+        return visit.go(f"/runs/one/{quote(run)}/result#evaluation", f"Evaluated on {evaluation.test}.")
 
     def _file(self, visit: Visit) -> Response:
         run, name = visit.path["run"], visit.path["name"]
@@ -384,20 +384,20 @@ class RunScreens:
         return Response(data, media_type="text/html; charset=utf-8", headers={"content-security-policy": REPORT_POLICY})
 
     def _compare(self, visit: Visit) -> Response:
-        named, sort = self._asked(visit)
+        run_names, sort = self._asked(visit)
         choices = [run.run for run in overview.list_runs(self._home)[:200]]
         return visit.page(
             "Compare runs",
-            {"compared": lambda: {"found": comparison.compare(self._home, named, sort=sort), "named": named}},
+            {"compared": lambda: {"found": comparison.compare(self._home, run_names, sort=sort), "named": run_names}},
             template="compare.html.j2",
-            named=named,
+            named=run_names,
             choices=choices,
         )
 
     def _compare_csv(self, visit: Visit) -> Response:
-        named, sort = self._asked(visit)
-        visit.note("export", f"comparison of {', '.join(named)}")
-        return download(comparison.compare(self._home, named, sort=sort).csv(), "compared-runs.csv", "text/csv")
+        run_names, sort = self._asked(visit)
+        visit.note("export", f"comparison of {', '.join(run_names)}")
+        return download(comparison.compare(self._home, run_names, sort=sort).csv(), "compared-runs.csv", "text/csv")
 
     def _asked(self, visit: Visit) -> tuple[list[str], str]:
         """The runs that the address names, at most six, and the figure to sort them by."""
@@ -413,7 +413,7 @@ def _caps(task: Mapping[str, Any]) -> dict[str, str]:
         ]
         for table in task.get("generators", ())
     }
-    return {name: ", ".join(found) for name, found in limits.items() if found}
+    return {name: ", ".join(limit_words) for name, limit_words in limits.items() if limit_words}
 
 
 def _whole(text: str) -> int:
@@ -425,10 +425,13 @@ def _whole(text: str) -> int:
 def _charts(live: overview.LiveRun, plan: overview.RunPlanFacts) -> dict[str, Markup]:
     """Weights of the generators, their shares of the votes, and epsilon; "" for what a run does not have."""
     noise = [live.weights_noise.get(number, ()) for number in range(len(live.weights))]
-    voted = [each for each in live.sums if each.vote_fractions]
-    fractions, deviations = [each.vote_fractions for each in voted], [each.noise for each in voted]
+    sums_with_votes = [opened_sum for opened_sum in live.sums if opened_sum.vote_fractions]
+    fractions, deviations = (
+        [opened_sum.vote_fractions for opened_sum in sums_with_votes],
+        [opened_sum.noise for opened_sum in sums_with_votes],
+    )
     weights = shares_chart("Weights", "round", live.generators, live.weights, noise, first=1)
     votes = shares_chart("Votes", "sum with votes", live.generators, fractions, deviations, first=1)
-    spent = [each.epsilon_after for each in live.sums if each.epsilon_after is not None]
+    spent = [opened_sum.epsilon_after for opened_sum in live.sums if opened_sum.epsilon_after is not None]
     epsilon = epsilon_chart(spent, plan.figures.privacy.epsilon, plan.epsilon_after)
     return {"weights": weights, "votes": votes, "epsilon": epsilon}

@@ -129,23 +129,23 @@ def execute(
     try:
         returned = method.run(run_plan.task.options, run)
     except Exception as error:
-        named = run_plan.task.method.name
-        if isinstance(error, UndersongError) or named in methods.own_names():
+        method_name = run_plan.task.method.name
+        if isinstance(error, UndersongError) or method_name in methods.own_names():
             raise
         raise ConfigurationError(
-            f"the method {named} of another package fails: {place_of(error)}",
+            f"the method {method_name} of another package fails: {place_of(error)}",
             "tell its author; what was opened and written is kept",
             code="method-fails",
         ) from error
     author.check_finished()
-    ordered = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
-    if ordered > run_plan.generator_calls:
+    order_count = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
+    if order_count > run_plan.generator_calls:
         progress.say(
-            f"the method {run_plan.task.method.name} ordered {ordered} texts, its plan says {run_plan.generator_calls}:"
-            " costs and comparisons at equal calls were computed with the plan's"
+            f"the method {run_plan.task.method.name} ordered {order_count} texts, its plan says"
+            f" {run_plan.generator_calls}: costs and comparisons at equal calls were computed with the plan's"
         )
-    listed = returned if isinstance(returned, Sequence) else [returned]
-    if wrong := [type(each).__name__ for each in listed if not isinstance(each, Sample)]:
+    returned_samples = returned if isinstance(returned, Sequence) else [returned]
+    if wrong := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
         raise ConfigurationError(
             f"the method {run_plan.task.method.name} returned {wrong[0]}: a method returns a sequence of Sample",
             "correct its run(); what was opened and written is kept",
@@ -158,7 +158,7 @@ def execute(
         )
     _compare_attributes(run, samples)
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
-    opened = run.private_sum(distance.NAME, []) if asks_distance else None
+    opened_distance = run.private_sum(distance.NAME, []) if asks_distance else None
     receipts = measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
@@ -173,35 +173,42 @@ def execute(
         adapters=run.adapters,
         origins=tuple(author.origins),
         corpora=run.corpora,
-        distance=opened,
+        distance=opened_distance,
         refused_labels=author.refused_labels,
     )
 
 
 def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
     """Notes for the report the opened shares of each attribute's values, and those of the corpus in brackets."""
-    for each in run.setting.attributes:
-        for _, opened in run.records.get(f"shares of {each.name}", []):
-            has = Counter(dict(sample.attributes).get(each.name) for sample in corpus)
+    for attribute in run.setting.attributes:
+        for _, opened_shares in run.records.get(f"shares of {attribute.name}", []):
+            has = Counter(dict(sample.attributes).get(attribute.name) for sample in corpus)
             shares = ", ".join(
                 f"{value or 'missing'} {share:.0%} ({has[value] / len(corpus):.0%})"
-                for value, share in zip(each.possible, opened, strict=True)
+                for value, share in zip(attribute.possible, opened_shares, strict=True)
             )
-            run.record("remarks", 0, f"{each.name}, as the private sum opened it (and in the corpus): {shares}")
+            run.record("remarks", 0, f"{attribute.name}, as the private sum opened it (and in the corpus): {shares}")
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
     """Refuses to continue a run with other sums or another promise than the parties signed."""
 
     def asked(of: Plan) -> dict[str, object]:
-        sums = {one.name: json.dumps([one.statistic, one.parameters], sort_keys=True) for one in of.sums}
+        sums = {
+            planned_sum.name: json.dumps([planned_sum.statistic, planned_sum.parameters], sort_keys=True)
+            for planned_sum in of.sums
+        }
         return {"its privacy": of.privacy, "its quorum": of.quorum, **sums}
 
-    before, now = asked(agreed.plan), asked(plan)
-    if before != now:
-        other = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
+    agreed_facts, planned_facts = asked(agreed.plan), asked(plan)
+    if agreed_facts != planned_facts:
+        changed_facts = sorted(
+            name
+            for name in agreed_facts.keys() | planned_facts.keys()
+            if agreed_facts.get(name) != planned_facts.get(name)
+        )
         raise ConfigurationError(
-            f"the run {agreed.run!r} was agreed on with another plan than its task has now: {', '.join(other)}",
+            f"the run {agreed.run!r} was agreed on with another plan than its task has now: {', '.join(changed_facts)}",
             "continue it with the program and the public files that it began with, or plan a new run",
             code="other-plan",
         )
@@ -217,13 +224,13 @@ def _manifest(
     identities: Mapping[str, bytes] | None,
     timeout_s: float,
 ) -> Manifest:
-    known = journal.get("manifest")
-    if known is not None:
-        agreed = Manifest.from_bytes(known)
-        _check_same_plan(agreed, run_plan.plan)
-        return agreed
-    found = introduce(transport, parties, timeout_s)
-    for party, introduction in found.items():
+    agreed_bytes = journal.get("manifest")
+    if agreed_bytes is not None:
+        agreed_manifest = Manifest.from_bytes(agreed_bytes)
+        _check_same_plan(agreed_manifest, run_plan.plan)
+        return agreed_manifest
+    introductions = introduce(transport, parties, timeout_s)
+    for party, introduction in introductions.items():
         if introduction.name != party:
             raise PrivacyRefusal(f"{party}: introduces itself as {printable(introduction.name, 63)}")
         if identities is not None and identities.get(party) != introduction.identity:
@@ -239,8 +246,8 @@ def _manifest(
                 code="other-embedder",
             )
         # Another package's is proposed all the same, so that the refusal names it and the party's people read it.
-        own = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
-        if lacking := sorted(own - set(introduction.statistics)):
+        built_in_statistics = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
+        if lacking := sorted(built_in_statistics - set(introduction.statistics)):
             raise ConfigurationError(
                 f"{party}: does not know the statistic {', '.join(lacking)}",
                 "update the party's program",
@@ -251,7 +258,7 @@ def _manifest(
         task=run_plan.task.public_words,
         method=run_plan.task.method.name,
         embedder=embedder,
-        roster=tuple(Member(party, found[party].identity) for party in sorted(found)),
+        roster=tuple(Member(party, introductions[party].identity) for party in sorted(introductions)),
         plan=run_plan.plan,
     )
     manifest.check_names()

@@ -164,13 +164,13 @@ _HEARD = TypeAdapter(HeardEnding)
 _PLANNED = TypeAdapter(Planned)
 Kept = TypeVar("Kept")
 NEW_LINE = re.compile(r"\s*\n\s*")
-LIVE_END_BYTES = 2**18  # in which the last usage of the generators is looked for
+LIVE_END_BYTES = 2**18  # bytes in which the last usage of the generators is looked for
 LONGEST_LINE = 4096  # characters of a line of a run's log
 
 
 def _written_status(value: Mapping[str, Any]) -> RunStatus:
     status = _STATUS.validate_python(value)
-    if status.state == UNREADABLE:  # which is shown, and never written
+    if status.state == UNREADABLE:  # This state is shown, and never written.
         raise ValueError(status.state)
     return status
 
@@ -372,8 +372,8 @@ class RunFolder:
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""
         heard = self._object("heard.json", _HEARD.validate_python)
-        same = heard is not None and (heard.state, heard.number) == (status.state, status.number)
-        return set(heard.parties) if heard is not None and same else set()
+        is_same_ending = heard is not None and (heard.state, heard.number) == (status.state, status.number)
+        return set(heard.parties) if heard is not None and is_same_ending else set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
         """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
@@ -404,7 +404,7 @@ class RunFolder:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
         facts = self._facts(reversed(lines))
-        return next((each["usage"] for each in facts if each["kind"] == "usage" and "usage" in each), {})
+        return next((event["usage"] for event in facts if event["kind"] == "usage" and "usage" in event), {})
 
     def _facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """The facts in lines of the live file; a line that a full disk has cut off is left out."""

@@ -52,7 +52,7 @@ _WORD_S = (0.00015, 0.0005)  # per word of a text that is embedded
 _PAIR_S = (0.0004, 0.0012)  # per pair of parties that share masks, and sum
 _SCORE_S = (1e-8, 4e-8)  # per record and coordinate of a sum
 MOST_NOISE_PLANS = 5
-_MOST_PUBLIC_TEXTS = 500  # that a plan reads
+_MOST_PUBLIC_TEXTS = 500  # most public texts that a plan reads
 _MOST_NEIGHBOURS = 200  # per party; with more parties the graph is not complete
 
 
@@ -97,8 +97,8 @@ def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
         embedder=task.embedder.model,
         expected_records=task.privacy.expected_records,
         attributes=tuple(
-            Attribute(each.name, each.values, each.column is not None)
-            for each in sorted(task.attributes, key=lambda each: each.column is not None)
+            Attribute(attribute.name, attribute.values, attribute.column is not None)
+            for attribute in sorted(task.attributes, key=lambda attribute: attribute.column is not None)
         ),
         steerable=tuple(generator.steerable for generator in task.generators),
         recorded=frozenset(generator.name for generator in task.generators if generator.recorded),
@@ -135,15 +135,15 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
     multiplier, remedy = task.privacy.noise_multiplier, "state privacy.epsilon instead"
     for _ in range(MOST_NOISE_PLANS):
         setting, requests = _requests(task)
-        own = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
-        if own or not requests:
-            words = f"{own[0]} has a noise of its own" if own else "the method makes no private sum"
+        noisy_sums = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
+        if noisy_sums or not requests:
+            words = f"{noisy_sums[0]} has a noise of its own" if noisy_sums else "the method makes no private sum"
             raise ConfigurationError(f"privacy.noise_multiplier: {words}", remedy, code="noise-stated")
-        stated = [replace(request, noise_multiplier=multiplier) for request in requests]
-        spent = plan_sums(stated, task.privacy.promise(), task.quorum()).epsilon()
+        requests_with_noise = [replace(request, noise_multiplier=multiplier) for request in requests]
+        spent = plan_sums(requests_with_noise, task.privacy.promise(), task.quorum()).epsilon()
         epsilon = math.ceil(spent * 1e6) / 1e6  # a promise that a person can read, and not below what is spent
         if epsilon == task.privacy.epsilon:
-            return task, setting, stated
+            return task, setting, requests_with_noise
         task = task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": epsilon})})
     raise ConfigurationError(
         "privacy.noise_multiplier: the method plans other sums at every epsilon that follows",
@@ -180,18 +180,18 @@ class Planned:
 
 def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str]) -> Task:
     """Validates task data as the coordinator runs them: with the roster's number of parties, without their files."""
-    stated = data.get("federation", {}).get("parties")
-    if stated is not None and stated != len(roster):
+    stated_parties = data.get("federation", {}).get("parties")
+    if stated_parties is not None and stated_parties != len(roster):
         raise ConfigurationError(
-            f"federation.parties is {stated}, but {counted(len(roster), 'party takes', 'parties take')} part:"
+            f"federation.parties is {stated_parties}, but {counted(len(roster), 'party takes', 'parties take')} part:"
             f" {', '.join(roster)}",
             "correct the task file, or name the parties with --parties A,B,C",
         )
-    own = {key: value for key, value in data.items() if key != "data"}
-    kept = {key: value for key, value in data.get("data", {}).items() if key in ("root", "text", "label")}
+    task_sections = {key: value for key, value in data.items() if key != "data"}
+    data_section = {key: value for key, value in data.get("data", {}).items() if key in ("root", "text", "label")}
     federation = {**data.get("federation", {}), "parties": len(roster)}
     task = configuration.validate(
-        Task, {**own, "data": kept, "federation": federation, "folder": folder}, "the task file"
+        Task, {**task_sections, "data": data_section, "federation": federation, "folder": folder}, "the task file"
     )
     _ = task.options  # an invalid method option is found now, not when the method starts
     preset = str((task.method.model_extra or {}).get("preset", ""))
@@ -243,9 +243,12 @@ def build_author(
     Raises ConfigurationError for a generator or a prompt that cannot be built.
     """
     folder = task.locate("")
-    around = Surroundings(task.task.labels, folder, embed, environment, journal)
+    surroundings = Surroundings(task.task.labels, folder, embed, environment, journal)
     return Author(
-        {each.name: spread(each, each.build(around), folder, cluster) for each in task.generators},
+        {
+            settings.name: spread(settings, settings.build(surroundings), folder, cluster)
+            for settings in task.generators
+        },
         build_prompts(task),
         journal,
         progress,
@@ -283,21 +286,22 @@ def register_statistics(requests: Iterable[SumRequest]) -> None:
     Raises ConfigurationError for a statistic that no package declares, or that is another class than the declared one.
     """
     for request in requests:
-        asked = type(request.statistic)
-        if asked.__module__.startswith("undersong_protocol.") or statistics.source(asked.name):
+        statistic = type(request.statistic)
+        if statistic.__module__.startswith("undersong_protocol.") or statistics.source(statistic.name):
             continue
-        plugin = plugins.find("statistics", asked.name)
+        plugin = plugins.find("statistics", statistic.name)
         if plugin is None:
             raise ConfigurationError(
-                f"{request.name}: no installed package declares the statistic {asked.name!r}",
+                f"{request.name}: no installed package declares the statistic {statistic.name!r}",
                 "declare it by an entry point of undersong.statistics: it runs in simulations",
             )
-        if plugins.load(plugin) is not asked:
+        if plugins.load(plugin) is not statistic:
             raise ConfigurationError(
-                f"{request.name}: {plugin.words} declares another statistic {asked.name!r} than the method asks for",
+                f"{request.name}: {plugin.words} declares another statistic {statistic.name!r} than the"
+                " method asks for",
                 "correct the entry point",
             )
-        statistics.register_foreign(asked.name, asked, plugins.source_hash(plugin))
+        statistics.register_foreign(statistic.name, statistic, plugins.source_hash(plugin))
 
 
 def register_named_statistics(sources: Iterable[tuple[str, str]]) -> None:
@@ -400,18 +404,18 @@ class PlanFigures:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon
         cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
-        rest = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
+        optional_facts = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
         return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
             "delta": self.privacy.delta,
             "unit": self.privacy.unit,
-            "queries": [asdict(each) for each in self.sums],
+            "queries": [asdict(planned_sum) for planned_sum in self.sums],
             "epsilon_if_all_others_collude": self.epsilon_if_all_others_collude,
             "generator_calls": self.generator_calls,
             "trial_calls": self.trial_calls,
             "notice": PUBLIC_NOTICE,
             **cost,
-            **{key: value for key, value in rest.items() if value},
+            **{key: value for key, value in optional_facts.items() if value},
         }
 
 
@@ -420,11 +424,15 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     private, quorum = math.isfinite(run.plan.privacy.epsilon), run.plan.quorum
     honest = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders
     # Nothing is asked or private, or Laplace shares give no bound.
-    alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
+    epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
     method = methods.load(run.task.method.name)
     options = run.task.options
-    stated = options.stated(run.plan.privacy) if isinstance(options, papers.StatedOptions) else run.plan.privacy
-    paper = method.paper_figures(options, replace(run.plan, privacy=stated)) if math.isfinite(stated.epsilon) else {}
+    stated_privacy = options.stated(run.plan.privacy) if isinstance(options, papers.StatedOptions) else run.plan.privacy
+    paper = (
+        method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
+        if math.isfinite(stated_privacy.epsilon)
+        else {}
+    )
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
@@ -448,7 +456,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
             )
             for group, last in _groups(run.plan)
         ),
-        epsilon_if_all_others_collude=alone if math.isfinite(alone) else None,
+        epsilon_if_all_others_collude=epsilon_alone if math.isfinite(epsilon_alone) else None,
         generators=run.setting.generators,
         generator_calls=run.generator_calls,
         trial_calls=run.trial_calls
@@ -473,21 +481,21 @@ def public_texts(task: Task) -> Sequence[str]:
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     """Yields a fault for each budget of a generator that the plan's expected cost exceeds: (problem, remedy, key)."""
     names = run.setting.generators
-    for name, key, cap, expected, most in _caps(run):
+    for name, key, cap, expected, highest in _caps(run):
         if expected > cap * (1 + 1e-9):  # the figure in the remedy is rounded
             yield (
                 f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
-                f"raise {key} to {expected:.12g} or more ({most:.12g} suffices for sure), or ask for fewer samples",
+                f"raise {key} to {expected:.12g} or more ({highest:.12g} suffices for sure), or ask for fewer samples",
                 f"generators.{names.index(name)}.{key}",
             )
 
 
 def cap_warnings(run: RunPlan) -> Iterator[str]:
     """Yields a warning for each budget of a generator that covers the plan's expected cost but not its highest one."""
-    for name, key, cap, expected, most in _caps(run):
-        if expected <= cap * (1 + 1e-9) and most > cap * (1 + 1e-9):
+    for name, key, cap, expected, highest in _caps(run):
+        if expected <= cap * (1 + 1e-9) and highest > cap * (1 + 1e-9):
             yield (
-                f"generator {name}: {key} is {cap:g}, and the plan may take up to {most:.12g} ({expected:.12g} is"
+                f"generator {name}: {key} is {cap:g}, and the plan may take up to {highest:.12g} ({expected:.12g} is"
                 " expected): the run may stop early, and has spent epsilon by then"
             )
 
@@ -543,11 +551,11 @@ def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
 def _expected_cost(run: RunPlan) -> Estimate:
     estimates = _estimates(run)
     prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
-    known = len(prices) == len(estimates)
+    has_prices = len(prices) == len(estimates)
     return Estimate(
-        calls=sum(each.calls for each in estimates),
-        tokens=(sum(each.tokens[0] for each in estimates), sum(each.tokens[1] for each in estimates)),
-        price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if known else None,
+        calls=sum(estimate.calls for estimate in estimates),
+        tokens=(sum(estimate.tokens[0] for estimate in estimates), sum(estimate.tokens[1] for estimate in estimates)),
+        price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if has_prices else None,
         seconds=_seconds(run, estimates),
     )
 
@@ -563,7 +571,7 @@ def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]
         + words * _WORD_S[end]
         + pairs * _PAIR_S[end]
         + scores * _SCORE_S[end]
-        + max(each.seconds[end] for each in estimates)
+        + max(estimate.seconds[end] for estimate in estimates)
         for end in (0, 1)
     )
     return low, high
@@ -590,12 +598,14 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
         Order(generator.name, "zero_shot", label),
         Order(generator.name, "contrast" if count else "paraphrase", label, good=example_texts, parents=(text,)),
     ]
-    made, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
-    words = [len(f"{request.system} {request.prompt}".split()) for request in made.values()]
-    written = task.task.words[0] if task.task.words else 0
-    least, most = (generator.estimate(calls, of(words), written) for of in (min, max))
-    price = None if least.price_usd is None or most.price_usd is None else (least.price_usd[0], most.price_usd[1])
-    return replace(most, tokens=(least.tokens[0], most.tokens[1]), price_usd=price)
+    requests, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
+    words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
+    example_words = task.task.words[0] if task.task.words else 0
+    lowest, highest = (generator.estimate(calls, extreme(words), example_words) for extreme in (min, max))
+    price = (
+        None if lowest.price_usd is None or highest.price_usd is None else (lowest.price_usd[0], highest.price_usd[1])
+    )
+    return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price)
 
 
 def _groups(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:

@@ -144,11 +144,13 @@ class PublicationSection(Section):
     @property
     def stated(self) -> str:
         """The place, licence, makers and contact that are given, as hospitals read and sign them; "" if none is."""
-        more = {"licence": self.licence, "made by": self.makers, "contact": self.contact}
-        return "; ".join(filter(None, (self.where, *(f"{key}: {words}" for key, words in more.items() if words))))
+        further_words = {"licence": self.licence, "made by": self.makers, "contact": self.contact}
+        return "; ".join(
+            filter(None, (self.where, *(f"{key}: {words}" for key, words in further_words.items() if words)))
+        )
 
 
-UNPLANNED_EPSILON = 1.0  # of a task that states its noise, until it is planned
+UNPLANNED_EPSILON = 1.0  # epsilon of a task that states its noise, until it is planned
 
 
 class PrivacySection(Section):
@@ -368,38 +370,42 @@ class Task(Section):
         if not isinstance(method, Mapping) or not method.get("preset"):
             return data
         name, preset, privacy = str(method.get("name")), str(method["preset"]), data.get("privacy", {})
-        theirs = papers.sections(name, preset)
-        found = {key: {**keys, **data.get(key, {})} for key, keys in theirs.items() if key != "method"}
+        preset_sections = papers.sections(name, preset)
+        preset_data = {key: {**keys, **data.get(key, {})} for key, keys in preset_sections.items() if key != "method"}
         if papers.forbidden(name, preset) and privacy.get("epsilon", math.inf) != math.inf:
-            found["method"] = {"stated_epsilon": privacy["epsilon"], **method}
-            found["privacy"] = {**privacy, "epsilon": math.inf}
-        return {**data, **found}
+            preset_data["method"] = {"stated_epsilon": privacy["epsilon"], **method}
+            preset_data["privacy"] = {**privacy, "epsilon": math.inf}
+        return {**data, **preset_data}
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Task":
         names = [generator.name for generator in self.generators]
         if len(set(names)) != len(names):
             raise ValueError("two [[generators]] share a name; give each its own")
-        if len({each.name for each in self.attributes}) != len(self.attributes):
+        if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
             raise ValueError("two [[attributes]] share a name; give each its own")
         return self
 
     @property
     def attribute_columns(self) -> dict[str, str]:
         """Columns of the private files by the attribute that they stand for."""
-        return {each.name: each.column for each in self.attributes if each.column is not None}
+        return {attribute.name: attribute.column for attribute in self.attributes if attribute.column is not None}
 
     @property
     def public_words(self) -> dict[str, Any]:
         """The task's words in the manifest, which every party signs: name, labels, purpose, generators, ..."""
-        given = {"purpose": self.task.purpose, "publication": self.publication.stated, "revises": self.task.revises}
-        given |= {"operator": self.task.operator, "contact": self.task.contact}
-        named: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
+        optional_words = {
+            "purpose": self.task.purpose,
+            "publication": self.publication.stated,
+            "revises": self.task.revises,
+        }
+        optional_words |= {"operator": self.task.operator, "contact": self.task.contact}
+        required_words: dict[str, Any] = {"name": self.task.name, "description": self.task.description}
         return {
-            **named,
+            **required_words,
             "labels": list(self.task.labels),
-            **{key: sentence for key, sentence in given.items() if sentence},
-            "generators": [fingerprinted(each.words, LONGEST_NAME) for each in self.generators],
+            **{key: sentence for key, sentence in optional_words.items() if sentence},
+            "generators": [fingerprinted(generator.words, LONGEST_NAME) for generator in self.generators],
             **({"columns": list(self.attribute_columns)} if self.attribute_columns else {}),
         }
 
@@ -411,22 +417,22 @@ class Task(Section):
     @property
     def teacher_model(self) -> str:
         """Model that simulated parties fine-tune as their teachers: "packaged", an absolute folder, or "" for none."""
-        given = self.data.teacher_model
-        return given if given in ("", PACKAGED) else str(self.locate(given))
+        model = self.data.teacher_model
+        return model if model in ("", PACKAGED) else str(self.locate(model))
 
     @property
     def files(self) -> tuple[Path, ...]:
         """The private files of a simulation: one that is dealt to the parties, or one per party (folder or pattern)."""
-        given = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
-        found: list[Path] = []
-        for path in map(self.locate, given):
+        paths = (self.data.path,) if isinstance(self.data.path, str) else self.data.path or ()
+        files: list[Path] = []
+        for path in map(self.locate, paths):
             if path.is_dir():
-                found.extend(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES))
+                files.extend(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES))
             elif "*" in path.name:
-                found.extend(sorted(path.parent.glob(path.name)))
+                files.extend(sorted(path.parent.glob(path.name)))
             else:
-                found.append(path)
-        return tuple(found)
+                files.append(path)
+        return tuple(files)
 
     @property
     def one_file_per_party(self) -> bool:
@@ -439,48 +445,48 @@ class Task(Section):
     @property
     def parties(self) -> int:
         """Number of parties. Raises ConfigurationError if data.path and federation.parties disagree."""
-        stated = self.federation.parties
+        stated_parties = self.federation.parties
         if self.data.path is None or not self.one_file_per_party:
-            return DEFAULT_PARTIES if stated is None else stated
+            return DEFAULT_PARTIES if stated_parties is None else stated_parties
         files = len(self.files)
-        if stated is not None and stated != files:
+        if stated_parties is not None and stated_parties != files:
             raise ConfigurationError(
-                f"federation.parties is {stated} but data.path names {counted(files, 'file')}, one per party",
+                f"federation.parties is {stated_parties} but data.path names {counted(files, 'file')}, one per party",
                 "correct one of them; a single file is dealt to any number of parties",
             )
         return files
 
     def quorum(self) -> Quorum:
         """Numbers of parties, threshold, dropouts and colluders; defaults as in docs/secagg.md, "Manifest"."""
-        given, parties = self.federation, self.parties
+        settings, parties = self.federation, self.parties
         if parties < 1:
             raise ConfigurationError("data.path names no file", "name the parties' files")
         _, dropouts, colluders = defaults(parties)
-        dropouts = dropouts if given.tolerated_dropouts is None else given.tolerated_dropouts
-        colluders = colluders if given.colluders is None else given.colluders
-        threshold = default_threshold(parties, colluders) if given.threshold is None else given.threshold
+        dropouts = dropouts if settings.tolerated_dropouts is None else settings.tolerated_dropouts
+        colluders = colluders if settings.colluders is None else settings.colluders
+        threshold = default_threshold(parties, colluders) if settings.threshold is None else settings.threshold
         try:
             check_quorum(parties, threshold, dropouts, colluders)
             check_graph(parties, dropouts, colluders)
         except ConfigurationError as error:
             raise ConfigurationError(f"[federation] {error.problem}", error.remedy, code=error.code) from None
-        return Quorum(parties, threshold, dropouts, colluders, given.spare_attempts, given.post_quantum)
+        return Quorum(parties, threshold, dropouts, colluders, settings.spare_attempts, settings.post_quantum)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences on options that were set aside, and on a preset that is changed or not private; often empty."""
-        found = []
+        sentences = []
         if self.set_aside:
             names = ", ".join(self.set_aside)
-            found.append(f"set aside, as another method's than {self.method.name!r}: {names}")
+            sentences.append(f"set aside, as another method's than {self.method.name!r}: {names}")
         preset = (self.method.model_extra or {}).get("preset")
         if preset:
             if self.replaced:
-                found.append(f"the preset {preset!r} replaces the task file's: {'; '.join(self.replaced)}")
+                sentences.append(f"the preset {preset!r} replaces the task file's: {'; '.join(self.replaced)}")
             if changes := self._changes_of_preset(preset):
-                found.append(f"the task changes the preset {preset!r}: {'; '.join(changes)}")
-            found += papers.forbidden(self.method.name, preset)
-        return tuple(found)
+                sentences.append(f"the task changes the preset {preset!r}: {'; '.join(changes)}")
+            sentences += papers.forbidden(self.method.name, preset)
+        return tuple(sentences)
 
     def _changes_of_preset(self, preset: str) -> list[str]:
         """Values, in all sections, that differ from the preset's: "samples = 24, not 6000"."""
@@ -490,31 +496,31 @@ class Task(Section):
                 values, prefix = self.method.model_extra or {}, ""
             else:
                 values, prefix = getattr(self, section).model_dump(), f"{section}."
-            for key, theirs in keys.items():
-                if (value := values.get(key, theirs)) != theirs:
-                    changes.append(f"{prefix}{key} = {_toml_word(value)}, not {_toml_word(theirs)}")
+            for key, preset_value in keys.items():
+                if (value := values.get(key, preset_value)) != preset_value:
+                    changes.append(f"{prefix}{key} = {_toml_word(value)}, not {_toml_word(preset_value)}")
         return changes
 
     @property
     def options(self) -> MethodOptions:
         """The method's own options, validated by the method's model of them."""
         method = methods.load(self.method.name)
-        given = dict(self.method.model_extra or {})
-        options: MethodOptions = configuration.validate(method.Options, given, "[method]", section="method.")
+        option_values = dict(self.method.model_extra or {})
+        options: MethodOptions = configuration.validate(method.Options, option_values, "[method]", section="method.")
         return options
 
 
 def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     """Reads, overrides and validates a task file. Raises ConfigurationError for an invalid key, with its remedy."""
-    written = configuration.read_toml(path)
-    given = tuple(assignments)
-    data, set_aside = for_its_method(written, configuration.override(written, given), given)
+    file_data = configuration.read_toml(path)
+    assignment_list = tuple(assignments)
+    data, set_aside = for_its_method(file_data, configuration.override(file_data, assignment_list), assignment_list)
     for key in ("folder", "set_aside", "replaced"):
         if key in data:
             raise ConfigurationError(f"{path}: {key}: unknown key", "paths are relative to the task file or data.root")
-    data, replaced = for_its_preset(data, given)
-    beside = {"folder": path.parent.absolute(), "set_aside": set_aside, "replaced": replaced}
-    task = configuration.validate(Task, {**data, **beside}, str(path))
+    data, replaced = for_its_preset(data, assignment_list)
+    derived_fields = {"folder": path.parent.absolute(), "set_aside": set_aside, "replaced": replaced}
+    task = configuration.validate(Task, {**data, **derived_fields}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
 
@@ -533,19 +539,23 @@ def for_its_method(
     Args:
         written: the task file; ``data`` is the same with the assignments applied.
     """
-    before, now = written.get("method"), data.get("method")
-    if not isinstance(before, Mapping) or not isinstance(now, Mapping) or before.get("name") == now.get("name"):
+    file_method, new_method = written.get("method"), data.get("method")
+    if (
+        not isinstance(file_method, Mapping)
+        or not isinstance(new_method, Mapping)
+        or file_method.get("name") == new_method.get("name")
+    ):
         return data, ()
-    if now.get("name") not in methods.names():
+    if new_method.get("name") not in methods.names():
         return data, ()  # the error is found where the name is read
-    given = {assignment.partition("=")[0].strip() for assignment in assignments}
-    theirs = {key for key in before if key != "name" and f"method.{key}" not in given}
-    kept = {key: value for key, value in now.items() if key not in theirs}
-    carried = {key: now[key] for key in now if key in theirs and "preset" not in kept}
-    while carried and (faulty := _faulty(str(now["name"]), kept, carried)):
+    assigned_keys = {assignment.partition("=")[0].strip() for assignment in assignments}
+    file_options = {key for key in file_method if key != "name" and f"method.{key}" not in assigned_keys}
+    new_options = {key: value for key, value in new_method.items() if key not in file_options}
+    carried = {key: new_method[key] for key in new_method if key in file_options and "preset" not in new_options}
+    while carried and (faulty := _faulty(str(new_method["name"]), new_options, carried)):
         carried = {key: value for key, value in carried.items() if key not in faulty}
-    aside = tuple(key for key in now if key in theirs and key not in carried)
-    return {**data, "method": {key: value for key, value in now.items() if key not in aside}}, aside
+    aside = tuple(key for key in new_method if key in file_options and key not in carried)
+    return {**data, "method": {key: value for key, value in new_method.items() if key not in aside}}, aside
 
 
 def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -569,11 +579,11 @@ def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[di
         values = data.get(section, {})
         if section == "method" or section in assigned or not isinstance(values, Mapping):
             continue
-        theirs = {key: value for key, value in keys.items() if f"{section}.{key}" not in assigned}
-        preset_data[section] = {**values, **theirs}
+        preset_values = {key: value for key, value in keys.items() if f"{section}.{key}" not in assigned}
+        preset_data[section] = {**values, **preset_values}
         replaced += [
             f"{section}.{key} = {_toml_word(value)}, not {_toml_word(values[key])}"
-            for key, value in theirs.items()
+            for key, value in preset_values.items()
             if values.get(key, value) != value
         ]
     return preset_data, tuple(replaced)
@@ -586,11 +596,11 @@ def _toml_word(value: Any) -> str:
 def _faulty(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:
     """Those of the carried options that the method refuses; all of them where it refuses them together."""
     options = methods.load(name).Options
-    own = {key: value for key, value in kept.items() if key != "name"}
+    options_by_name = {key: value for key, value in kept.items() if key != "name"}
     try:
-        options.model_validate({**own, **carried})
+        options.model_validate({**options_by_name, **carried})
     except ValidationError as error:
-        found = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
-        together = any(not item["loc"] for item in error.errors(include_url=False))
-        return found & set(carried) or (set(carried) if together else set())
+        refused_names = {str(item["loc"][0]) for item in error.errors(include_url=False) if item["loc"]}
+        is_joint_fault = any(not item["loc"] for item in error.errors(include_url=False))
+        return refused_names & set(carried) or (set(carried) if is_joint_fault else set())
     return set()
