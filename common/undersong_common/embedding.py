@@ -217,13 +217,13 @@ class Embedder:
                 log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
             batches = encoder.batches([len(window) for _, window in windows])
             computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
-            units, finished = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
+            units, finished_count = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
             for members, rows in zip(batches, computed, strict=True):
                 exact = _finite(rows)
                 units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
-                finished += len(members)
+                finished_count += len(members)
                 if progress is not None:
-                    progress(finished * len(texts) // len(windows), len(texts))
+                    progress(finished_count * len(texts) // len(windows), len(texts))
         return _pooled(units, [position for position, _ in windows], len(texts))
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
@@ -462,15 +462,17 @@ class CachedEmbedder:
         missing = dict(zip(keys, normal, strict=True))
         rows_by_key = self._cache.get(list(missing))
         missing = {key: text for key, text in missing.items() if key not in rows_by_key}
-        cached, total = len(rows_by_key), len(rows_by_key) + len(missing)
-        if progress is not None and cached:
-            progress(cached, total)
+        cached_count, total = len(rows_by_key), len(rows_by_key) + len(missing)
+        if progress is not None and cached_count:
+            progress(cached_count, total)
         pending = list(missing.items())
         size = self._texts_a_slab(len(pending))
         for start in range(0, len(pending), size):
             slab = pending[start : start + size]
-            finished = cached + start
-            slab_progress = None if progress is None else (lambda done, _all, b=finished: progress(b + done, total))
+            finished_count = cached_count + start
+            slab_progress = (
+                None if progress is None else (lambda done, _all, b=finished_count: progress(b + done, total))
+            )
             grid = _to_grid(self._embedder.encode([text for _, text in slab], slab_progress))
             rows = [(key, row) for (key, _), row in zip(slab, grid, strict=True)]
             self._cache.put(rows)

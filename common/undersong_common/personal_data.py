@@ -142,16 +142,16 @@ def presidio() -> tuple[Find, str]:
 
 def _apart(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
     """Kind, start and end of what was found, each place once: the surest, then the longest, first."""
-    separate: list[tuple[str, int, int]] = []
+    separate_findings: list[tuple[str, int, int]] = []
     for finding in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):
         kind = KINDS.get(finding.entity_type, NUMBERS)
         if finding.entity_type in LEFT_OUT or any(
-            finding.start < end and start < finding.end for _, start, end in separate
+            finding.start < end and start < finding.end for _, start, end in separate_findings
         ):
             continue
         if _is_one(finding.entity_type, text[finding.start : finding.end]):
-            separate.append((kind, finding.start, finding.end))
-    return sorted(separate, key=lambda one: one[1])
+            separate_findings.append((kind, finding.start, finding.end))
+    return sorted(separate_findings, key=lambda one: one[1])
 
 
 def _is_one(entity: str, value: str) -> bool:

@@ -98,14 +98,14 @@ def row_norms(values: Float64) -> Float64:
 
 def cosines(steps: Int64) -> Float64:
     """Returns the cosines of angles, float64, same shape; a step is 1 / ``STEPS_A_TURN`` of a turn."""
-    looked_up: Float64 = _COSINES[steps & (STEPS_A_TURN - 1)]
-    return looked_up
+    table_entries: Float64 = _COSINES[steps & (STEPS_A_TURN - 1)]
+    return table_entries
 
 
 def sines(steps: Int64) -> Float64:
     """Returns the sines of angles in the steps of :func:`cosines`, float64, same shape."""
-    looked_up: Float64 = _SINES[steps & (STEPS_A_TURN - 1)]
-    return looked_up
+    table_entries: Float64 = _SINES[steps & (STEPS_A_TURN - 1)]
+    return table_entries
 
 
 def decay(exponents: Float64) -> Float64:
@@ -117,8 +117,8 @@ def decay(exponents: Float64) -> Float64:
     [1.0, 0.0]
     """
     steps = np.rint(np.minimum(exponents, float(LARGEST_EXPONENT)) * STEPS_A_UNIT).astype(np.int64)
-    looked_up: Float64 = _DECAY[steps]
-    return looked_up
+    table_entries: Float64 = _DECAY[steps]
+    return table_entries
 
 
 def softmax(logits: Float64) -> Float64:

@@ -389,10 +389,10 @@ class Statement:
         spending_by_run = {spent.run: spent for spent in self.runs}
         charges = []
         for spent in shown:
-            recorded = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
+            recorded_spending = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
             missing_events, missing_alone = (
-                _without(spent.events, recorded.events),
-                _without(spent.alone, recorded.alone),
+                _without(spent.events, recorded_spending.events),
+                _without(spent.alone, recorded_spending.alone),
             )
             charges.append(Charge(spent.run, spent.manifest, "", 0, missing_events, "", missing_alone, spent.unit))
         return charges
