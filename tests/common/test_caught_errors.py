@@ -427,7 +427,12 @@ def abort_a_connection(m, _paths, _):
         outer = object.__new__(m._Outer)
         outer._gate = SimpleNamespace(inner_host="127.0.0.1", inner_port=unused.getsockname()[1])
         outer.transport = SimpleNamespace(abort=lambda: aborted.append(True))
-        asyncio.run(outer._open_inner(b""))
+        surrounding_loop = asyncio._get_running_loop()  # a browser of another test leaves one in this thread
+        asyncio._set_running_loop(None)
+        try:
+            asyncio.run(outer._open_inner(b""))
+        finally:
+            asyncio._set_running_loop(surrounding_loop)
     assert aborted
 
 

@@ -608,7 +608,7 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
 def test_what_is_played_follows_from_the_plan() -> None:
     assert rounds.bodies_of(["top_q_votes", "top_q_votes", "unheard of"]) == [
         *("conversations", "one subsample"),
-        *("one sum of top_q_votes", "one unit of top_q_votes"),
+        *("one sum of top_q_votes", "one unit of top_q_votes", "one aligned unit of top_q_votes"),
     ]
 
 

@@ -87,7 +87,7 @@ class LabelWords(Statistic, question="counts"):
         terms = dict.fromkeys(part for term in choose.terms(choose.integer(1, 12)) for part in term.split())
         listed, labels = tuple(terms), max(1, facts.labels)
         order = np.stack([choose.rng.permutation(len(listed)) for _ in range(labels)])
-        order[:, choose.integer(0, len(listed)) :] = NOTHING
+        order[1:, choose.integer(0, len(listed)) :] = NOTHING
         statistic = cls(len(listed) + choose.integer(0, 3), labels, choose.integer(1, 6))
         return statistic, (("words", listed), ("order", GridNumbers(order.astype(np.float64), WHOLE_NUMBERS)))
 
@@ -95,6 +95,8 @@ class LabelWords(Statistic, question="counts"):
         check_names(self.name, public, texts=("words",), numbers=("order",))
         check_task_labels(self.name, self.labels, facts)
         listed, order = public.texts_of("words"), public.numbers_of("order")
+        if not listed:
+            raise ConfigurationError("no word was published", "publish one word or more", code="term-count")
         if not len(listed) <= self.cells:
             raise ConfigurationError(
                 f"{len(listed)} words were published, the plan has {self.cells}", "publish fewer", code="term-count"
@@ -114,6 +116,8 @@ class LabelWords(Statistic, question="counts"):
         WHOLE_NUMBERS.check("order", order)
         if order.size and not (order.min() >= NOTHING and order.max() < len(listed)):
             raise ConfigurationError('public numbers "order" name a cell without a word', "publish its word")
+        if len(np.unique(order[order != NOTHING])) < len(listed):
+            raise ConfigurationError("a published word stands in no label's order", "publish only words that do")
         if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_ranks(public), order, strict=True)):
             raise ConfigurationError("a word stands twice in the order of a label", "publish it once")
 

@@ -232,7 +232,7 @@ class RunContext:
 
         Raises ConfigurationError for an order with a label that the task does not have.
         """
-        labels = set(self.setting.labels or ("",))
+        labels = {"", *self.setting.labels}  # a request about the task as a whole has no label
         foreign_label = next((order.label for order in orders if order.label not in labels), None)
         if foreign_label is not None:
             raise ConfigurationError(

@@ -298,7 +298,10 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
     public = [*samples, *(answer for answer in run.write("words", 0, orders) if answer is not None)]
     apart = labels_apart(records, planned.sigma, planned.dimension)
     lists = word_lists([each.text for each in public], run.label_numbers(public), apart, planned.dimension)
-    frequent = lists.frequent(run.private_sum(WORDS, lists.inputs(run)))
+    if lists.listed:
+        frequent = lists.frequent(run.private_sum(WORDS, lists.inputs(run)))
+    else:
+        frequent = [Frequent() for _ in setting.labels]  # nothing to count
     run.record("words", 0, {name: list(own.terms) for name, own in zip(setting.labels, frequent, strict=True)})
     run.record("remarks", 0, words_remark(lists, frequent, int(apart.sum())))
     return frequent
