@@ -174,9 +174,11 @@ def clean_text(text: str) -> str:
     if not (text.isascii() and text.isalnum()):
         # White space first: a tab and a line end are controls, too.
         text = _WHITE_SPACE.sub(" ", text)
-        text = "".join(character for character in text if unicodedata.category(character) not in ("Cc", "Cf"))
-        # Again, because a removed character may have stood between two spaces or before a combining one.
-        text = unicodedata.normalize("NFC", _WHITE_SPACE.sub(" ", text).strip(" "))
+        if not text.isprintable():  # A printable text holds no control and no format character.
+            text = "".join(character for character in text if unicodedata.category(character) not in ("Cc", "Cf"))
+            text = _WHITE_SPACE.sub(" ", text)  # a removed character may have stood between two spaces
+        # A removed character may have stood before a combining one, so that this comes last.
+        text = unicodedata.normalize("NFC", text.strip(" "))
     return text
 
 
