@@ -251,7 +251,8 @@ class _Reader:
             self._skip(row.place, "the label map leaves its label out", "hospital")
             return
         self._columns.check(row)
-        if all(_is_name(row.values[column], column) for column in self._columns.names):
+        # The text comes last: a long note is compared only where every shorter value is its column's name.
+        if all(_is_name(row.values[column], column) for column in reversed(self._columns.names)):
             self._skip(row.place, "it repeats the header")
             return
         try:
