@@ -134,7 +134,8 @@ class Reading:
     @property
     def lost_shares(self) -> dict[str, float]:
         """Share of the rows and documents that were not read for a reason, of all that could have been records."""
-        return {reason: len(rows) / self._candidates for reason, rows in by_reason(self._lost_rows)}
+        candidates = self._candidates
+        return {reason: len(rows) / candidates for reason, rows in by_reason(self._lost_rows)}
 
     @property
     def _lost_rows(self) -> Iterator[Skipped]:
@@ -146,11 +147,11 @@ class Reading:
 
     def loses_more(self, accepted: Mapping[str, float]) -> bool:
         """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
+        candidates = self._candidates
         excess_rows = (
-            max(0.0, len(rows) - accepted.get(reason, 0.0) * self._candidates)
-            for reason, rows in by_reason(self._lost_rows)
+            max(0.0, len(rows) - accepted.get(reason, 0.0) * candidates) for reason, rows in by_reason(self._lost_rows)
         )
-        return sum(excess_rows) * LOST_SHARE > self._candidates
+        return sum(excess_rows) * LOST_SHARE > candidates
 
     def cautions(self, before: SealedObjections | None, accepted: Mapping[str, float] = NOTHING) -> list[str]:
         """Returns what speaks against sealing these records, for a person to confirm.
