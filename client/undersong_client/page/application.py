@@ -215,12 +215,12 @@ class HospitalPage:
     def _request(self, visit: Visit) -> Response:
         manifest = visit.path["manifest"]
 
+        def decision() -> dict[str, Any]:
+            request = self._find(manifest)
+            return {"request": request, "roles": _roles(visit), "part": runs.own_part(self._home, request)}
+
         parts: dict[str, Part] = {
-            "decision": lambda: {
-                "request": self._find(manifest),
-                "roles": _roles(visit),
-                "part": runs.own_part(self._home, self._find(manifest)),
-            },
+            "decision": decision,
             "sheet": lambda: self._sheet(self._find(manifest)),
         }
         return visit.page("A run asks for this party", parts, **self._live())
