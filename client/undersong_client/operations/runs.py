@@ -1,7 +1,7 @@
 """Actions on the runs that were proposed to this party: read them and decide about them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -154,11 +154,13 @@ def own_part(home: Path, request: Proposal) -> str:
 
     party_home = PartyHome(home)
     manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
-    entries = Ledger.read(party_home.ledger).entries() if party_home.ledger.exists() else []
-    slots = {kind: {_slot(entry) for entry in entries if entry["kind"] == kind} for kind in ("sent", "void")}
-    sent_sums = {(run, query) for run, query, _ in slots["sent"] - slots["void"]}
     sums = [query.name for query in manifest.plan.sums]
-    numbers = [number for number, name in enumerate(sums, 1) if (request.run, name) in sent_sums]
+    numbers: list[int] = []
+    if party_home.ledger.exists():
+        ledger = Ledger.read(party_home.ledger)
+        numbers = [
+            number for number, name in enumerate(sums, 1) if "sent" in ledger.attempts(request.run, name).values()
+        ]
     if not numbers:
         return "This hospital took part in no sum: none of its numbers has left."
     last = printable(sums[numbers[-1] - 1], 60)
@@ -166,10 +168,6 @@ def own_part(home: Path, request: Proposal) -> str:
         f"This hospital took part until sum {numbers[-1]} of {len(sums)} ({last!r}): its numbers left"
         f" for {counted(len(numbers), 'sum')}, and for none after that."
     )
-
-
-def _slot(entry: Mapping[str, Any]) -> tuple[str, str, int]:
-    return entry["run"], entry["query"], entry["attempt"]
 
 
 def figures(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger | None") -> dict[str, Any]:
