@@ -39,23 +39,7 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
     statement = _statement(query)
     import sqlalchemy
 
-    url = _url(query, database)
-    try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
-    except ImportError as error:
-        raise ConfigurationError(
-            f"{query}: the database's driver {error.name!r} is not installed",
-            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
-            code="no-package",
-        ) from None
-    except (sqlalchemy.exc.SQLAlchemyError, ValueError):
-        raise ConfigurationError(
-            f"{query}: the database's URL cannot be read",
-            "write it as, for example, postgresql+psycopg://reader@host/omop",
-            code="database-url",
-        ) from None
-    if engine.dialect.name == "sqlite":
-        _check_sqlite_file(query, engine.url.database)
+    engine = _engine(query, database)
     number = 0
     try:
         with _connection(engine) as connection:
@@ -86,6 +70,33 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
     raise ConfigurationError(
         problem, "run the query with the database's own program, with the same account", code="database"
     )
+
+
+def _engine(query: Path, database: str) -> Any:
+    """Returns SQLAlchemy's engine, which has opened no connection yet.
+
+    Raises ConfigurationError if the URL cannot be used, or names an SQLite file that is missing.
+    """
+    import sqlalchemy
+
+    url = _url(query, database)
+    try:
+        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
+    except ImportError as error:
+        raise ConfigurationError(
+            f"{query}: the database's driver {error.name!r} is not installed",
+            "the extra sql brings PostgreSQL's (postgresql+psycopg://); install any other one beside undersong",
+            code="no-package",
+        ) from None
+    except (sqlalchemy.exc.SQLAlchemyError, ValueError):
+        raise ConfigurationError(
+            f"{query}: the database's URL cannot be read",
+            "write it as, for example, postgresql+psycopg://reader@host/omop",
+            code="database-url",
+        ) from None
+    if engine.dialect.name == "sqlite":
+        _check_sqlite_file(query, engine.url.database)
+    return engine
 
 
 @contextmanager
