@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from markupsafe import Markup
 
-from undersong_common.arrays import Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, over_seeds
 from undersong_common.printable import number
@@ -19,17 +18,14 @@ from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, Evaluated, drawn_rows, evaluated, published_texts
-from undersong_server.report.data import WORDS, Good
+from undersong_server.report.data import PANEL_SCORE, WORDS, Good
 from undersong_server.report.html import series_chart
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
+PRIVATE_SCORE = "private score"
 WORD_PAIRS = "different word pairs"
-CHARTED = (
-    "private score",
-    "panel score",
-    WORD_PAIRS,
-)  # drawn where no other figure was chosen, the first that is there
+CHARTED = (PRIVATE_SCORE, PANEL_SCORE, WORD_PAIRS)  # drawn where no other figure was chosen, the first that is there
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # A spreadsheet computes a cell that begins so.
 
 
@@ -76,8 +72,7 @@ class Cell:
     @property
     def half(self) -> float:
         """Half of the interval's width; 0 without an interval."""
-        interval = self.interval
-        return 0.0 if interval is None or math.isnan(interval.low) else (interval.high - interval.low) / 2
+        return 0.0 if self.interval is None else (self.interval.high - self.interval.low) / 2
 
 
 @dataclass(frozen=True)
@@ -227,23 +222,35 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
     )
 
 
+@dataclass(frozen=True)
+class TextFigure:
+    """A figure of drawn texts: its name, how it is computed of a block of them, its good end and its scale."""
+
+    name: str
+    compute: Callable[[Sequence[str]], float]
+    good: Good | None = None
+    percent: bool = False
+
+
+TEXT_FIGURES = (
+    TextFigure(WORD_PAIRS, lambda texts: distinct_n(texts, 2), "high", percent=True),
+    TextFigure("words per text", lambda texts: float(np.mean([len(text.split()) for text in texts]))),
+    TextFigure("texts that repeat another", lambda texts: 1 - len(set(texts)) / len(texts), "low", percent=True),
+)
+
+
 def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
     """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
-    sampled_texts = [texts[row] for row in drawn_rows(len(texts), drawn)]
-    blocks = [sampled_texts[rows[0] : rows[-1] + 1] for rows in _blocks(len(sampled_texts))]
-    return {
-        WORD_PAIRS: over_seeds([distinct_n(block, 2) for block in blocks]),
-        "words per text": over_seeds([float(np.mean([len(text.split()) for text in block])) for block in blocks]),
-        "texts that repeat another": over_seeds([1 - len(set(block)) / len(block) for block in blocks]),
-    }
+    blocks = _blocks([texts[row] for row in drawn_rows(len(texts), drawn)])
+    return {figure.name: over_seeds([figure.compute(block) for block in blocks]) for figure in TEXT_FIGURES}
 
 
-def _blocks(count: int) -> list[Int64]:
-    """Row numbers in blocks of the same size; one block where the texts are too few for ten of two."""
-    size = count // BLOCKS
+def _blocks(texts: Sequence[str]) -> list[Sequence[str]]:
+    """The texts in blocks of the same size; one block where they are too few for ten of two."""
+    size = len(texts) // BLOCKS
     if size < 2:
-        return [np.arange(count)]
-    return list(np.arange(size * BLOCKS).reshape(BLOCKS, size))
+        return [texts]
+    return [texts[start : start + size] for start in range(0, size * BLOCKS, size)]
 
 
 def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
@@ -272,15 +279,13 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
         Cell() if run.score is None else _share(Interval(run.score.value, run.score.low, run.score.high))
         for run in runs
     )
-    yield Figure("How good", "private score", scores, "high", percent=True)
+    yield Figure("How good", PRIVATE_SCORE, scores, "high", percent=True)
     yield from _beside_test_files(runs)
     yield numbers("Texts", "texts", lambda run: run.texts, None)
-    for name in dict.fromkeys(name for run in runs for name in run.text_figures):
-        percent = name != "words per text"
-        good: Good | None = {WORD_PAIRS: "high", "texts that repeat another": "low"}.get(name)  # type: ignore[assignment]
-        show = _share if percent else _plain
-        cells = tuple(show(run.text_figures[name]) if name in run.text_figures else Cell() for run in runs)
-        yield Figure(f"Texts, of {drawn:,} drawn of each run", name, cells, good, percent)
+    for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
+        show = _share if figure.percent else _plain
+        cells = tuple(show(run.text_figures[figure.name]) if run.text_figures else Cell() for run in runs)
+        yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, cells, figure.good, figure.percent)
     for name in _names(run.weights for run in runs):
         cells = tuple(
             _share(Interval(run.weights[name], math.nan, math.nan)) if name in run.weights else Cell() for run in runs
