@@ -349,8 +349,7 @@ class RunScreens:
 
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
-        evaluated_run = comparison.compare(self._home, [run])
-        figures = [figure for figure in evaluated_run.figures if figure.group == "How good"]
+        figures = comparison.how_good(self._home, run)
         return {"figures": figures, "run": run, "files": drafts.public_files(self._context.tasks)}
 
     def _evaluate(self, visit: Visit) -> str:

@@ -23,6 +23,7 @@ from undersong_server.report.html import series_chart
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
 NOTHING = "–"
+HOW_GOOD = "How good"  # group of the figures that say how good a run's texts are
 PRIVATE_SCORE = "private score"
 WORD_PAIRS = "different word pairs"
 CHARTED = (PRIVATE_SCORE, PANEL_SCORE, WORD_PAIRS)  # drawn where no other figure was chosen, the first that is there
@@ -177,6 +178,12 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> Comparison:
     return _sorted(comparison, sort) if sort else comparison
 
 
+def how_good(home: Path, run: str) -> tuple[Figure, ...]:
+    """Returns one run's figures of the group :data:`HOW_GOOD`. Raises ConfigurationError for an unknown run."""
+    score = live(home, run, run_plan(home, run)).score
+    return tuple(_how_good([score], [evaluated(CoordinatorHome(home).run(run))]))
+
+
 def _sorted(comparison: Comparison, sort: str) -> Comparison:
     by_name = {figure.name: figure for figure in comparison.figures if figure.compares}
     figure = by_name.get(sort)
@@ -275,12 +282,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Cost", "texts kept", lambda run: run.kept, None)
     money = tuple(Cell(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", money, "low")
-    scores = tuple(
-        Cell() if run.score is None else _share(Interval(run.score.value, run.score.low, run.score.high))
-        for run in runs
-    )
-    yield Figure("How good", PRIVATE_SCORE, scores, "high", percent=True)
-    yield from _beside_test_files(runs)
+    yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
         show = _share if figure.percent else _plain
@@ -293,25 +295,31 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
         yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
 
 
-def _beside_test_files(runs: Sequence[ComparedRun]) -> Iterator[Figure]:
-    """Figures of `undersong run evaluate`; they have a good end only where file and number of texts are the same."""
-    evaluations = [run.evaluated for run in runs if run.evaluated is not None]
-    yield Figure(
-        "How good", "test file", tuple(Cell(run.evaluated.test if run.evaluated else "not measured") for run in runs)
+def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
+    """The private score and the figures of `undersong run evaluate` of each run.
+
+    Those beside a test file have a good end only where file and number of texts are the same.
+    """
+    score_cells = tuple(
+        Cell() if score is None else _share(Interval(score.value, score.low, score.high)) for score in scores
     )
+    yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=True)
+    test_cells = tuple(Cell(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
+    yield Figure(HOW_GOOD, "test file", test_cells)
+    evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]
     if not evaluations:
         return
-    sizes = tuple(Cell(run.evaluated.texts_words if run.evaluated else NOTHING) for run in runs)
-    yield Figure("How good", "texts drawn for it", sizes)
+    sizes = tuple(Cell(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs)
+    yield Figure(HOW_GOOD, "texts drawn for it", sizes)
     alike = len({(evaluation.test, evaluation.texts) for evaluation in evaluations}) == 1 and all(
         evaluation.texts for evaluation in evaluations
     )
     for name in _names(evaluation.figures for evaluation in evaluations):
-        cells = tuple(_evaluated_cell(run.evaluated, name) for run in runs)
+        cells = tuple(_evaluated_cell(evaluation, name) for evaluation in evaluated_runs)
         goods = {evaluation.measures[name].good for evaluation in evaluations if name in evaluation.measures}
         percents = {evaluation.measures[name].percent for evaluation in evaluations if name in evaluation.measures}
         good = goods.pop() if alike and len(goods) == 1 else None
-        yield Figure("How good", name, cells, good, percents == {True})
+        yield Figure(HOW_GOOD, name, cells, good, percents == {True})
 
 
 def _evaluated_cell(found: Evaluated | None, name: str) -> Cell:
