@@ -259,7 +259,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
         f"{test_name or test.name}, {digest[:8]}",
         {measure.name: measure.shown for measure in measures},
         {measure.name: _kept(measure, by_texts if measure.name == PANEL_SCORE else None) for measure in measures},
-        min(DRAWN_TEXTS, len(_rows(folder.output))),
+        report.synthetic_rows,
     )
     replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
     return evaluation
