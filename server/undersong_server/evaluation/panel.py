@@ -9,14 +9,14 @@ fine-tuned encoder (``task_model.fine_tune``) is reported beside the panel, not 
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.intervals import Interval, over_seeds
+from undersong_common.intervals import Interval, clopper_pearson, over_seeds
 from undersong_common.library_threads import one_library_thread
 from undersong_server.evaluation import task_model
 
@@ -321,6 +321,12 @@ class Trained:
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """Returns a figure (:data:`FIGURES`) over the seeds, on the whole test set or on one group of it."""
         return over_seeds([run.figures()[figure] for run in (self.runs if group is None else self.groups[group])])
+
+    @property
+    def accuracy_by_texts(self) -> Interval:
+        """The accuracy over the seeds with the exact interval that the number of test texts gives it."""
+        accuracy, rows = self.interval("accuracy").value, self.scores.rows
+        return replace(clopper_pearson(round(accuracy * rows), rows), value=accuracy)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: the first seed's scores, and with several seeds the mean of all with its interval."""

@@ -3,7 +3,6 @@
 import hashlib
 import io
 import json
-import math
 import os
 import tempfile
 import time
@@ -20,7 +19,7 @@ from undersong_common import embedders
 from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.intervals import Interval, clopper_pearson
+from undersong_common.intervals import Interval
 from undersong_common.printable import counted, printable
 from undersong_common.printed_page import Page
 from undersong_common.privacy import impact
@@ -156,12 +155,10 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
     name = options.test.name if isinstance(options.test, Path) else "the test file"
     if not report.trained:
         return f"on {name}: not measured, for the file or the corpus has no labels"
-    trained, rows = report.trained[0], report.trained[0].scores.rows
-    figure, ends = trained.interval("accuracy").value, _panel_interval(report)
-    assert ends is not None  # something was trained
+    trained, accuracy = report.trained[0], report.trained[0].accuracy_by_texts
     return (
-        f"on {name}: small models trained on this corpus label {100 * figure:.1f} % ({100 * ends.low:.1f} to"
-        f" {100 * ends.high:.1f}) of {counted(rows, 'text')} rightly ({trained.description})"
+        f"on {name}: small models trained on this corpus label {100 * accuracy.value:.1f} % ({100 * accuracy.low:.1f}"
+        f" to {100 * accuracy.high:.1f}) of {counted(trained.scores.rows, 'text')} rightly ({trained.description})"
     )
 
 
@@ -254,11 +251,11 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     digest = hashlib.sha256(test.read_bytes()).hexdigest()
     measures = measures_of(report)
-    by_texts = _panel_interval(report)
+    intervals = {PANEL_SCORE: report.trained[0].accuracy_by_texts} if report.trained else {}
     evaluation = Evaluated(
         f"{test_name or test.name}, {digest[:8]}",
         {measure.name: measure.shown for measure in measures},
-        {measure.name: _kept(measure, by_texts if measure.name == PANEL_SCORE else None) for measure in measures},
+        {measure.name: _kept(measure, intervals.get(measure.name, measure.interval)) for measure in measures},
         report.synthetic_rows,
     )
     replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
@@ -286,19 +283,9 @@ def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: 
             raise ConfigurationError(problem, error.remedy.replace(str(path), file_name), code=error.code) from None
 
 
-def _kept(measure: Measure, by_texts: Interval | None) -> KeptMeasure:
-    interval = by_texts or measure.interval
-    ends = None if interval is None or math.isnan(interval.low) else (interval.low, interval.high)
+def _kept(measure: Measure, interval: Interval | None) -> KeptMeasure:
+    ends = None if interval is None else (interval.low, interval.high)
     return KeptMeasure(measure.value, measure.good, measure.percent, ends)
-
-
-def _panel_interval(report: EvaluationReport) -> Interval | None:
-    """The panel's score with the interval that the number of test texts gives; None if nothing was trained."""
-    if not report.trained:
-        return None
-    trained = report.trained[0]
-    rows = trained.scores.rows
-    return clopper_pearson(round(trained.interval("accuracy").value * rows), rows)
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:

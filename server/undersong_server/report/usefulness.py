@@ -5,7 +5,6 @@ from pathlib import Path
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.intervals import clopper_pearson
 from undersong_common.model_files import PACKAGED
 from undersong_common.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
@@ -86,7 +85,7 @@ def _make_accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
         **{name: figure.value for name, figure in intervals.items()},
         ours=data == OURS and panel,
         reads_private=data == NO_PRIVACY,
-        by_texts=clopper_pearson(round(trained.scores.rows * intervals["accuracy"].value), trained.scores.rows),
+        by_texts=trained.accuracy_by_texts,
         reference=panel and data not in (OURS, NO_PRIVACY),
         model=trained.description,
         interval=intervals["accuracy"] if len(trained.runs) > 1 else None,
