@@ -1,7 +1,7 @@
 """Estimates with their 95 % intervals."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,26 @@ class Interval:
     value: float
     low: float
     high: float
+
+    def in_words(self, show: Callable[[float], str], unit: str = "") -> str:
+        """Writes the estimate with its unit, and the interval where there is one; a dash for NaN.
+
+        Args:
+            show: writes a number without its unit.
+        """
+        if math.isnan(self.value):
+            return "–"
+        ends = "" if math.isnan(self.low) else f" ({show(self.low)} to {show(self.high)})"
+        return f"{show(self.value)}{unit}{ends}"
+
+    @property
+    def percent_words(self) -> str:
+        """A share in per cent, as :meth:`in_words` does.
+
+        >>> Interval(0.7, 0.6, 0.8).percent_words
+        '70.0 % (60.0 to 80.0)'
+        """
+        return self.in_words(lambda share: f"{100 * share:.1f}", " %")
 
 
 def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL) -> Interval:

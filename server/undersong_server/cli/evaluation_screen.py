@@ -65,7 +65,7 @@ def _task_models(report: EvaluationReport) -> Table:
     rows = [
         [
             *(escape(trained.data), f"{trained.rows:,}"),
-            *(_shares(trained.interval(figure)) for figure in FIGURES),
+            *(trained.interval(figure).percent_words for figure in FIGURES),
             escape(trained.description),
         ]
         for trained in report.trained
@@ -81,7 +81,7 @@ def _groups(report: EvaluationReport) -> Table:
         [
             escape(name),
             f"{runs[0].rows:,}",
-            *(_shares(trained.interval("accuracy", name)) for trained in report.trained),
+            *(trained.interval("accuracy", name).percent_words for trained in report.trained),
         ]
         for name, runs in report.trained[0].groups.items()
     ]
@@ -135,7 +135,7 @@ def _distances(report: EvaluationReport) -> Table:
 
 def _label_errors(found: LabelErrors, shares: Sequence[float]) -> Text:
     rows = _some([row + 1 for row in found.suspected.tolist()]) or "none"
-    share = _shares(over_seeds(shares))
+    share = over_seeds(shares).percent_words
     return Text(f"About {share} of the synthetic labels seem to be wrong (confident learning); rows: {rows}")
 
 
@@ -148,7 +148,7 @@ def _closest(found: ClosestRecords) -> Table:
                 [name, _number(found.training[number]), _number(found.holdout[number])]
                 for number, name in enumerate(("nearest 5 % of the texts (1 - cosine)", "half of the texts"))
             ),
-            ["texts nearer to this side (about 50 %: nothing copied)", _shares(found.closer), ""],
+            ["texts nearer to this side (about 50 %: nothing copied)", found.closer.percent_words, ""],
         ],
     )
 
@@ -212,14 +212,6 @@ def _membership(found: Membership) -> Table:
 
 def _interval(each: Interval) -> str:
     return f"{each.value:.3f} ({each.low:.3f} to {each.high:.3f})"
-
-
-def _shares(each: Interval) -> str:
-    """A share in per cent, with its interval where there is one."""
-    if math.isnan(each.value):
-        return "–"
-    interval = "" if math.isnan(each.low) else f" ({100 * each.low:.1f} to {100 * each.high:.1f})"
-    return f"{100 * each.value:.1f} %{interval}"
 
 
 def _some(rows: Sequence[int]) -> str:

@@ -285,12 +285,17 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
-        show = _share if figure.percent else _plain
-        cells = tuple(show(run.text_figures[figure.name]) if run.text_figures else Cell() for run in runs)
+        cells = tuple(
+            _interval_cell(run.text_figures[figure.name], percent=figure.percent) if run.text_figures else Cell()
+            for run in runs
+        )
         yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, cells, figure.good, figure.percent)
     for name in _names(run.weights for run in runs):
         cells = tuple(
-            _share(Interval(run.weights[name], math.nan, math.nan)) if name in run.weights else Cell() for run in runs
+            _interval_cell(Interval(run.weights[name], math.nan, math.nan), percent=True)
+            if name in run.weights
+            else Cell()
+            for run in runs
         )
         yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
 
@@ -301,7 +306,8 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
     Those beside a test file have a good end only where file and number of texts are the same.
     """
     score_cells = tuple(
-        Cell() if score is None else _share(Interval(score.value, score.low, score.high)) for score in scores
+        Cell() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=True)
+        for score in scores
     )
     yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=True)
     test_cells = tuple(Cell(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
@@ -330,24 +336,13 @@ def _evaluated_cell(found: Evaluated | None, name: str) -> Cell:
         return Cell(found.figures[name])
     if measure.interval is None:
         return Cell(found.figures[name], measure.value)
-    return (_share if measure.percent else _plain)(Interval(measure.value, *measure.interval))
+    return _interval_cell(Interval(measure.value, *measure.interval), percent=measure.percent)
 
 
 def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _share(found: Interval) -> Cell:
-    return _with_interval(found, lambda value: f"{100 * value:.1f}", " %")
-
-
-def _plain(found: Interval) -> Cell:
-    return _with_interval(found, number, "")
-
-
-def _with_interval(found: Interval, show: Callable[[float], str], unit: str) -> Cell:
-    if math.isnan(found.value):
-        return Cell()
-    has_interval = not math.isnan(found.low)
-    words = f"{show(found.value)}{unit}" + (f" ({show(found.low)} to {show(found.high)})" if has_interval else "")
-    return Cell(words, found.value, found if has_interval else None)
+def _interval_cell(interval: Interval, *, percent: bool) -> Cell:
+    words = interval.percent_words if percent else interval.in_words(number)
+    return Cell(words, interval.value, None if math.isnan(interval.low) else interval)

@@ -157,8 +157,8 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
         return f"on {name}: not measured, for the file or the corpus has no labels"
     trained, accuracy = report.trained[0], report.trained[0].accuracy_by_texts
     return (
-        f"on {name}: small models trained on this corpus label {100 * accuracy.value:.1f} % ({100 * accuracy.low:.1f}"
-        f" to {100 * accuracy.high:.1f}) of {counted(trained.scores.rows, 'text')} rightly ({trained.description})"
+        f"on {name}: small models trained on this corpus label {accuracy.percent_words} of"
+        f" {counted(trained.scores.rows, 'text')} rightly ({trained.description})"
     )
 
 

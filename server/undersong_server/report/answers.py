@@ -164,8 +164,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
 
 def _share_words(figure: Accuracy) -> str:
     """Writes a panel score with the interval that its test texts give it."""
-    share, interval = f"{100 * figure.accuracy:.1f} %", figure.by_texts
-    return f"{share} ({100 * interval.low:.1f} to {100 * interval.high:.1f})" if interval else share
+    return f"{100 * figure.accuracy:.1f} %" if figure.by_texts is None else figure.by_texts.percent_words
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
