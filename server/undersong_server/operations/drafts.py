@@ -611,7 +611,7 @@ class Limits:
 
     def __call__(self, task: Task) -> None:
         """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
-        operator_generators = {text for _, text in _paths(self.draft.operators)}
+        operator_texts = {text for _, text in _paths(self.draft.operators)}
         faults: list[tuple[str, ...]] = [
             (
                 f"{key_path}: {printable(text, 100)!r} is outside the operator's folders of task files",
@@ -619,7 +619,7 @@ class Limits:
                 key_path,
             )
             for key_path, text in _paths(self.draft.data)
-            if text not in operator_generators
+            if text not in operator_texts
             and not self._allows(Path(self.draft.folder) if key_path == "data.root" else task.locate(""), text)
         ]
         operator_destinations = [destination for _, destination in _destinations(self.draft.operators)]
