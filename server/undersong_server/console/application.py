@@ -75,7 +75,6 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     needy_names = cache(lambda: {need.name for need in needs()})
     other_runs = cache(lambda: [run for run in all_runs() if run.run not in needy_names()])  # not shown above
     enrolled = cache(lambda: [party for party in parties() if party.party.state == "enrolled"])
-    spent = cache(lambda: overview.spending(context.home, all_runs()))
     parts: dict[str, Part] = {
         "first_steps": lambda: {"steps": beginning.first_steps(context.home, all_runs(), parties())},
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
@@ -84,11 +83,10 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
             "latest": other_runs()[:5],
         },
         "figures": lambda: {
-            "total": spent().in_words,
             "enrolled": len(enrolled()),
             "connected": sum(party.connected for party in enrolled()),
             "states": Counter(run.status.state for run in all_runs()),
-            "spent": spent(),
+            "spent": overview.spending(context.home, all_runs()),
         },
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
     }
