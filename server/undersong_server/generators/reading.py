@@ -4,6 +4,7 @@ A text may be in any language. What only English phrasings would tell is told by
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -226,7 +227,7 @@ def is_repetitive(text: str) -> bool:
     words = duplicate_key(text).split()
     if len(words) < FEWEST_WORDS:
         return False
-    runs = list(zip(words, words[1:], words[2:], strict=False))
+    runs = _runs(words, 3)
     return len(runs) - len(set(runs)) >= REPEATED_SHARE * len(runs)
 
 
@@ -281,18 +282,24 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     words = duplicate_key(text).split()
     length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
     shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
-    told = [f" {duplicate_key(phrase)} " for phrase in request.told]
-    lines = [f" {duplicate_key(line)} " for line in f"{request.system}\n{request.prompt}".splitlines()]
-    repeated: set[int] = set()  # places of words that the task says
-    for start in range(len(words) - length + 1):
-        row = f" {' '.join(words[start : start + length])} "
-        if row.strip() in shown:
-            continue
-        if any(row in phrase for phrase in told):
-            repeated.update(range(start, start + length))
-        elif any(row in line for line in lines):
-            return True
+    told, written = (
+        {run for line in lines for run in _runs(duplicate_key(line).split(), length)}
+        for lines in (request.told, f"{request.system}\n{request.prompt}".splitlines())
+    )
+    echoes = [
+        (start, run)
+        for start, run in enumerate(_runs(words, length))
+        if (run in told or run in written) and " ".join(run) not in shown
+    ]
+    if any(run not in told for _, run in echoes):
+        return True
+    repeated = {place for start, _ in echoes for place in range(start, start + length)}  # words that the task says
     return len(repeated) > TOLD_SHARE * len(words) or words == duplicate_key(request.label).split()
+
+
+def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+    """Returns the ``length`` words in a row that begin at each word, as far as there are so many."""
+    return list(zip(*(words[start:] for start in range(length)), strict=False))
 
 
 # Lists: JSON, numbered or bulleted lines, or names with commas between them
