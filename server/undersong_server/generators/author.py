@@ -177,10 +177,14 @@ class _StepWork:
         return [number for number, sample in enumerate(self.written) if sample is None]
 
     @property
+    def last_useless(self) -> dict[int, _ReadAnswer]:
+        """The last answer to each order without a text that has had one, by the order's number."""
+        return {each.number: each for each in self.useless if self.written[each.number] is None}
+
+    @property
     def refused(self) -> set[int]:
         """Numbers of the orders that are done without a text: an endpoint refuses their content."""
-        last = {each.number: each.answer for each in self.useless if self.written[each.number] is None}
-        return {number for number, answer in last.items() if _is_refused_by_endpoint(answer)}
+        return {number for number, last in self.last_useless.items() if _is_refused_by_endpoint(last.answer)}
 
     def take(self, answer: _ReadAnswer) -> None:
         """Takes the text of an answer as its order's."""
@@ -390,7 +394,7 @@ class Author:
             is_short = bool(judged) and (not wrote or any(work.orders[n].label in wrote for n in judged))
         if not is_short:
             return
-        last = {each.number: each for each in work.useless if work.written[each.number] is None}
+        last = work.last_useless
         for name in {each.name for each in last.values()}:
             answers = [each for each in work.useless if each.name == name and each.number in last]
             self._throw_away(name, [(each.step, each.number, each.answer) for each in answers])
