@@ -70,14 +70,19 @@ class FormOptions(Protocol):
     def rounds(self) -> int: ...
 
 
+def _named(options: FormOptions, setting: Setting) -> frozenset[str]:
+    """Returns the names of the questions about form that the options name; without labels nobody votes on examples."""
+    return frozenset(
+        name for name in (LENGTHS, WORDS, EXAMPLES) if getattr(options, name) and (setting.labels or name != EXAMPLES)
+    )
+
+
 def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
     """Returns the names of the questions about form that the options want and the generators can follow.
 
     Raises ConfigurationError for an option that cannot hold.
     """
-    names = frozenset(
-        name for name in (LENGTHS, WORDS, EXAMPLES) if getattr(options, name) and (setting.labels or name != EXAMPLES)
-    )
+    names = _named(options, setting)
     if not names:
         return names
     first = f"method.{min(names)}"
@@ -173,9 +178,7 @@ def notes(requests: Requests, options: FormOptions, setting: Setting) -> list[st
         f"method.{part}: not asked, its answer would be noise ({signal}, of {setting.expected_records} records)."
         for part, signal in left_out(requests, options, setting).items()
     ]
-    if (options.lengths or options.words or (options.voted_examples and setting.labels)) and not wanted(
-        options, setting
-    ):
+    if _named(options, setting) and not wanted(options, setting):
         told.append("No lengths, words or examples are asked: all texts were written before, whatever a prompt says.")
     return told
 
