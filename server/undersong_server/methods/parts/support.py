@@ -149,6 +149,8 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
     least = np.ones(len(texts))
     for part in (None, *range(FOLDS)):
         judged = ~taught if part is None else taught & (fold == part)
+        if not judged.any():  # no generator is in between
+            continue
         learnt = (taught & ~judged)[text_of]
         is_good = good[text_of][learnt]
         weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
