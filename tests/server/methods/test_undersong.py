@@ -25,7 +25,7 @@ from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import shares
+from undersong_server.methods.parts import constants, shares
 from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -125,7 +125,7 @@ def test_the_method_is_small():
     assert len(dataclasses.fields(TUNING)) <= 23
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
     page = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")
-    assert f"<!-- begin constants -->\n{undersong.constants_table()}\n<!-- end -->" in page
+    assert f"<!-- begin constants -->\n{constants.table(undersong.Tuning)}\n<!-- end -->" in page
 
 
 def test_a_generator_is_left_out_where_the_records_tell_it_from_the_best():
