@@ -246,7 +246,7 @@ class State:
         wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
         before, rng = self._table(), run.rng(step)
         run.generate(step, t, self._orders(wanted, rng))
-        run.state_corpus(t, [run.pool.samples[row] for row in self.not_aside()])
+        run.state_corpus(t, self.samples_left())
         self.spent |= shares.spent(wanted, self._table() - before)
         if not len(run.pool):
             raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")
@@ -309,6 +309,10 @@ class State:
         """Positions of the texts that are not set aside."""
         return np.array([row for row, reason in enumerate(self.reasons()) if not reason], dtype=np.int64)
 
+    def samples_left(self) -> list[Sample]:
+        """The samples that are not set aside."""
+        return [self.run.pool.samples[row] for row in self.not_aside()]
+
     def completed(self) -> Rows:
         """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
         ours, left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
@@ -350,13 +354,12 @@ class State:
 
     def count_words(self) -> None:
         """Opens the counts of the public words of each label; what is no noise enters prompts."""
-        samples = [self.run.pool.samples[row] for row in self.not_aside()]
-        self.frequent = form.counted_words(self.run, samples, self.chosen, self.records)
+        self.frequent = form.counted_words(self.run, self.samples_left(), self.chosen, self.records)
 
     def choose_examples(self, name: str) -> None:
         """Opens votes for texts so far and chooses examples by them; without labels, weights of generators too."""
         if len(self.shares) > 1:
-            samples = [self.run.pool.samples[row] for row in self.not_aside()]
+            samples = self.samples_left()
             first = int(form.WORDS in self.asked)
             formed = [each for each in samples if each.round >= first]
             self.examples = form.voted_examples(self.run, name, formed or samples)
