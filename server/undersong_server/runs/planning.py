@@ -114,7 +114,7 @@ def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
     if requests and not method.makes_private_sums:
         raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
     # A baseline that asks no party anything keeps to that.
-    if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths(task.options):
+    if task.privacy.lengths and method.makes_private_sums and not method.measures_lengths(options):
         requests = with_lengths(requests, task.privacy.lengths_share)
     if task.privacy.distance and method.makes_private_sums:
         if "expected_records" not in task.privacy.model_fields_set:
