@@ -280,14 +280,11 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
         error = value
     if error is not None:
         status = _status_in(error) or _status_in(value)
-        if (
-            not status
-            and choice is not None
-            and _kind_of_words(200, f"{words} {' '.join(_codes_of(value))}") == "refused"
-        ):
+        verdict = _judge_status(status or 200, value, words, pause)
+        if not status and choice is not None and verdict.state is State.REFUSED:
             said = f"the answer ended by an error{f': {words}' if words else ''}"
             return Verdict(State.LOST, "lost", said, pause, billed=True)
-        return _judge_status(status or 200, value if isinstance(value, dict) else {}, words, pause)
+        return verdict
     completion = None if choice is None else _completion(value, choice, worst)
     if completion is not None:
         return Verdict(State.ANSWER, completion=completion)
