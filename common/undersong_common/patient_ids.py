@@ -147,8 +147,8 @@ def _read_id(text: str) -> PatientId | None:
     text = clean_text(text)
     if has_half_character(text):
         raise ConfigurationError(HALF_CHARACTER, "write the id as whole characters of Unicode", code="no-id")
-    if uuid_match := _BY_IDENTIFIER.fullmatch(text):
-        system, bar, value = unquote(uuid_match[1]).rpartition("|")
+    if identifier_match := _BY_IDENTIFIER.fullmatch(text):
+        system, bar, value = unquote(identifier_match[1]).rpartition("|")
         identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
         return None if is_missing_word(identifier.name) else identifier
     base = ""
