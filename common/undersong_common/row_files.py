@@ -18,6 +18,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -116,7 +117,7 @@ class DottedColumns:
         return row._replace(values={**row.values, **nested_values}) if nested_values else row
 
     def _value(self, row: Row, column: str) -> Any:
-        values = _values_at(row.values, column.split("."))
+        values = _values_at(row.values, tuple(column.split(".")))
         ways = [self._keys.setdefault(column, keys) for keys in values][:1] + list(values)
         if len(set(ways)) > 1:
             words = " and as ".join(" in ".join(map(repr, reversed(keys))) for keys in dict.fromkeys(ways))
@@ -358,11 +359,11 @@ def value_at(node: Any, path: Sequence[str]) -> Any:
     >>> value_at({"type": {"coding": [{}, {"code": "x"}]}}, ["type", "coding", "code"])
     'x'
     """
-    value = next(iter(_values_at(node, path).values()), None)
+    value = next(iter(_values_at(node, tuple(path)).values()), None)
     return value[0] if isinstance(value, Several) else value
 
 
-def _values_at(node: Any, path: Sequence[str], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """The values at a path by the keys on the way, since a key may itself hold a dot; the longest key comes first."""
     if not path:
         return {keys: node}
@@ -390,14 +391,18 @@ def _merged(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ..
     return {keys: several[0] if len(several) == 1 else several for keys, several in merged.items() if several}
 
 
-def _splits(path: Sequence[str]) -> Iterator[tuple[str, Sequence[str]]]:
-    """Each key with which a path may begin, and the rest of the path; the longest key comes first."""
-    return ((".".join(path[:length]), path[length:]) for length in range(len(path), 0, -1))
+@lru_cache(maxsize=1024)
+def _splits(path: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Each key with which a path may begin, and the rest of the path; the longest key comes first.
+
+    They are cached, because every row asks for the same few paths.
+    """
+    return tuple((".".join(path[:length]), path[length:]) for length in range(len(path), 0, -1))
 
 
 def _first_keys(column: str) -> list[str]:
     """The keys of a row with which the path of a column may begin, the column's own name first."""
-    return [key for key, _ in _splits(column.split("."))]
+    return [key for key, _ in _splits(tuple(column.split(".")))]
 
 
 def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
@@ -453,13 +458,13 @@ class _Object(dict[str, Any]):
         return value
 
 
-def _repeated_key(node: Any, path: Sequence[str]) -> str:
+def _repeated_key(node: Any, path: tuple[str, ...]) -> str:
     """The key on the way to a column that stands twice in its object; "" for none."""
     if isinstance(node, list):
         return next(filter(None, (_repeated_key(member, path) for member in node)), "")
     if not isinstance(node, _Object):
         return ""
-    splits = list(_splits(path))
+    splits = _splits(path)
     repeated = (key for key, _ in splits if key in node.repeated)
     inner = (_repeated_key(node.get(key), path_below) for key, path_below in splits if path_below)
     return next(repeated, "") or next(filter(None, inner), "")
@@ -473,7 +478,7 @@ def json_object(line: str | bytes, place: str, columns: Collection[str] = ()) ->
         raise ConfigurationError(f"{place} is not JSON", "write one JSON object a line", code="no-json") from None
     if not isinstance(row, _Object):
         raise ConfigurationError(f"{place} is not a JSON object", "write one JSON object a line", code="no-json")
-    for name in filter(None, (_repeated_key(row, column.split(".")) for column in columns)):
+    for name in filter(None, (_repeated_key(row, tuple(column.split("."))) for column in columns)):
         raise ConfigurationError(
             f"{place}: the key {name!r} stands twice", "remove the one that does not count", code="name-twice"
         )
