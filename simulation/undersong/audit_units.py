@@ -41,25 +41,20 @@ def real_neighbours(
     The units that go are the canary, one of the party's own, two that copy records of the party, at its front and at
     its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
     """
-    by_user = privacy.unit == "user"
-
-    def units(rows: Table) -> Sequence[object]:
-        return (rows.users or ()) if by_user else range(len(rows))
-
     table = table.take(range(min(len(table), NEIGHBOURS)))
-    sizes, names = Counter(units(table)), units(table)
+    names = _units(table, privacy)
+    sizes = Counter(names)
     order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
     front, end = (
         _copy_unit(table.take(order[parity::2][: len(canary.rows)]), f"copy-{parity}", labels) for parity in range(2)
     )
     odd = odd_units(canary.rows, table, labels, privacy.max_per_unit)
     all_rows = concatenate([front, table, canary.rows, *odd, end])
-    names, last = units(all_rows), len(all_rows) - 1
     before_odd = len(front) + len(table) + len(canary.rows)
     ends = before_odd + np.cumsum([len(rows) for rows in odd]) - 1
-    removed = (0, len(front) + int(rng.integers(max(1, len(table)))), before_odd - 1, *ends.tolist(), last)
+    removed = (0, len(front) + int(rng.integers(max(1, len(table)))), before_odd - 1, *ends.tolist(), len(all_rows) - 1)
     many = crowd(table.take([0]), canary.rows.take([0]), CROWDS[number % len(CROWDS)])
-    return [[all_rows, *(_without_unit(all_rows, names, row) for row in removed)], many]
+    return [[all_rows, *(_without_unit(all_rows, row, privacy) for row in removed)], many]
 
 
 def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -> tuple[Table, Table, Table]:
@@ -99,15 +94,13 @@ def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
 
 def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbours]:
     """Returns neighbours of records whose rows :func:`aligned_rows` makes."""
-    by_user = privacy.unit == "user"
     label = tuple(labels[:1]) or None
     up_row, down_row = (Table((text,), label, ("user",)) for text in ("the same", DOWNWARD_PREFIX + "the same"))
     up_rows = replace(up_row.take([0] * ALTERNATING), users=tuple(f"other-{row}" for row in range(ALTERNATING)))
     neighbours = []
     for rows in odd_units(down_row, up_rows, labels, privacy.max_per_unit):
         all_rows = concatenate([up_rows, rows])
-        names = (all_rows.users or ()) if by_user else range(len(all_rows))
-        neighbours.append([all_rows, _without_unit(all_rows, names, len(all_rows) - 1)])
+        neighbours.append([all_rows, _without_unit(all_rows, len(all_rows) - 1, privacy)])
     return [*neighbours, *(crowd(up_row, down_row, size) for size in CROWDS)]
 
 
@@ -145,8 +138,14 @@ def moves(
     return np.asarray(full_vector - np.array(vectors_without), dtype=np.float64)
 
 
-def _without_unit(table: Table, names: Sequence[object], row: int) -> Table:
+def _units(rows: Table, privacy: Privacy) -> Sequence[object]:
+    """The unit of each row: its user, or the row itself."""
+    return (rows.users or ()) if privacy.unit == "user" else range(len(rows))
+
+
+def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:
     """The table without the unit that the row with this number is of."""
+    names = _units(table, privacy)
     return table.take([number for number, name in enumerate(names) if name != names[row]])
 
 
