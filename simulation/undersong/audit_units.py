@@ -11,6 +11,7 @@ have rows that all reach the bound in one coordinate, up or down, so that what b
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle, islice
 
 import numpy as np
 import scipy.sparse as sp
@@ -66,9 +67,7 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
 
     def unit(user: str, size: int) -> Table:
         repeated = text.take([0] * size)
-        unit_labels = repeated.labels and tuple(
-            (labels or repeated.labels)[row % len(labels or (1,))] for row in range(size)
-        )
+        unit_labels = repeated.labels and tuple(islice(cycle(labels or repeated.labels), size))
         return replace(repeated, labels=unit_labels, users=repeated.users and (user,) * size)
 
     size = max(2, min(cap, ALTERNATING))
