@@ -226,12 +226,12 @@ class _WatchedMachine(PartyMachine):
         if not plan.components:
             return noisy
         root = state.secret("noise_root")
+        removed = np.zeros_like(grid.values)  # the removable components, with their signs turned
+        if plan.removal:
+            remove_opened(removed, plan, 0, root)
 
         def lasting(vector: NoisyVector) -> Draw:
-            values = vector.values - grid.values
-            if plan.removal:
-                remove_opened(values, plan, 0, root)
-            return Draw.of_law(values, plan, 0)
+            return Draw.of_law(vector.values - grid.values + removed, plan, 0)
 
         component = lasting(noisy)
         twin_state = copy.copy(state)
