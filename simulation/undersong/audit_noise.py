@@ -274,9 +274,7 @@ def _known_seeds(
             yield words + name, hashlib.sha256(domain + value).digest()
 
 
-def known_noise(
-    likenesses: Mapping[str, Likeness], alarm: float, largest_count: int = audit_parts.MOST_NAMED
-) -> list[str]:
+def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
     """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
     level = alarm / max(1, len(likenesses))
-    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][:largest_count]
+    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][: audit_parts.MOST_NAMED]
