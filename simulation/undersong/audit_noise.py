@@ -99,9 +99,8 @@ class Draw:
     def of_law(cls, values: Int64, plan: NoisePlan, index: int | None) -> "Draw":
         """Scores ``values`` under component ``index`` of the plan, or under a whole share."""
         if plan.law == "laplace":
-            scale, floor = laplace_scale(plan.sigma), plan.parties - plan.dropouts - plan.colluders
-            chance = audit_parts.largest_laplace_mass(scale, 1.0 / floor)
-            return cls(values, audit_parts.laplace_scores(values, scale, 1.0 / floor), chance)
+            law = laplace_scale(plan.sigma), 1.0 / plan.honest_survivors
+            return cls(values, audit_parts.laplace_scores(values, *law), audit_parts.largest_laplace_mass(*law))
         variance = float(plan.share_variance if index is None else plan.components[index])
         return cls(values, audit_parts.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
 

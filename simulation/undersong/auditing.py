@@ -688,9 +688,9 @@ def _attack_sums(
             noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
-            share = 1.0 / (quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders)
             if scale >= SMALLEST_LAPLACE:
-                normal_scores = audit_parts.laplace_scores(noise_values, scale, survivors * share)
+                shares_in_sum = survivors * (1.0 / planned_noise.honest_survivors)
+                normal_scores = audit_parts.laplace_scores(noise_values, scale, shares_in_sum)
                 noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
         for party, watched_share in enumerate(watched.noise.shares[name].values(), 1):
             noise_share = watched_share.under(planned_noise)

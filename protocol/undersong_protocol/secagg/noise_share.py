@@ -63,8 +63,7 @@ class NoisePlan:
 
     def __post_init__(self) -> None:
         """Raise ConfigurationError for counts that leave no honest survivor or a share that cannot be drawn."""
-        floor = self.parties - self.dropouts - self.colluders
-        if min(self.dropouts, self.colluders) < 0 or floor < 1:
+        if min(self.dropouts, self.colluders) < 0 or self.honest_survivors < 1:
             raise ConfigurationError(
                 f"{self.parties} parties with {self.dropouts} dropouts and {self.colluders} colluders tolerated",
                 "leave at least one honest survivor to bring the noise",
@@ -77,7 +76,7 @@ class NoisePlan:
         if self.sigma > 0 and self.law == "laplace":
             components = [Fraction(self._laplace_share().deviation) ** 2]
         elif self.sigma > 0:
-            single = self.variance / floor
+            single = self.variance / self.honest_survivors
             if single < _SMALLEST_VARIANCE:
                 raise ConfigurationError(
                     f"a noise share of standard deviation {math.sqrt(single):.3g} integer units",
@@ -93,6 +92,11 @@ class NoisePlan:
                 DiscreteGaussian.check_variance(component)
         object.__setattr__(self, "components", tuple(components))
         object.__setattr__(self, "removal", len(components) > 1)
+
+    @property
+    def honest_survivors(self) -> int:
+        """The least number of parties that bring the noise together, n - D - c."""
+        return self.parties - self.dropouts - self.colluders
 
     @property
     def variance(self) -> Fraction:
@@ -112,7 +116,7 @@ class NoisePlan:
         return (_narrow if numerator <= _NARROW * denominator else _wide)(numerator, denominator)
 
     def _laplace_share(self) -> DiscreteLaplaceShare:
-        return DiscreteLaplaceShare(laplace_scale(self.sigma), self.parties - self.dropouts - self.colluders)
+        return DiscreteLaplaceShare(laplace_scale(self.sigma), self.honest_survivors)
 
     def opened_components(self, dropped: int) -> range:
         """Returns the indices of the components that are removed after ``dropped`` dropouts; empty if none can be.
