@@ -16,7 +16,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -81,6 +81,14 @@ class Likeness:
         """Returns True where independent noise would agree so well with a chance of ``alarm`` at most."""
         equal = bool(binom.sf(self.equal - 1, self.coordinates, self.chance) < alarm / 2)
         return equal or abs(self.product) > float(norm.isf(alarm / 4)) * self.square**0.5
+
+
+Evidence = TypeVar("Evidence", audit_parts.Shape, Likeness)
+
+
+def add_evidence(totals: dict[str, Evidence], name: str, evidence: Evidence) -> None:
+    """Adds evidence about noise to the total of that name."""
+    totals[name] = totals[name] + evidence if name in totals else evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +196,7 @@ class NoiseWatch:
         parties[party] = share
 
     def compare(self, name: str, likeness: Likeness) -> None:
-        self.likenesses[name] = self.likenesses[name] + likeness if name in self.likenesses else likeness
+        add_evidence(self.likenesses, name, likeness)
 
 
 class _WatchedMachine(PartyMachine):

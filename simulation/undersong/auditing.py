@@ -384,10 +384,6 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     series: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
     likenesses: dict[str, audit_noise.Likeness] = {}
-
-    def add(name: str, shape: audit_parts.Shape) -> None:
-        shapes[name] = shapes[name] + shape if name in shapes else shape
-
     for number, run in enumerate(observed):
         measured = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
         for name, scores in measured.items():
@@ -395,14 +391,14 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             all_scores.append((f"run {number}, {name}", scores))
             shape = audit_parts.shape_of(scores)
             for group in ("all sums", name, f"run {number}, {name}"):
-                add(group, shape)
+                audit_noise.add_evidence(shapes, group, shape)
         for name, shape in run.shares.items():
-            add(name, shape)
-            add(f"run {number}, {name}", shape)
+            audit_noise.add_evidence(shapes, name, shape)
+            audit_noise.add_evidence(shapes, f"run {number}, {name}", shape)
             if not name.endswith((ZERO, audit_noise.LASTING)):  # both are parts of other shapes
-                add("all parties' shares", shape)
+                audit_noise.add_evidence(shapes, "all parties' shares", shape)
         for name, likeness in run.likenesses.items():
-            likenesses[name] = likenesses[name] + likeness if name in likenesses else likeness
+            audit_noise.add_evidence(likenesses, name, likeness)
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
         *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(all_scores, alarm)),
@@ -696,9 +692,8 @@ def _attack_sums(
             noise_share = watched_share.under(planned_noise)
             for part, draw in noise_share.draws.items():
                 shares[f"{name}, party {party}{part}"] = audit_parts.shape_of(draw.scores)
-            zeros = name + ZERO
             shape = audit_parts.shape_of(noise_share.total.scores[noise_share.zeros])
-            shares[zeros] = shares[zeros] + shape if zeros in shares else shape
+            audit_noise.add_evidence(shares, name + ZERO, shape)
         largest = max(largest, *(_ratio_to_bounds(vector, _declared_bounds(planned)) for vector in (*rows, *moved)))
         clamps += clamped_shares(planned, canary_records[0], all_records, public, privacy)
         if planned.sampling_rate < 1.0:
