@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from undersong_client.answering.party import PendingReply
 
 PARTY_FOLDER = "party-folder"
-SIMULATED_PARTIES = "simulated-parties"  # of the run configuration: a folder of party folders, one a partition
+SIMULATED_PARTIES = "simulated-parties"  # key of the run configuration; its folder holds one party's folder a partition
 
 app = ClientApp()
 

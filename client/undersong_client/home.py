@@ -45,13 +45,13 @@ from undersong_common.row_files import has_suffix
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
 
-VERSION = 2  # of the folder's files together; 1 had no number
+VERSION = 2  # one number for all files of the folder; version 1 had none
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 SETTINGS = "settings.json"
 REFUSED_START = "the daemon refuses to start"
-PATIENT = "patient"  # whom a column of user ids names, unless somebody says otherwise
-VARIABLE = "env:"  # before the name of a variable that holds a database's URL
+PATIENT = "patient"  # the default meaning of a column of user ids
+VARIABLE = "env:"  # stands before the name of a variable that holds a database's URL
 CLOCK_TOLERANCE_S = 60.0  # beyond that, this machine's clock and the coordinator's differ enough to be told
 
 
@@ -341,7 +341,7 @@ class PartyHome:
     def _private_paths(self) -> Iterator[Path]:
         for path in self.path.iterdir():
             if path.name == "blocks":
-                yield path  # what is inside is public
+                yield path  # This folder holds public blocks.
                 continue
             yield path
             if path.is_dir() and not path.is_symlink():
@@ -356,9 +356,7 @@ class PartyHome:
     sealed = _inside("data.sealed")
     held_out = _inside("held_out.sealed")
     ledger = _inside("ledger.jsonl")
-    exclusions = _inside(
-        "exclusions.jsonl"
-    )  # which lists of patients who take no part have acted: keyed hashes, counts
+    exclusions = _inside("exclusions.jsonl")  # the objectors' lists that have acted, as keyed hashes and counts
     requests = _inside("requests")
     page = _inside("page")
     journal = _inside("journal.sqlite")

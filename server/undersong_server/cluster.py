@@ -42,12 +42,12 @@ SETTINGS = {
 AUTHENTICATION = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 FOLDER = "RAY_TMPDIR"  # names the folder of sockets and logs
 REACHED_S = 10.0  # longest wait for a cluster to answer
-RESTARTS = 1  # of a call whose worker or machine was lost
+RESTARTS = 1  # repeats of a call whose worker or machine was lost
 _LOST = "its worker was lost: killed, or out of memory"
 
 TEXTS_A_CALL = 512  # some seconds of one core
 FEWEST = 2048  # texts; below, loading the model in other processes takes longer than embedding them
-_CALLS_A_CORE = 8  # between two writes to a cache: about a minute's work is lost by a stop
+_CALLS_A_CORE = 8  # calls a core between two writes to a cache, so that a stop loses about a minute's work
 _WORDS = ("the", "patient", "was", "seen", "on", "Monday", "with", "chest", "pain;", "BP", "137/82", "naïve")
 _TRIED = tuple(" ".join(_WORDS[place % len(_WORDS)] for place in range(length)) for length in (1, 5, 12, 30, 70, 400))
 

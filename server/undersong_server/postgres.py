@@ -11,9 +11,9 @@ from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statem
 
 SILENT_S = 10.0  # a server that says nothing for so long while it is waited for is given up, connected or not
 STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long
-FORMAT = b"1"  # of the tables
+FORMAT = b"1"  # version of the tables
 TIMELINE = "left(pg_walfile_name(pg_current_wal_lsn()), 8)"  # another one once a replica was promoted
-_NAME = "undersong"  # of every connection; a serving process's ends with its epoch
+_NAME = "undersong"  # application name of every connection; a serving process adds its epoch
 _END_OTHERS = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND starts_with(application_name, ?) AND application_name <> ?"

@@ -218,7 +218,7 @@ class Sqlite(Database):
                 code="registry-version",
             )
         if epoch is not None:
-            with self.writing() as statements:  # from now on of an earlier holder nothing is kept here
+            with self.writing() as statements:  # This database refuses an earlier holder from now on.
                 taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
                 statements.execute(taken, (epoch, _FOR_GOOD, epoch, epoch + AHEAD_S))
 

@@ -162,7 +162,7 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
 
 
 WEAK_DELTA = 1e-3
-FEW_PARTIES = 3  # Among fewer, another party can subtract its own part from the opened sum.
+FEW_PARTIES = 3  # With fewer parties, one can subtract its own part from the opened sum.
 
 
 def weak_delta(delta: float) -> list[str]:

@@ -180,7 +180,7 @@ class ClassifierVotesInBlocks(ClassifierVotes):
         return Rows(compute, records.units, width=self.classifiers)
 
 
-BUCKETS = 1 << 14  # of hashed word features
+BUCKETS = 1 << 14  # number of hashed word features
 GRAMS = (3, 4)  # characters within a word, padded with a space
 SQUARE = 0.5  # weight of the second coordinate: it only says how precise the first one is
 

@@ -29,14 +29,14 @@ from undersong_common.workers import row_norms, row_sums
 from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.vectors import GridVector
 
-CHUNK_ELEMENTS = 1 << 21  # of a dense matrix at a time: 16 MiB of float64
-BLOCK_ROWS = 4096  # that a function is asked for at a time, so that what it needs beside a row's numbers stays small
+CHUNK_ELEMENTS = 1 << 21  # elements of a dense matrix at a time, 16 MiB of float64
+BLOCK_ROWS = 4096  # rows of one call of a function, which bounds its working memory
 # A norm may pass its bound by this much: the last bits of the float64 that states the bound, such as sqrt(43690) / 128.
 TOLERANCE = 2.0**-40
 LARGEST_INTEGER = 2.0**53  # float64 holds every integer below, so scaling and rounding are exact there
-LARGEST_COORDINATE = 2.0**400  # of a row before it is clipped: sums of squares stay finite
-SMALLEST_NORM = 2.0**-400  # of a unit's votes: the squares of a shorter vector are not exact, and it counts as zero
-TRUNCATION = 0.01  # of a unit's norm, at most, that rounding its scaled votes toward zero may take
+LARGEST_COORDINATE = 2.0**400  # bound of a row's coordinate before clipping, so that sums of squares stay finite
+SMALLEST_NORM = 2.0**-400  # A shorter vector of votes counts as zero, because its squares are not exact.
+TRUNCATION = 0.01  # largest share of a unit's norm that rounding toward zero may take
 
 UnitContribution = Literal["mean", "sum"]
 
@@ -178,7 +178,8 @@ def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
         return matrix
     starts = np.concatenate([[0], np.cumsum(sizes)])
     if isinstance(matrix, np.ndarray):
-        return np.add.reduceat(matrix, starts[:-1], axis=0)  # in an order that a unit's number of rows alone decides
+        # The order of addition depends on a unit's number of rows alone.
+        return np.add.reduceat(matrix, starts[:-1], axis=0)
     members = sp.csr_array(
         (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), starts), shape=(len(sizes), matrix.shape[0])
     )

@@ -254,7 +254,7 @@ class MetadataHistograms(Statistic, question="counts"):
 VALUES = "values"
 COLUMNS = "columns"
 MOST_ATTRIBUTES = 31
-MOST_VALUES = 2**20  # of one attribute
+MOST_VALUES = 2**20  # values of one attribute
 
 
 @register

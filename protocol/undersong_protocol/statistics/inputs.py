@@ -19,7 +19,7 @@ from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicFa
 LARGEST_EMBEDDING = 4096  # coordinates; what the exactness of products below is counted with
 NO_LABEL = -1
 LARGEST_LABEL = 2**31 - 1
-EXACT_BITS = 53  # of float64
+EXACT_BITS = 53  # bits of float64's significand
 
 _REMEDY = "publish what the plan's statistic asks for, on its grid (the coordinator's method file)"
 
@@ -71,7 +71,7 @@ class Grid:
             raise InternalError("products on this grid are not exact in float64")
 
 
-COEFFICIENTS = Grid(bits=16, largest=2.0**16)  # of linear functions of an embedding
+COEFFICIENTS = Grid(bits=16, largest=2.0**16)  # the grid for linear functions of an embedding
 COEFFICIENTS.check_exact(record_bits=GRID.bit_length() - 1, record_norm=1.0)
 WHOLE_NUMBERS = Grid(bits=0, largest=float(LARGEST_LABEL))
 

@@ -374,7 +374,7 @@ class Statistic(ABC):
 
 _Class = TypeVar("_Class", bound=type[Statistic])
 _STATISTICS: dict[str, type[Any]] = {}
-_SOURCES: dict[str, str] = {}  # of other packages' statistics: SHA-256 (hex) of their source
+_SOURCES: dict[str, str] = {}  # SHA-256 (hex) of the source of other packages' statistics
 _OWN = "undersong_protocol."
 
 

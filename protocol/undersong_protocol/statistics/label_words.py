@@ -29,7 +29,7 @@ from undersong_protocol.statistics.interface import (
 )
 from undersong_protocol.statistics.terms import words
 
-NOTHING = -1  # in place of a cell, behind the last one of a label's order
+NOTHING = -1  # stands behind the last cell of a label's order
 LARGEST_CELLS = 2**16
 LARGEST_ORDER = 2**20  # numbers of all orders together, which a party turns into tables
 LARGEST_DISTINCT = 64

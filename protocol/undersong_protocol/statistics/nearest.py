@@ -15,7 +15,7 @@ from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.workers import for_each
 
-NONE = -1  # in place of a candidate's index where a record has fewer than Q candidates
+NONE = -1  # stands for a missing candidate's index if a record has fewer than Q candidates
 GROUPS = (8, 4)  # candidates per group, and groups per group of groups
 BLOCK_SCORES = 3 << 20  # a block of records has about so many: 12 MiB; below that the product itself is slower
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
@@ -117,7 +117,7 @@ class Candidates:
     def __init__(self, values: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         self.values, self.labels = values, labels
         self._correction = np.einsum("nd,nd->n", values, values) if correction is None else correction
-        self._ready: dict[int, Float32] = {}  # by the label's first candidate
+        self._ready: dict[int, Float32] = {}  # keyed by the label's first candidate
 
     def with_norms(self, columns: Int64) -> Float32:
         """Returns [c, -correction] of a label's candidates, float32 [n, d + 1]; ``columns`` are their numbers."""

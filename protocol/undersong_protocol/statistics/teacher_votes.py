@@ -56,9 +56,9 @@ from undersong_protocol.statistics.teachers import ballot, logistic
 # belongs to the whole process; the number of its steps follows from its own shard.
 
 SETTINGS = fine_tuning.FineTuning(Path(), epochs=3, batch=16, learning_rate=5e-5, max_tokens=128, dropout=False)
-STEPS = 60  # at least; a shard has few records, and three epochs of them would move nothing
+STEPS = 60  # fewest steps; three epochs over the few records of a shard would change nothing
 AGAINST = 4  # candidates that a teacher is trained against for each record of its shard, class by class
-SEED = 0x7EAC  # of the head's start and of the draws
+SEED = 0x7EAC  # seeds the head's start and the draws
 
 log = logging.getLogger(__name__)
 _ALONE = threading.Lock()  # simulated parties share a process, and the head's start is drawn from its random state
@@ -183,7 +183,7 @@ def _loaded(model: str) -> tuple[Any, Any]:
 
 INPUTS = ("queries", "contrast")
 LARGEST_CONTRAST = 100_000  # public candidates to train against
-LARGEST_TEACHERS = 10_000  # of a party
+LARGEST_TEACHERS = 10_000  # teachers of one party
 LARGEST_TEACHERS_TIMES_LABELS = 2**20  # a teacher has one direction per label; some ten minutes on one core
 
 

@@ -23,7 +23,7 @@ from undersong_common.arrays import Bools, Float32, Float64, Floats, Int64
 from undersong_common.library_threads import one_library_thread
 
 BATCH = 64  # teachers trained side by side
-OWN_PART = np.float32(1.0)  # of a class's deviation beside the common direction
+OWN_PART = np.float32(1.0)  # weight of a class's deviation from the common direction
 RIDGE = 1.0  # added to the candidates' covariance, in units of its mean eigenvalue
 LONGEST = 2.0  # norm of a whitened embedding; a typical candidate's is 1
 REGULARISATION = 0.03  # weight of half the squared parameters beside a mean logistic loss
@@ -151,7 +151,7 @@ def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
     """
     count, width = len(against), against[0].shape[1]
-    weights = np.zeros((count, BATCH), dtype=np.float32)  # of one candidate of each class for each teacher
+    weights = np.zeros((count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
     runs = []  # a shard's records of one class: slot, class, records, weight of each
     for slot, (x, classes) in enumerate(members):
         for label in np.unique(classes):

@@ -217,13 +217,13 @@ class TermHistogram(Statistic, question="counts"):
         return list(islice(terms.each(text), self.distinct)) if self.repeats else terms.of(text, self.distinct)
 
 
-LEAST_WEIGHT = 0.1  # of the largest, so that rounding to integers stays as fine as it was meant
+LEAST_WEIGHT = 0.1  # share of the largest weight, so that rounding to integers stays fine enough
 FEATURE_SCALE = 1024  # integer units: rounding toward zero takes 1/2048 of a feature on average
 LARGEST_PAIRS = 2**13
-LARGEST_PHRASES = 64  # of a record, and of a structure's length
+LARGEST_PHRASES = 64  # phrases of a record and longest structure
 MOST_LENGTHS = 32
-LARGEST_PHASES = 2**28  # that a party computes of public terms and random frequencies, two bytes each
-AVERAGED_PHRASES = 64  # of one record at a time
+LARGEST_PHASES = 2**28  # phases that a party computes from public terms and random frequencies, two bytes each
+AVERAGED_PHRASES = 64  # phrases of one record that are averaged at a time
 FREQUENCIES = Grid(bits=22, largest=2.0**13)  # turns per unit of length: the widest are 225 deviations of at most 9
 FREQUENCIES.check_exact(record_bits=11, record_norm=1.0)
 

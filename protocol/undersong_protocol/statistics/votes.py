@@ -195,7 +195,8 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
             products = candidates[block] @ candidates[rows].T
-            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf  # with itself
+            # A candidate is no neighbour of itself.
+            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
             nearest = np.partition(products, others, axis=1)[:, others:]
             found[block] = nearest.mean(axis=1, dtype=np.float64)
     return CORRECTION.quantised(found)

@@ -215,7 +215,7 @@ class Gate:
         self.refusals = refusals
         self.is_not_yet_valid = is_not_yet_valid
         self.limits: ConnectionLimits[_Outer] = ConnectionLimits()
-        self.relays: dict[int, _Outer] = {}  # by the local port of the connection to gRPC
+        self.relays: dict[int, _Outer] = {}  # keyed by the local port of the connection to gRPC
         self.port = 0
 
     async def listen(self, host: str, port: int) -> None:

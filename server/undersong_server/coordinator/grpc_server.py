@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 SILENCES = (1.25, 1.0, 0.75)
 READ_TURNS = 5  # turns of the event loop in which a frame that came while it was busy is read
 HELLO_S = 15.0  # longest wait for a Hello
-FRAMES_A_SECOND = 500.0  # of one party; the server slows down its reading of more, and refuses none
+FRAMES_A_SECOND = 500.0  # frames a second of one party; beyond them the server reads more slowly and refuses none
 FRAMES_AT_ONCE = 2000.0
 REVIEW_S = 1.0  # longest time until a revocation ends a live stream
-MOST_STREAMS = 2000  # at once, of all parties
-STREAMS_OF_A_PARTY = 4  # at once: the live one, and those that end or begin
+MOST_STREAMS = 2000  # streams of all parties at one time
+STREAMS_OF_A_PARTY = 4  # the live stream and those that end or begin
 STREAMS_AT_ONCE = 60.0  # streams that one party may open at once; STREAMS_A_SECOND in the long run
 STREAMS_A_SECOND = 2.0
 GOODBYE_S = 2.0  # longest wait for a party to read why its stream ends
@@ -106,7 +106,7 @@ class GrpcServer:
         self._coordinator = coordinator
         self._authority = authority
         self._registry = registry
-        self._last_problem = ""  # of the registry, as it was logged
+        self._last_problem = ""  # the registry's last problem, as logged
         self._transport = transport
         self._metrics = metrics
         metrics.connections.set_function(lambda: len(transport.links))
@@ -172,7 +172,7 @@ class GrpcServer:
                 ("grpc.max_send_message_length", framing.MAX_FRAME_BYTES),
                 ("grpc.max_metadata_size", 8192),
                 ("grpc.max_concurrent_streams", 4),  # per connection: its stream, and a health check
-                # Of connections without a stream that lives: on one that does, frames of our own ask first.
+                # gRPC's keepalive applies to connections without a live stream. A live stream sends our own Ping first.
                 ("grpc.keepalive_time_ms", int(2 * self._keepalive_s * 1000)),
                 ("grpc.keepalive_timeout_ms", int(self._keepalive_s * 1000)),
                 ("grpc.keepalive_permit_without_calls", 1),

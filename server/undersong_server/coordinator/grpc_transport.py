@@ -19,7 +19,7 @@ from undersong_protocol.wire.messages import federation_pb2
 from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server.coordinator.metrics import Metrics
 
-WATCH_S = 0.25  # between two looks of a run that waits
+WATCH_S = 0.25  # pause between two checks of a waiting run
 WATCH_A_PARTY_S = 0.002  # the same, times the number of missing parties: naming them takes the loop's time
 ACKNOWLEDGE_S = 0.25  # longest wait of an acknowledgement for a request that carries it
 ACKNOWLEDGED = 16  # largest number of one party's acknowledgements that wait

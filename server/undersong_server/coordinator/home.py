@@ -33,7 +33,7 @@ from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replac
 from undersong_server.storage import ENTRIES, FILES, LEASE, Database, SharedFiles
 
 LONGEST_FILE_NAME = 255  # bytes
-_OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # whose database it is, by its fingerprint
+_OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # records the owner of the database by its fingerprint
 _OWNED = "SELECT key, value FROM entry WHERE key IN ('coordinator', 'served by')"
 _SERVES = "INSERT INTO entry VALUES ('served by', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
@@ -95,7 +95,7 @@ class CoordinatorHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = path / "serving.lock"
-        self.epoch: int | None = None  # of this process, once it serves
+        self.epoch: int | None = None  # this process's epoch, once it serves
         if moving.is_moving(path):
             raise ConfigurationError(
                 f"{path}: is on its way to the service's account or back, and was interrupted",
@@ -403,7 +403,7 @@ class CoordinatorHome:
         value = read_json(self.path / "serving.json")
         try:
             return None if value is None else Serving(**{**value, "connected": tuple(value["connected"])})
-        except (TypeError, KeyError):  # of another release's process
+        except (TypeError, KeyError):  # Another release's process wrote it.
             return None
 
     def write_serving(self, serving: Serving) -> None:

@@ -99,7 +99,7 @@ class FolderMetrics(Collector):
             "When a certificate ends, seconds since the epoch.",
             labels=["name"],
         )
-        with suppress(UndersongError):  # what is missing is told by the last of these
+        with suppress(UndersongError):  # The last of these figures tells what is missing.
             for name, end in self._certificates().items():
                 ends.add_metric([name], end)
         held_steps = GaugeMetricFamily(

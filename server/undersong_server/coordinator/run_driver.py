@@ -225,7 +225,7 @@ class RunDriver(Progress, ABC):
         planned = self._planned = self.folder.planned()
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
-        test = usefulness.read_test_file(run_plan.task)  # before the parties are asked for anything
+        test = usefulness.read_test_file(run_plan.task)  # A bad test file ends the run before any party is asked.
         require_packages(run_plan)
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts

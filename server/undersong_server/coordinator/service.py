@@ -137,11 +137,10 @@ class Coordinator:
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")
-        deadline_s = (
-            time.monotonic() + STOP_S
-        )  # of all: until they have ended, parties are kept from whoever serves now
+        # one deadline for all threads; until they end, the next server gets no parties
+        deadline_s = time.monotonic() + STOP_S
         for thread in [driver.thread for driver in self._drivers.values()]:
-            if thread.is_alive():  # where the database was away it has not begun
+            if thread.is_alive():  # If the database was away, the thread has not begun.
                 thread.join(max(0.0, deadline_s - time.monotonic()))
         self._endings.stop()
         self._held.close()
@@ -320,7 +319,7 @@ def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tu
             if home.shared is None:
                 stack.enter_context(home.hold())
             else:
-                with home.hold():  # beside a process that hangs here the lease is another machine's to take
+                with home.hold():  # If a process hangs here, another machine may take the lease.
                     pass
             if (lease := home.take_lease(holder, standby=standby)) is not None:
                 if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits

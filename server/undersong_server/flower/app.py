@@ -35,10 +35,10 @@ from undersong_server.runs.folder import AwaitedParty, RunFolder
 from undersong_server.runs.planning import Planned
 
 OUTSTANDING = 100  # messages under way at a time: what they bring lies in memory until it is sent
-APPROVAL_S = 10.0  # between two questions for an approval: each starts a process at the party
+APPROVAL_S = 10.0  # pause between two questions for an approval, each of which starts a process at the party
 CHALLENGE_BYTES = 32
 INTRODUCTION_S = 30.0  # longest wait for a node's introduction
-PULL_S = 0.3  # between two looks for replies
+PULL_S = 0.3  # pause between two checks for replies
 PULL_SOON_S = 0.05  # the same where the number of messages under way is limited
 LATE_S = 5.0  # a message stays valid this much longer than its reply is waited for
 

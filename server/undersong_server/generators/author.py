@@ -34,12 +34,12 @@ from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
 
-RETRIES = 2  # of an answer that is no text, before the sample is dropped
+RETRIES = 2  # retries of an answer that is no text, before the sample is dropped
 TRIAL_ORDERS = 4  # per generator, if a private sum would come before its first text
 FEWEST_JUDGED = 4  # orders of a first batch that its share of useless answers is judged by
-USELESS_SHARE = 0.5  # of a first batch, above which the run stops
-FEWEST_WRITTEN = 0.5  # of a step's orders that become texts, below which no private sum follows
-REFUSALS_BY_ENDPOINT = 2  # of one order, after which it is done: its content is the reason
+USELESS_SHARE = 0.5  # share of a first batch; above it the run stops
+FEWEST_WRITTEN = 0.5  # share of a step's orders that become texts; below it no private sum follows
+REFUSALS_BY_ENDPOINT = 2  # refusals of one order, after which its content counts as the reason
 THROWN_AWAY = "of a first batch that stopped the run"
 FLUSH_ANSWERS = 64  # answers of one embedded generator that share a journal write
 _THROWN_AWAY = GenerationRequest("thrown away", "", "", 0)
@@ -104,7 +104,7 @@ class Speed:
             if isinstance(answer, Answer) and answer.seconds:
                 self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
             yield position, answer
-            begun = time.monotonic()  # without what the caller did with the answer
+            begun = time.monotonic()  # The time that the caller spent on the answer does not count.
 
 
 def answers_of(
@@ -229,7 +229,7 @@ class Author:
         self._unwritten: dict[str, bool] = {}  # labels without a text so far: True if all their orders were refused
         self.origins: list[Origin] = []  # every text of a step, in the order of writing
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
-        self._open_problems: list[str] = []  # why its orders failed
+        self._open_problems: list[str] = []  # reasons of the failed orders
         self._proven = {name for name in generators if not self._requests.form_of(name).reads}
         self.usage = {name: Usage() for name in generators}
         self.speed = {name: Speed() for name in generators}
@@ -715,7 +715,7 @@ def _thrown_away_key(generator: str) -> str:
 
 
 def _encode(answer: Answer) -> bytes:
-    # How long it took is not journaled, nor the attempt that it settles.
+    # The journal holds neither an answer's duration nor the attempt that it settles.
     fields = (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.price_usd, answer.note, answer.finish)
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 

@@ -32,11 +32,11 @@ REMEMBERED = 1 << 15  # texts whose reading or key is kept: about as many as the
 # A text that is wrapped more deeply comes from a model that repeats itself.
 _ROUNDS = 32
 
-# What no reader sees. U+200C and U+200D stay in words of scripts that they join and in emoji, U+200B where it divides
+# Characters that no reader sees. U+200C and U+200D stay in words that they join and in emoji, U+200B where it divides
 # the words of a script without spaces.
 _INVISIBLE = re.compile(
     r"[\x00-\x08\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
-    r"|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]+"  # of no flag
+    r"|(?<![\U0001f3f4\U000e0020-\U000e007f])[\U000e0001-\U000e007f]+"  # tags that follow no flag
     rf"|\u200b(?:(?=\s|\Z)|(?<=\s.)|(?<![{UNSPACED}].)(?![{UNSPACED}]))"
     rf"|[\u200c\u200d](?!(?<=[{JOINING}].)[\w{JOINING}]|(?<=[\w{JOINING}].)[{JOINING}]|(?<=[{EMOJI}].)[{EMOJI}])",
     re.DOTALL,

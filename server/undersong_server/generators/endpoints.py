@@ -36,9 +36,9 @@ from undersong_server.generators.interface import (
 from undersong_server.journal import Journal
 
 T = TypeVar("T")
-_LIMITS = ("requests", "tokens")  # in the order of every tuple and list of limits a minute
+_LIMITS = ("requests", "tokens")  # the order of every tuple and list of limits a minute
 _FIRST_AT_ONCE = 4  # calls in flight before the first have gone well
-_BURST_S = 6.0  # of a limit a minute that may be used at once
+_BURST_S = 6.0  # seconds of a limit a minute that may be used at one time
 _RESET = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _UNSETTLED = "its answer had not come when the run ended"
@@ -58,7 +58,7 @@ class AttemptLog:
         self._prefix = f"attempt/{name}/"
         self._lock = threading.Lock()
         self._lost: dict[str, Loss] = {}
-        self._worst: dict[str, Loss] = {}  # of attempts in flight
+        self._worst: dict[str, Loss] = {}  # attempts in flight at their highest price
         for key, entry in (journal.items(self._prefix) if journal else {}).items():
             tokens, price_usd, words = json.loads(entry)
             self._lost[key] = Loss(1, tokens, price_usd, words or _UNSETTLED)
@@ -218,7 +218,7 @@ class Pace:
         self._longest_wait_s = longest_wait_s
         self._clock = clock
         self._at = clock()
-        self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # what answers say is left of each limit, and until when
+        self._stated = [(math.inf, 0.0)] * len(_LIMITS)  # the rest of each limit by the answers' headers, and its end
         self._held_until = -math.inf
         self._changed = threading.Condition()
         self.counts = {"waited": 0, "slowed_down": 0}

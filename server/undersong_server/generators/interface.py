@@ -20,8 +20,8 @@ from undersong_server.journal import Journal
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
 
 
-LONG_WORDS = 400  # from which on a text is a document of several sections
-TOKENS_A_WORD = 1.5  # of most tokenizers, in most European languages; clinical abbreviations included
+LONG_WORDS = 400  # A text of as many words is a document of several sections.
+TOKENS_A_WORD = 1.5  # holds for most tokenizers and European languages, clinical abbreviations included
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class Loss:
     attempts: int = 0
     tokens: int = 0
     price_usd: float = 0.0
-    words: str = ""  # why the last of them was lost
+    words: str = ""  # the reason of the last loss
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss(

@@ -43,13 +43,13 @@ TOO_LONG = "longer than it was allowed to be"
 FAILED = "failed"
 MISSED_LENGTH = "another length than ordered"
 
-REPEATED_SHARE = 0.4  # of its runs of three words that a text has had before; of 6 604 real texts, two have as many
-FEWEST_WORDS = 12  # of a text that repetition is judged by
-LENGTH_SLACK = 0.5  # of an ordered length, by which a text may miss it
+REPEATED_SHARE = 0.4  # share of a text's runs of three words that occur twice; two of 6 604 real texts have as many
+FEWEST_WORDS = 12  # shorter texts are not judged by repetition
+LENGTH_SLACK = 0.5  # share of an ordered length by which a text may miss it
 LEAST_SLACK = 3  # words
-KEPT_SHARE = 0.6  # of a cut answer, that whole sentences must make up for it to be kept
-TOLD_SHARE = 0.5  # of a text's words, above which what the task says of its texts is no part of it but an echo
-_ECHOED_WORDS = 7  # of an instruction in a row, that no text has by chance
+KEPT_SHARE = 0.6  # share of a cut answer that whole sentences must cover for it to be kept
+TOLD_SHARE = 0.5  # share of a text's words; above it the task's own description is an echo
+_ECHOED_WORDS = 7  # words of an instruction in a row that no text has by chance
 
 # A line that begins with one word and a number: "Note 2:", "Beispiel b)", "第二条："
 _HEADED = re.compile(
@@ -66,7 +66,7 @@ _PLACEHOLDER = re.compile(
 )
 
 
-LONGEST_WORDS = 8  # of an item; a longer one is a sentence, and left out
+LONGEST_WORDS = 8  # words of an item; a longer one is a sentence and is left out
 FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
 
 _BETWEEN = re.compile(rf"[{SEPARATORS}]+")
@@ -319,5 +319,5 @@ def listed(answer: str) -> list[str]:
         found = [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
     items = [item for each in found if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
     short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
-    # Of a text with commas, most parts are too long for items or begin as clauses do; a list may have one such part.
+    # Most parts of a text with commas are too long for items or begin like clauses. A list may have one such part.
     return short if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items) else []

@@ -21,8 +21,8 @@ from safetensors.torch import load, save
 
 from undersong_server.generators.interface import Tuning
 
-CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # as peft reads them
-LAYERS = "all-linear"  # that get an adapter: every linear layer but the output's, as in POPri
+CONFIG_NAME, WEIGHTS_NAME = "adapter_config.json", "adapter_model.safetensors"  # names that peft reads
+LAYERS = "all-linear"  # Every linear layer but the output's gets an adapter, as in POPri.
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from undersong_common import configuration, plugins
 from undersong_common.errors import ConfigurationError
 from undersong_server.methods.interface import Method
 
-FILES = {"mixture+labels": "mixture_labels"}  # of methods whose name their file does not say
-OFFERED: dict[str, Method[Any]] = {}  # by programs, to this process alone
+FILES = {"mixture+labels": "mixture_labels"}  # files of methods with another name than the method's
+OFFERED: dict[str, Method[Any]] = {}  # methods that programs offer to this process alone
 
 
 def offer(name: str, method: Method[Any]) -> None:

@@ -34,7 +34,7 @@ from undersong_server.methods.parts.shares import check_named
 # one flat vote; but the sums have K + n coordinates instead of N, a cell collects the votes of all its candidates,
 # and the noise of candidates that nobody is near to is not drawn at all (docs/performance.md, "Many candidates").
 
-ROUNDS = 3  # of the clustering, over all candidates
+ROUNDS = 3  # rounds of clustering over all candidates
 BATCH = 4096
 UNSEEN = -np.inf  # votes of a candidate outside of the cells that stand out
 

@@ -18,7 +18,7 @@ from undersong_server.methods.interface import Method, RunContext, Sample
 
 FOLDS = 5
 STRENGTH = 1.0  # inverse regularisation of the classifiers, C
-MOST_LOST = 0.2  # of a label's texts
+MOST_LOST = 0.2  # largest share of a label's texts that is left out
 DROPPED = -1
 
 Fit = Callable[[Any, Int64, int], Float64]  # a classifier from rows, their labels, and the number of labels

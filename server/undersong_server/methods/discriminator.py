@@ -56,7 +56,7 @@ HELD_OUT = 0.1  # share of the candidates that no discriminator is fitted on: it
 EVERYONE = (0, 1 << 30)  # edges, words: one bin that counts every record, where there are no labels
 # Number of teachers that a plan's queries need; a plan with too few is refused (docs/discriminator.md).
 USEFUL = 10.0  # teachers per unit of sigma: with fewer the noise hides even clear majorities
-FEWEST_QUERIES = 50  # that are worth proposing
+FEWEST_QUERIES = 50  # fewest queries that are worth proposing
 FEWEST = 20  # teachers in all, where there is hardly any noise
 
 
@@ -188,7 +188,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     order = run.rng("candidates").permutation(len(run.pool))
     held = math.floor(len(order) * HELD_OUT)
     student: Discriminator | FineTunedStudent | None = None
-    if kind == "votes":  # as in WASP
+    if kind == "votes":  # WASP's votes
         near, far = run.votes("votes")
         scores = near - far
     elif kind == "random":
@@ -415,7 +415,7 @@ def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
 
 # Prior variances are chosen among these by marginal likelihood.
 LEVELS = (0.0, *(float(level) for level in np.logspace(-4, 1, 11)))
-VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # of the variance of votes, to the largest
+VOTE_LEVELS = tuple(float(level) for level in np.logspace(-4, 0, 13))  # share of the votes' variance up to the largest
 RESIDUAL = 0.3  # share of the votes' variance (without noise) that no linear score explains
 OWN_SHARE = 1.0  # prior variance of a class's deviation beside that of the common direction, for votes
 
@@ -569,7 +569,7 @@ def fine_tuned(
 
 # Figures of the method discriminator: the epsilon that its paper's noise spends, and its accuracy on real texts.
 
-STRICT_SHARE = 0.25  # of the synthetic texts that precision, recall and F1 let pass for real
+STRICT_SHARE = 0.25  # share of the synthetic texts that precision, recall and F1 count as real
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,7 @@ Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
 
 LARGEST_ERROR = 0.03  # standard error up to which the private mean similarity is used
-RANGE, HISTOGRAM, VOTES = 0.2, 0.1, 0.5  # of epsilon, as the paper divides it
+RANGE, HISTOGRAM, VOTES = 0.2, 0.1, 0.5  # shares of epsilon, as the paper divides it
 LONGEST = 1023  # words, in the exact histogram of a curator
 
 
@@ -523,7 +523,8 @@ def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random
     """
     half = math.inf if epsilon is None else RANGE * epsilon / 2
     longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
-    shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]  # than longest - 1, longest - 2, ...
+    # records shorter than longest - 1, longest - 2, ...
+    shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]
     shortest = longest - 1 - above_threshold(shorter, half, rng)
     return max(0, shortest), max(longest, shortest, 0) + 1
 
@@ -585,7 +586,7 @@ def _exact_figures(
         length, curator: whether there is a length range, and whether a curator searches for its two ends.
     """
     metadata: list[accounting.Event] = [accounting.Laplace(1 / (HISTOGRAM * epsilon), histograms)]
-    if length and curator:  # of AboveThreshold only pure epsilon is known
+    if length and curator:  # AboveThreshold has a proof for pure epsilon only.
         metadata.append(accounting.Pure(RANGE / 2 * epsilon, 2))
     elif length:
         metadata.append(accounting.Laplace(1 / (RANGE * epsilon)))

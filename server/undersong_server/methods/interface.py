@@ -23,7 +23,7 @@ from undersong_server.generators.interface import Tuning
 from undersong_server.generators.orders import Order
 from undersong_server.pool import Pool, Sample
 
-# What a method's file imports from here, others' names among them.
+# A method's file imports these names from here, also those of other modules.
 __all__ = [
     "Attribute",
     "Input",
@@ -43,12 +43,12 @@ __all__ = [
     "Tuning",
     "plan_sums",
 ]
-EXPECTED_RECORDS = 300  # where nobody declares how many there are
-PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # of a Setting that a method's test makes
+EXPECTED_RECORDS = 300  # the assumed number of records if nobody declares it
+PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # the defaults of a Setting in a method's test
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
 PublicTexts = Callable[[], Sequence[str]]  # public texts of the task's kind; none where none are at hand
-Records = Mapping[str, Sequence[tuple[int, Any]]]  # what a method recorded, by name: the round and the value
+Records = Mapping[str, Sequence[tuple[int, Any]]]  # a method's recorded values by name, each with its round
 
 
 @dataclass(frozen=True)

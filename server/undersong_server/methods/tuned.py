@@ -33,7 +33,7 @@ from undersong_server.methods.interface import (
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.methods.parts.shares import LabelShares, check_named, label_shares, wanted_shares
 
-PART_LABELS = 1 / 9  # of the other sums' parts: shares need little precision
+PART_LABELS = 1 / 9  # share of the other sums' parts, because label shares need little precision
 
 
 class Options(MethodOptions):

@@ -205,14 +205,14 @@ class State:
         self.values: list[Float64] = []
         self.chosen = np.ones((generators, labels), dtype=np.bool_)
         self.weights = np.full((generators, labels), 1.0 / generators)
-        self.by_label = True  # until the records have said that generators differ alike on all labels
+        self.by_label = True  # holds until the records show that generators differ alike on all labels
         self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
         self.examples: list[list[str]] = [[] for _ in range(labels)]
         self.frequent = [form.Frequent()] * labels  # words of each label, which the records have
         self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
-        self._reasons: list[str] = []  # of the texts of the pool when they were last judged
+        self._reasons: list[str] = []  # reasons by text of the pool at the last judgement
         self.records_error = 0.0  # standard deviation of the estimated number of records
 
     def count_labels(self) -> None:

@@ -46,13 +46,14 @@ _TEMPLATES = resources.files("undersong_server.prompts").joinpath("templates")
 # every kind of prompt that a method may order
 KINDS = frozenset(name.removesuffix(".toml") for file in _TEMPLATES.iterdir() if (name := file.name).endswith(".toml"))
 VOCABULARY = "vocabulary"
-LIST_KINDS = frozenset({"keywords", "keywords_by_label", VOCABULARY})  # whose answer is a list, which its reader parses
+# Their answers are lists, which the reader parses.
+LIST_KINDS = frozenset({"keywords", "keywords_by_label", VOCABULARY})
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
-_RULE = "###"  # after each of them, if texts have several lines
+_RULE = "###"  # stands after each example if texts have several lines
 MASK = "_"  # replaces a hidden word in ``{{ masked }}``
 
 _WORD = re.compile(r"\S+")
-BYTES_PER_TOKEN = 3  # of UTF-8; English has about four, so this errs towards shorter prompts
+BYTES_PER_TOKEN = 3  # bytes of UTF-8; English has about four, so this errs towards shorter prompts
 
 
 class Texts(tuple[str, ...]):
@@ -414,7 +415,7 @@ def fitted(
 def _shorter(shown: PromptTexts) -> PromptTexts:
     most = max(len(texts) for texts in shown)
     if most > 1:
-        # of two lists of one length the bad examples go first
+        # The bad examples go first if two lists have one length.
         name = next(name for name in ("bad", "good", "parents") if len(getattr(shown, name)) == most)
         return shown._replace(**{name: getattr(shown, name)[:-1]})
     longest = max((text for texts in shown for text in texts), key=len, default="")

@@ -28,9 +28,9 @@ JOINING = (
 # Thai, Lao, Burmese and Khmer, which write no space between words and mark the end of one by U+200B
 UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"
 _SENTENCES_BY_SPACES = r"\u0e00-\u0eff"  # Thai and Lao end a sentence with a space
-EMOJI = r"\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"  # which U+200D joins to one picture
+EMOJI = r"\u2190-\u2bff\ufe0f\U0001f000-\U0001faff"  # U+200D joins these to one picture.
 COLONS = r":\u0589\u05c3\u0703-\u0708\u1365\u1366\u17d6\u1804\ufe13\ufe30\ufe55\uff1a"
-SEPARATORS = r",;\n\u060c\u061b\u3001\uff0c\u30fb\uff1b\uff64\uff65"  # between the items of a list
+SEPARATORS = r",;\n\u060c\u061b\u3001\uff0c\u30fb\uff1b\uff64\uff65"  # marks between the items of a list
 CLOSING = r"\"'”’»›)\]）］」』】》〉"  # stand after the mark that ends a sentence
 # A numbered or bulleted line: digits are of any script, and Chinese counts with words
 NUMBER = r"(?:[(（]?(?:\d{1,3}|[一二三四五六七八九十]{1,3})(?:[.)](?=\s)|[．）、])|[\u2460-\u2473])"

@@ -16,7 +16,8 @@ from undersong_server.generators.interface import (
     Surroundings,
 )
 
-FUNCTIONS: dict[str, Callable[[str], str]] = {}  # by name; a task file can only name what this process has put here
+# keyed by name; a task file can only name a function that this process has put here
+FUNCTIONS: dict[str, Callable[[str], str]] = {}
 
 
 class FunctionSettings(LanguageModelSettings):

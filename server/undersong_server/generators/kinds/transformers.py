@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _CHECKED_PROMPTS = ("Once upon a time there was", "My", "A nurse writes: the patient has had a fever since Monday, and")
 _CHECKED_TOKENS = 12
 _PROBE_TURN, _PROBE_THOUGHT = "PROBETURN", "PROBETHOUGHT"  # stand in a chat template's place of a turn and of thinking
-_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # in which templates look for a turn's thinking
+_THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")  # fields that templates read a turn's thinking from
 _REMEDY = "name a complete folder of a language model (config, safetensors, tokenizer)"
 
 
@@ -632,7 +632,7 @@ def template_marks(tokenizer: Any) -> tuple[tuple[str, str], ...]:
     for name in _THOUGHT_FIELDS:
         turn = _rendered_turn(tokenizer, **{name: _PROBE_THOUGHT})
         if around := re.search(rf"(\S*)\s*{_PROBE_THOUGHT}\s*(\S.*?)\s*{_PROBE_TURN}", turn, re.DOTALL):
-            # Before the mark may stand the one that begins the turn.
+            # The mark that begins the turn may stand before this one.
             opening = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^<>\[\]]+", around[1])[-1:]
             marks[around[2]] = re.escape(opening[0]) if opening else r"(?!)"
     return tuple((opening, re.escape(closing)) for closing, opening in marks.items())

@@ -27,7 +27,7 @@ from undersong_server.methods.parts.signal import TELLING, Signal, expected_sign
 
 BINS = len(RANGE_EDGES) - 1
 LENGTHS, WORDS, EXAMPLES = "lengths", "words", "voted_examples"  # the options
-LEAST_ROUNDS = 3  # with words and examples: the first texts, those with words, and those with examples
+LEAST_ROUNDS = 3  # the first texts, those with words, and those with examples
 SHORTEST_WORD = 3  # letters
 PRIOR = 0.5  # texts with a word and texts without it, beside those of a label and of the others
 
@@ -153,7 +153,7 @@ def left_out(requests: Requests, options: FormOptions, setting: Setting) -> dict
     """Returns the signals of the wanted questions that are not asked, because their answers would be noise."""
     found: dict[str, Signal] = {}
     names = wanted(options, setting)
-    for part in (WORDS, EXAMPLES):  # what words would cost is examples' where words are not asked
+    for part in (WORDS, EXAMPLES):  # Examples get the words' budget if words are not asked.
         if part in names:
             planned = requests(names - found.keys())
             signals = zip(planned, _signals(planned, setting), strict=True)

@@ -18,7 +18,7 @@ from undersong_protocol.statistics import LengthHistogram
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.reading import listed
 
-# In words; each bin is at most half as wide again as the one before, so that a range found by them is close.
+# Edges in words. Each bin is at most 1.5 times as wide as the one before, so that a range is close.
 RANGE_EDGES = (
     *(0, 1, 2, 3, 4, 6, 8, 11, 15, 20, 26, 34, 44, 57, 74, 96, 125, 162, 211, 274, 356, 463, 602, 783, 1018),
     *(1323, 1720, 2236, 2907, 3779, 4913),
@@ -184,7 +184,7 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
 
 # Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts.
 
-SHORTEST_LETTERS = 4  # of a distinctive word, which "the" and "is" are not
+SHORTEST_LETTERS = 4  # letters of a distinctive word, unlike "the" and "is"
 
 _WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 

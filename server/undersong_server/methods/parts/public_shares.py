@@ -38,7 +38,7 @@ def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
     >>> deal_labels(4, np.array([0.75, 0.25]), np.array([0, 1])).tolist()
     [0, 0, 0, 0]
     """
-    if (shares == shares[0]).all():  # in whole numbers, without ties that rounding would decide
+    if (shares == shares[0]).all():  # Equal shares are counted in integers, so that rounding decides no tie.
         return balanced_labels(count, len(shares), already)
     missing = np.maximum(shares * (already.sum() + count) - already, 0.0)
     return np.repeat(np.arange(len(shares)), largest_remainder(missing if missing.any() else shares, count))

@@ -8,7 +8,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
 
-FALSE_RATE = 0.01  # how often noise alone may put any candidate among the significant ones
+FALSE_RATE = 0.01  # rate at which noise alone may make any candidate significant
 
 
 def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
@@ -155,7 +155,7 @@ def _proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int
         certain |= more
     order = rng.permutation(np.flatnonzero(chance))
     steps = np.floor(np.cumsum(chance[order]) + rng.random())
-    steps[-1] = left  # which rounding could miss
+    steps[-1] = left  # Rounding could miss the last step.
     return np.sort(np.concatenate([np.flatnonzero(certain), order[np.diff(steps, prepend=0.0) > 0]]))
 
 

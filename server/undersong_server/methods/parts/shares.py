@@ -12,7 +12,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts.selection import largest_remainder
 
 LABEL_CAUTION = 2.0
-LEAST_LABEL_SHARE = 0.1  # of an equal share
+LEAST_LABEL_SHARE = 0.1  # share of an equal part
 
 SharesTable = dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 LabelShares = Literal["half", "records", "even"] | SharesTable
@@ -105,7 +105,9 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
 
 # Numbers of texts per generator and label, such that the whole corpus comes near to given shares.
 
-LEAST_YIELD = 0.5  # of the texts asked for: a generator that gives less of a label is not asked for that label again
+LEAST_YIELD = (
+    0.5  # share of the ordered texts; a generator that gives less of a label is not asked for that label again
+)
 
 
 def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
@@ -127,7 +129,8 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         free = np.where(able, weights[:, label], 0.0) if able.any() else weights[:, label]
         left = written[free > 0, label].sum() + wanted
         missing = np.where(free > 0, np.maximum(free / free.sum() * left - written[:, label], 0.0), 0.0)
-        turn = np.roll(np.arange(len(weights)), -label)  # whom a remainder goes to changes from label to label
+        # The generator that gets a remainder changes from label to label.
+        turn = np.roll(np.arange(len(weights)), -label)
         orders[turn, label] = largest_remainder((missing if missing.sum() > 0.0 else free)[turn], int(wanted))
     return orders
 

@@ -7,7 +7,7 @@ from undersong_protocol.statistics import Statistic
 from undersong_protocol.statistics.label_words import LabelWords
 
 MEASURED = ("counts", "nearest")  # questions whose coordinates are counts or votes, which a number of records tells of
-TELLING = 0.25  # of a label's records, which its most telling words stand in
+TELLING = 0.25  # share of a label's records that contain its most telling words
 
 
 class Signal(NamedTuple):

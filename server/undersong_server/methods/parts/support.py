@@ -18,11 +18,11 @@ from undersong_server.methods.parts.words import windows, word_classifier, word_
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
 LEAST = 0.25  # a support whose upper end is below it: the generator is unsupported
-ENOUGH = 0.75  # of the best generator's support; one whose lower end is above it is supported
+ENOUGH = 0.75  # share of the best support; a generator whose lower end is above it is supported
 ERRORS = 2.0  # standard errors to either end
-LENIENCE = 0.02  # of the supported generators' texts, which may look as unlike them as what is set aside
-FOLDS = 5  # of the texts that teach the public classifier; each is tried by a classifier that did not see it
-RECALL = 0.5  # of the unsupported generators' texts, which a classifier has to find before it judges others
+LENIENCE = 0.02  # share of the supported generators' texts that may look like texts to set aside
+FOLDS = 5  # folds of the public classifier's texts; each text is judged by a classifier that did not see it
+RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
 GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
 
 

@@ -12,7 +12,7 @@ from undersong_common.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import BUCKETS, NEVER, word_features
 
 STRENGTH = 3.0  # inverse regularisation (C), that of the panel's words
-MOST_STEPS = 300  # of the fit, as of the panel's
+MOST_STEPS = 300  # most steps of the fit, as in the panel
 WINDOW, STEP = 8, 4  # words of a window, and from one window's first word to the next one's
 
 
@@ -60,7 +60,7 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
     with one_library_thread():
         model = LogisticRegression(C=STRENGTH, max_iter=MOST_STEPS)
         model.fit(rows[:, used] * rarity, label_of, weights)
-    # Of two labels scikit-learn has one row, the logit of the second.
+    # scikit-learn has one row for two labels, the logit of the second.
     sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))
     found[np.ix_(used, present)] = (sides @ model.coef_ * rarity).T
     found[-1, present] = sides @ model.intercept_

@@ -27,8 +27,8 @@ from undersong_server.journal import Journal
 _WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
 ENDED = _WHOLE | {"failed", "expired", "cancelled", "canceled", "error", "timeout_exceeded"}
 """States of a batch that nothing changes any more, in any case; vendors have names of their own."""
-MARK = "undersong"  # of a batch's metadata
-MOST_LINES, MOST_BYTES = 50_000, 200_000_000  # of a batch's file
+MARK = "undersong"  # key in a batch's metadata
+MOST_LINES, MOST_BYTES = 50_000, 200_000_000  # bounds of a batch's file
 EMPTY_IN_A_ROW = 2
 """Batches of which nothing came back, one after the other, before the run stops."""
 LOOKS = 4
@@ -38,7 +38,7 @@ _GONE = frozenset(
 )  # refusals of a look, but the account's
 _LISTED = 100  # batches of a page in which one is looked for that was submitted and not noted
 _PAGES = 20
-_FILE_TIMEOUT_S = 900.0  # at least, for a file of up to 200 MB
+_FILE_TIMEOUT_S = 900.0  # shortest timeout for a file of up to 200 MB
 _SMALL_BYTES = 10_000_000  # bound of an answer that is no file
 _FIRST_PAUSE_S = 0.5
 _NOT_THERE = "what it accepted cannot be found"
@@ -137,7 +137,7 @@ class Batches:
         self._judge = judge
         self._stopped = stopped
         self._empty_in_a_row = 0
-        self._next_s = 0.0  # before which no batch is submitted, by the monotonic clock
+        self._next_s = 0.0  # earliest time of the next batch, by the monotonic clock
 
     def earlier_results(self, asked: Mapping[str, BatchRequest]) -> Iterator[Result]:
         """Yields what batches that were submitted before say of the requests; of one, several batches may speak.
@@ -339,7 +339,7 @@ class Batches:
             "completion_window": "24h",
             "metadata": {MARK: stem},
         }
-        # From here on the endpoint may accept it, and bill each request, whether or not its answer arrives.
+        # The endpoint may accept the batch now and bill each request, whether or not its answer arrives.
         keys = self._log.begin_batch(stem, {name: (sum(each.worst), each.price_usd) for name, each in part.items()})
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 

@@ -36,9 +36,9 @@ from undersong_server.generators.kinds.openai.settings import Endpoint, Endpoint
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
 from undersong_server.journal import Journal
 
-PATIENCE_S = 120.0  # at least, that an endpoint which is busy and announces no pause is waited for
+PATIENCE_S = 120.0  # shortest wait for a busy endpoint that announces no pause
 _FIRST_PAUSE_S = 0.5
-_RETRIES_OF_UNREACHABLE = 2  # before the first answer of the run: then the address is wrong
+_RETRIES_OF_UNREACHABLE = 2  # applies before the run's first answer, when the address may be wrong
 
 
 @dataclass
@@ -203,7 +203,7 @@ class OpenAIGenerator:
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Counts the tokens and dollars of journaled answers towards the budgets."""
-        # Which of several addresses an earlier process's answer came from is not known.
+        # The journal does not say which of several addresses an earlier process's answer came from.
         health = self._healths[0] if len(self._healths) == 1 else _Health()
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Answer):
@@ -222,7 +222,7 @@ class OpenAIGenerator:
         if not requests:
             return
         for connection in self._connections:
-            _ = connection.pool  # what is wrong with ca_file is said before a call is made
+            _ = connection.pool  # A fault of ca_file is raised before the first call.
         if self._batches is not None:
             yield from self._batched(requests, self._batches)
             return
@@ -237,7 +237,7 @@ class OpenAIGenerator:
 
         width = min(self._settings.concurrency, len(requests))
         failures: list[BaseException] = []
-        # After a failure no new call is made; calls in flight are paid for, so their answers are awaited.
+        # No new call follows a failure. Calls in flight are paid for, so their answers are awaited.
         yield from merged({f"{self.name}-{number}": work for number in range(width)}, failures)
         if failures:
             raise failures[0]
@@ -465,7 +465,7 @@ class OpenAIGenerator:
             if answer is not None:
                 yield indices.pop(result.identifier), answer
         while indices:
-            # As with single calls: what the first answer is billed beyond what it was allowed is seen before many are.
+            # The first request goes alone, as with single calls, so that a bill above its bound is seen early.
             part = dict(list(indices.items())[:1]) if self._is_capped and not self._answered else indices
             yield from self._newly_batched(requests, part, batches)
             indices = {name: index for name, index in indices.items() if name not in part}

@@ -24,8 +24,8 @@ from undersong_server.generators.interface import (
 from undersong_server.prompts.rendering import KINDS, estimated_tokens
 
 BATCH_PRICE = 0.5  # price of a batch's tokens, as a share of their usual price
-_BATCH_S = (60.0, 86400.0)  # in which a batch is answered
-_MOST_STOPS = 4  # that OpenAI's endpoints take
+_BATCH_S = (60.0, 86400.0)  # shortest and longest wait for a batch
+_MOST_STOPS = 4  # most stop sequences that OpenAI's endpoints take
 _LIST_SCHEMA = {
     "type": "json_schema",
     "json_schema": {

@@ -39,8 +39,8 @@ class State(Enum):
 
 
 Fault = Literal["", "unreachable", "certificate", "proxy", "late", "cut", "large"]
-SHOWN_CHARACTERS = 200  # of an endpoint's words
-MOST_TOKENS = 10**7  # that a usage can state
+SHOWN_CHARACTERS = 200  # characters of an endpoint's message that are shown
+MOST_TOKENS = 10**7  # largest token count that a usage can state
 
 STATUS_STATES: dict[int, State] = {
     **dict.fromkeys((408, 409, 425, 429), State.WAIT),
