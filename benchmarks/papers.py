@@ -354,7 +354,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--check", type=int, metavar="N", help="measure N drawn cells anew")
     parser.add_argument("--draw", type=int, metavar="SEED", help="of the drawn cells; by default by the clock")
     parser.add_argument("--shuffled", type=int, help="trainings on shuffled labels of the papers' first rows: chance")
-    parser.add_argument("--page", action="store_true", help="print the sections of docs/papers/ and measure nothing")
+    parser.add_argument(
+        "--page", action="store_true", help="print the sections of the site's pages and measure nothing"
+    )
     return parser
 
 

@@ -1,7 +1,8 @@
-"""What `make docs` adds to the pages below docs/: the repository's own pages, and source files that a page names.
+"""The build of the site adds to docs/ what programs write, the repository's own pages, and files that a page names.
 
-On the site a link to `../server/.../votes.py` opens a page with that file: a page reads the same in the repository and
-on the site. A link to what does not exist fails the build.
+A page is generated from the programs' tables (tests/generated_pages.py). A link to the file of such a table opens the
+generated page on the site. A link to another file, such as `../server/.../votes.py`, opens a page with that file. So a
+page reads the same in the repository and on the site. A link to what does not exist fails the build.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from tests import generated_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY_PAGES = {
@@ -38,6 +41,8 @@ LANGUAGES = {
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, uri in REPOSITORY_PAGES.items():
         files.append(File.generated(config, uri, content=(ROOT / name).read_text(encoding="utf-8")))
+    for uri, text in generated_pages.pages().items():
+        files.append(File.generated(config, uri, content=text))
     named: set[str] = set()
     for file in files.documentation_pages():
         folder = _origin(file.src_uri).parent
@@ -55,6 +60,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     here = PurePosixPath(page.file.src_uri).parent
     if page.file.src_uri.startswith("source/"):
         return markdown
+    markdown = generated_pages.fill(markdown)
 
     def rewritten(found: re.Match[str]) -> str:
         opening, target, anchor, closing = found.groups()
@@ -79,6 +85,8 @@ def _on_site(path: str) -> str | None:
     """The page, picture or other file of the site that shows this file of the repository."""
     if path in REPOSITORY_PAGES:
         return REPOSITORY_PAGES[path]
+    if path in generated_pages.SOURCES:
+        return generated_pages.SOURCES[path]
     return path.removeprefix("docs/") if path.startswith("docs/") and path != "docs/site.py" else None
 
 

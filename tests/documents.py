@@ -2,7 +2,8 @@
 
 Links resolve, with their anchors; what code, tests and pages cite (a page below docs/ with a "Section" or a number)
 is there; every command of every program is documented, and what a page, a script or a message types is a command with
-the options that it has. An option that stands alone belongs to a command that its section names.
+the options that it has. An option that stands alone belongs to a command that its section names. No page that a program
+writes is tracked.
 """
 
 import re
@@ -92,6 +93,25 @@ def headings(page: Path) -> list[str]:
     return [heading.replace("`", "") for heading in HEADING.findall(page.read_text(encoding="utf-8"))]
 
 
+def tracked_generated_pages() -> Iterator[str]:
+    """Yields every tracked file that `make docs` writes from the programs' tables, and tables left at its marks."""
+    from tests import generated_pages
+
+    committed = {str(path.relative_to(ROOT)) for path in documents()}
+    pages = generated_pages.pages()
+    for page in sorted(committed & {f"docs/{page}" for page in pages}):
+        yield f"{page}: is written by make docs, so remove it from git"
+    lines = {line for text in [*pages.values(), *generated_pages.parts()] for line in text.split("\n") if _is_row(line)}
+    for document in documents():
+        copies = lines.intersection(document.read_text(encoding="utf-8").split("\n"))
+        if copies:
+            yield f"{document.relative_to(ROOT)}: has a row that make docs writes: {min(copies)[:80]}"
+
+
+def _is_row(line: str) -> bool:
+    return line.startswith("| ") and len(line) > len("| option | meaning |")
+
+
 def _anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
@@ -100,7 +120,7 @@ def undocumented_commands() -> Iterator[str]:
     """Every command must be named, as it is typed, in the README or below docs/."""
     text = "\n".join(document.read_text(encoding="utf-8") for document in documents())
     for program, tree in command_trees().items():
-        for command, _ in _commands(program, tree):
+        for command, _ in named_commands(program, tree):
             if command not in text:
                 yield f"`{command}` is in no document"
 
@@ -121,7 +141,7 @@ def unknown_options() -> Iterator[str]:
     """Options alone in code that no command has which their section names; any command's where it names none."""
     options: dict[str, set[str]] = {}
     for program, tree in command_trees().items():
-        for name, command in _commands(program, tree):
+        for name, command in named_commands(program, tree):
             options.setdefault(name.partition(" ")[2], set()).update(_options(command))
     for document in documents():
         for section in SECTION.split(document.read_text(encoding="utf-8")):
@@ -182,18 +202,25 @@ def command_trees() -> dict[str, object]:
     return {program: typer.main.get_command(app) for program, app in programs()}
 
 
-def _commands(name: str, command: object) -> Iterator[tuple[str, object]]:
+def named_commands(name: str, command: object) -> Iterator[tuple[str, object]]:
     """Each command as it is typed, with its definition."""
     below = getattr(command, "commands", None)
     if not below:
         yield name, command
         return
     for word, child in below.items():
-        yield from _commands(f"{name} {word}", child)
+        yield from named_commands(f"{name} {word}", child)
 
 
 def main() -> None:
-    checks = (broken_links, broken_citations, undocumented_commands, unknown_command_lines, unknown_options)
+    checks = (
+        broken_links,
+        broken_citations,
+        tracked_generated_pages,
+        undocumented_commands,
+        unknown_command_lines,
+        unknown_options,
+    )
     problems = [problem for check in checks for problem in check()]
     for problem in problems:
         print(problem)

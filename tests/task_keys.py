@@ -1,4 +1,4 @@
-"""Writes docs/reference/task.md, the keys of a task file, from the models that read it: python -m tests.task_keys."""
+"""The site's page of a task file's keys, from the models that read it. ``python -m tests.task_keys`` prints it."""
 
 import re
 import types
@@ -15,10 +15,10 @@ from undersong_server import methods
 from undersong_server.generators import kinds
 from undersong_server.runs.task import Task
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "task.md"
+PAGE = "reference/task.md"  # its place below docs/
 HEAD = """# Keys of a task file
 
-Every section and key of a task file, from the program's own models (`python -m tests.task_keys` writes this page).
+Every section and key of a task file, from the program's own models.
 `undersong init` writes a commented file. `undersong simulate task.toml --set section.key=value` overrides a key.
 """
 STANDARD = {  # of every method, and of every generator
@@ -126,4 +126,4 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    print(page(), end="")

@@ -1,12 +1,13 @@
 """The check of the documents finds what it is there to find."""
 
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests import documents
+from tests import command_options, documents, generated_pages, papers
 
 TREES = documents.command_trees()
 Repository = Callable[[dict[str, str]], None]
@@ -97,3 +98,35 @@ def test_an_option_alone_is_of_a_command_of_its_section(
     monkeypatch.setattr(documents, "command_trees", lambda: TREES)
     repository({"README.md": f"# A page\n\n{section}\n"})
     assert [found.split("`")[1] for found in documents.unknown_options()] == unknown
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        (f"{WHERE}reference/task.md", "# Keys", "remove it from git"),
+        (f"{WHERE}papers/wasp.md", "# WASP", "remove it from git"),
+        (f"{WHERE}wasp.md", f"# WASP\n\n{papers.overview()}\n", "a row that make docs writes"),
+        (f"{WHERE}wasp.md", "# WASP\n\n| key | value |\n|---|---|\n| of our own | 1 |\n", None),
+    ],
+)
+def test_page_or_row_that_a_program_writes_may_not_be_tracked(repository, name, text, problem):
+    repository({name: text})
+    problems = list(documents.tracked_generated_pages())
+    assert (problems == []) if problem is None else (len(problems) == 1 and problem in problems[0])
+
+
+def test_every_command_and_option_stands_in_the_reference():
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", command_options.page(), re.MULTILINE))
+    for program, tree in TREES.items():
+        for typed, command in documents.named_commands(program, tree):
+            options = [param for param in command.params if param.param_type_name == "option" and not param.hidden]
+            assert all(f"`{option.opts[0]}`" in sections[typed] for option in options), typed
+
+
+def test_mark_of_a_page_is_filled_or_refused():
+    assert generated_pages.fill("before\n<!-- generated: papers -->\n") == f"before\n{papers.overview()}\n"
+    with pytest.raises(KeyError):
+        generated_pages.fill("<!-- generated: nothing -->")
+    marks = [mark for page in documents.documents() for mark in generated_pages.MARK.findall(page.read_text())]
+    assert sorted(marks) == sorted(generated_pages.PARTS)

@@ -38,10 +38,18 @@ COMMANDS = [
 ]
 
 
-def test_pages_are_what_the_tables_say():
-    for path, text in pages.pages().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name}: run python -m tests.papers"
-    assert {path.name for path in (ROOT / "docs" / "papers").iterdir()} == {f"{name}.md" for name in pages.methods()}
+@pytest.mark.parametrize("name", pages.methods())
+def test_page_shows_every_element_and_every_value_of_its_preset(name):
+    rows = [line for line in pages.page(name).split("\n") if line.startswith("| ")]
+    for element in papers.table(name)["elements"]:
+        row = next(line for line in rows if element["element"].replace("|", "\\|") in line)
+        assert element["here"].replace("|", "\\|") in row
+        assert f"| {element['verdict']} |" in row
+        assert all(f"`{key.removeprefix('method.')} = " in row for key in element.get("set", {}))
+
+
+def test_overview_links_to_the_page_of_every_paper():
+    assert re.findall(r"\((papers/\w+\.md)\)", pages.overview()) == list(pages.pages())
 
 
 def test_the_papers_methods_have_tables():

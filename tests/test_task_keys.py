@@ -1,10 +1,25 @@
-"""The reference of the task file says what the program reads, and says it of every key."""
+"""The site's reference of the task file names every key that the program reads, and explains it."""
+
+import re
+
+import pytest
 
 from tests import task_keys
+from undersong_server import methods
+from undersong_server.runs.task import Task
 
 
-def test_the_page_is_what_the_models_say():
-    assert task_keys.PAGE.read_text(encoding="utf-8") == task_keys.page(), "run python -m tests.task_keys"
+@pytest.mark.parametrize(
+    ("section", "model"),
+    [
+        ("[privacy]", Task.model_fields["privacy"].annotation),
+        *((f"[method] of {name}", methods.load(name).Options) for name in methods.own_names()),
+    ],
+)
+def test_section_names_every_key_of_its_model(section, model):
+    rows = task_keys.page().partition(f"## {section}\n")[2].partition("\n## ")[0]
+    keys = [name for name, info in model.model_fields.items() if not info.exclude]
+    assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == keys
 
 
 def test_every_key_is_explained():

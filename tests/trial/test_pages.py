@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from tests import papers
 from tests.doubles.processes import ROOT
 from tests.trial.stranger import command_lines, command_of
 from undersong_common import entry, errors
@@ -49,8 +50,9 @@ def test_every_command_of_a_page_is_understood(page):
 def module_options() -> dict[str, set[str]]:
     """Options that the pages type after each of our modules."""
     found: dict[str, set[str]] = {}
-    for page in [*PAGES, *sorted(f"docs/papers/{path.name}" for path in (ROOT / "docs" / "papers").glob("*.md"))]:
-        for module, rest in MODULE.findall((ROOT / page).read_text(encoding="utf-8")):
+    texts = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
+    for text in [*texts, *papers.pages().values()]:
+        for module, rest in MODULE.findall(text):
             found.setdefault(module, set()).update(re.findall(r"(?<=\s)--[a-z][a-z-]+", rest.split(" # ")[0]))
     return found
 

@@ -1,7 +1,6 @@
 """The order of the protocol as tables: the requests that a party answers in each phase, and the coordinator's rounds.
 
-The machines look rules up here and docs/secagg.md's diagrams are drawn from here (``python -m
-tests.diagrams``).
+The machines look rules up here, and the site's page docs/secagg.md shows the tables.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
-"""The tables are the protocol's order, and the diagrams in the documentation are the tables."""
+"""The tables are the protocol's order, and the site's page shows every rule."""
 
 import pytest
 
-from tests.diagrams import DOCUMENT, with_diagrams
+from tests.transition_tables import coordinator_table, party_table
 from undersong_protocol.secagg.transitions import (
     COORDINATOR_RULES,
     PARTY_RULES,
@@ -22,9 +22,15 @@ MODES = [
 ]
 
 
-def test_documented_diagrams_are_drawn_from_the_tables() -> None:
-    document = DOCUMENT.read_text(encoding="utf-8")
-    assert with_diagrams(document) == document, "run python -m tests.diagrams"
+def test_site_shows_every_transition_of_a_party() -> None:
+    rows = [row.split(" | ") for row in party_table().split("\n")[2:-1]]
+    shown = [(row[0].strip("| "), row[1], row[4].strip("| "), "ledger first" in row[3]) for row in rows]
+    assert shown == [(rule.phase.name, rule.stage.title, rule.then.name, rule.charged) for rule in PARTY_RULES]
+
+
+def test_site_shows_every_round_of_the_coordinator() -> None:
+    rows = [row.split(" | ") for row in coordinator_table().split("\n")[2:]]
+    assert [(row[0].strip("| "), row[2]) for row in rows] == [(r.stage.name, r.need) for r in COORDINATOR_RULES]
 
 
 def test_stages_have_the_numbers_of_the_wire_format() -> None:

@@ -604,7 +604,7 @@ def test_song_s_noise_is_two_analytic_gaussians(tmp_path):
     assert figures["epsilon_really_spent"] == pytest.approx(
         spent(math.sqrt(queries) * math.sqrt(2) / answer, 1e-5), rel=0.01
     )
-    assert (queries, round(figures["epsilon_really_spent"])) == (400, 202)  # docs/papers/discriminator.md
+    assert (queries, round(figures["epsilon_really_spent"])) == (400, 202)  # methods/papers/discriminator.toml
 
 
 def test_song_s_preset_is_refused_by_a_coordinator_naming_its_steps(tmp_path):

@@ -1,6 +1,6 @@
 """The papers' elements, values and tables as data: ../papers/METHOD.toml, one file per method.
 
-``preset = NAME`` in [method] sets what the file's elements set; docs/papers/ is written from the same files.
+``preset = NAME`` in [method] sets what the file's elements set. The pages of the papers follow from the same files.
 """
 
 import tomllib
