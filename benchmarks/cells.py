@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.processes import ROOT, SOURCES
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 
 TASK, TEST = "benchmarks/tasks/banking_groups.toml", "banking_groups/test.jsonl"
 METHODS = ("wasp", "mixture", "undersong")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from undersong_common import entry
 from undersong_common.embedding import Embedder
+from undersong_common.program import entry
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 
 

@@ -35,10 +35,10 @@ from tests.kernels import kernels
 from undersong_common.arrays import Float32
 from undersong_common.embedding import Embedder
 from undersong_common.encoders import Tokens
-from undersong_common.library_threads import one_library_thread
 from undersong_common.model_files import PACKAGED, model_folder
 from undersong_common.numpy_bert import NumpyBert, _Group, _normalise
 from undersong_common.places import features_by_tokens
+from undersong_common.program.library_threads import one_library_thread
 
 NOTES = Path(__file__).parent.parent / "examples" / "clinic" / "data" / "test.jsonl"
 WORDS = ((5, 11), (4, 23), (30, 79))  # of the shortest and the longest text

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common import model_files
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 
 WIDTH, LAYERS, HEADS = 128, 2, 2
 EPOCHS, BATCH, DECAY = 10, 32, 0.01

@@ -50,10 +50,10 @@ from benchmarks.paper_tables import (
     shares_by_seed,
 )
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
+from undersong_common.program import entry
 from undersong_common.table import Table
 from undersong_server.evaluation import panel, task_model
 from undersong_server.evaluation.evaluate import joined, membership, sequences_of

@@ -13,8 +13,8 @@ from typing import Any
 
 from undersong.comparison import compared
 from undersong.options import ComparisonOptions
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 from undersong_server.cli.display import display
 from undersong_server.runs import task as tasks
 

@@ -22,8 +22,8 @@ import pytest
 from hypothesis import settings
 
 from tests.doubles.pace import ALL, FEW, FEW_EXAMPLES
-from undersong_common import entry
 from undersong_common.model_files import PACKAGED
+from undersong_common.program import entry
 
 # Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
 # numpy or torch is imported; the programs that tests start inherit it.

@@ -21,7 +21,7 @@ NUMERIC = (
     "tests/common/test_embedding_matrix.py",
     "tests/common/test_places.py",
     "tests/common/test_noise.py",
-    "tests/common/test_threads_of_computations.py",
+    "tests/common/program/test_threads_of_computations.py",
     "tests/protocol/statistics",
     "tests/server/evaluation/test_panel.py",
     "tests/server/evaluation/test_task_model.py",

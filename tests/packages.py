@@ -20,7 +20,7 @@ from pathlib import Path
 from packaging.utils import parse_wheel_filename
 
 from tests.extras import extras_of
-from undersong_common import services
+from undersong_common.program import services
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from undersong_common.configuration import descriptions
+from undersong_common.program.configuration import descriptions
 from undersong_server import methods
 from undersong_server.generators import kinds
 from undersong_server.runs.task import Task

@@ -32,14 +32,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_common import moving
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_empty, is_held, replace_file
-from undersong_common.machine import HeldStep, fault_of, held_steps, named_faults
 from undersong_common.model_files import MAX_WINDOWS
-from undersong_common.owner import account_name, check_owner
 from undersong_common.patient_ids import Choice
 from undersong_common.printable import noun, printable, shell_path
+from undersong_common.program import moving
+from undersong_common.program.machine import HeldStep, fault_of, held_steps, named_faults
+from undersong_common.program.owner import account_name, check_owner
 from undersong_common.row_files import has_suffix
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class PartySettings(Declared):
         max_windows: windows of a long text that the embedder reads (undersong_common.embedding), as in the task files.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model for fine-tuning teachers; "" for no model.
-        notify: command or address that gets notices for people (undersong_common.notices); "" for no notices.
+        notify: command or address that gets notices for people (undersong_common.program.notices); "" for no notices.
         share_budget: True tells the operator how much epsilon is left.
         share_policy: True tells the operator the policy's bounds.
         insecure_noise_seed: tests only; reproducible keys and noise, no privacy at all.

@@ -13,7 +13,7 @@ from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_file, replace_file
-from undersong_common.machine import fault_of
+from undersong_common.program.machine import fault_of
 
 if TYPE_CHECKING:
     from undersong_protocol.secagg.parameters import Entropy

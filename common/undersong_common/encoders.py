@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common import extras
 from undersong_common.arrays import Float32, Int64
-from undersong_common.library_threads import one_library_thread
 from undersong_common.printable import encodable
+from undersong_common.program import extras
+from undersong_common.program.library_threads import one_library_thread
 
 _DEFAULT_WINDOW = 512  # tokens, where a folder names no limit
 _PROBE = "card"  # a text whose special tokens are those of any text

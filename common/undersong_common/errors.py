@@ -116,7 +116,7 @@ class GenerationError(UndersongError):
 class MachineFault(UndersongError):
     """The machine lacks something (room, inodes, descriptors, memory, a mounted folder): try again once it is there.
 
-    ``undersong_common.machine`` makes it from the number of the system's error.
+    ``undersong_common.program.machine`` makes it from the number of the system's error.
     """
 
     exit_code = 75

@@ -20,13 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common import extras
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.encoders import Mask, special_around, without_collections
 from undersong_common.errors import ConfigurationError
-from undersong_common.library_threads import one_library_thread
 from undersong_common.model_files import HIDDEN_STATES, check_language_model, hidden_state_settings
 from undersong_common.printable import encodable
+from undersong_common.program import extras
+from undersong_common.program.library_threads import one_library_thread
 from undersong_common.table import read_table
 
 ARRAYS = "hidden_states.safetensors"

@@ -19,9 +19,9 @@ import numpy as np
 from undersong_common.arrays import Float32
 from undersong_common.encoders import Tokens, special_around
 from undersong_common.errors import ConfigurationError
-from undersong_common.library_threads import one_library_thread
 from undersong_common.places import TOKENS, Layer, Places, Product, features_by_tokens, like_places
 from undersong_common.printable import encodable
+from undersong_common.program.library_threads import one_library_thread
 
 # x * sigmoid(x * p(x^2)) is within 3e-5 of GELU; coefficients of p, fitted by weighted least squares on [0, 6].
 _GELU = tuple(np.float32(part) for part in (1.5950150649863502, 0.07401207108563489, -0.0007031960750579506))

@@ -106,7 +106,7 @@ def _normal(text: str) -> str:
 def presidio() -> tuple[Find, str]:
     """Returns a ``find`` function with Presidio's recognisers for English, and its name for reports.
 
-    Raises ModuleNotFoundError if presidio-analyzer is not installed (``undersong_common.extras``).
+    Raises ModuleNotFoundError if presidio-analyzer is not installed (``undersong_common.program.extras``).
     """
     from presidio_analyzer import AnalyzerEngine, Pattern, PatternRecognizer, RecognizerRegistry
     from presidio_analyzer.nlp_engine import SpacyNlpEngine

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
+from undersong_common.program import extras
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")

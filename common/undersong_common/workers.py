@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from undersong_common.owner import home_folder
+from undersong_common.program.owner import home_folder
 
 HOME = "coordinator"  # folder of a coordinator, below the current one
 BIND = "0.0.0.0:7443"  # host:port that a coordinator listens on

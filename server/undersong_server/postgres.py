@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.program import extras
 from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statements
 
 SILENT_S = 10.0  # a server that says nothing for so long while it is waited for is given up, connected or not

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
 from undersong_common.files import open_database, transaction
-from undersong_common.machine import fault_of, named_faults
+from undersong_common.program.machine import fault_of, named_faults
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from undersong_common import extras
-from undersong_common.configuration import in_words, nearest
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import extras
+from undersong_common.program.configuration import in_words, nearest
 from undersong_common.row_files import Row, absent_column, check_names
 from undersong_common.table import Columns, Table, read_user, table_of
 from undersong_server.defaults import Option

@@ -28,8 +28,8 @@ WAY = (
     "undersong.front",
     "undersong.processes",
     "undersong.simulation",
-    "undersong_common.entry",
-    "undersong_common.plugins",
+    "undersong_common.program.entry",
+    "undersong_common.program.plugins",
     "undersong_server.cli",
 )
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import typer
 
 from undersong.options import ComparisonOptions, Engine
-from undersong_common import entry, logs
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.rows import screen
+from undersong_common.program import entry, logs
+from undersong_common.program.terminal import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
     AsJson,

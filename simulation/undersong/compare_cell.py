@@ -22,7 +22,7 @@ from undersong_common import embedders, overlap
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 from undersong_common.table import Table, concatenate, read_table
 from undersong_server import methods
 from undersong_server.defaults import public_cache_path

@@ -17,7 +17,7 @@ from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import over_seeds
-from undersong_common.printed_page import template
+from undersong_common.program.printed_page import template
 from undersong_server import methods as all_methods
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import AVERAGES

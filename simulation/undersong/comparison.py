@@ -21,9 +21,9 @@ from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
 from undersong.options import ComparisonOptions
 from undersong.processes import each_in_processes
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
+from undersong_common.program import extras
 from undersong_server.cluster import Cluster
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files

@@ -34,7 +34,7 @@ from undersong.options import ComparisonOptions, Engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.library_threads import one_thread_for_products
+from undersong_common.program.library_threads import one_thread_for_products
 from undersong_server.cluster import connected
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation.options import EvaluationOptions

@@ -24,8 +24,8 @@ from undersong_client.storage import store
 from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import is_empty, replace_file
-from undersong_common.logs import place_of
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.program.logs import place_of
 from undersong_common.table import Table
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy

@@ -533,26 +533,28 @@ CHILD = "client/undersong_client/answering/computing_process.py"
 COMPUTATION = "client/undersong_client/answering/computation.py"
 # By place: what brings the error about there, and checks what is made of it.
 ACTS = {
-    "common/undersong_common/chain.py HashChain.append": leave_a_chain_as_it_was,
-    "common/undersong_common/configuration.py read_toml": read_no_file("read_toml"),
-    "common/undersong_common/drill.py announce": announce_nothing,
+    "common/undersong_common/program/chain.py HashChain.append": leave_a_chain_as_it_was,
+    "common/undersong_common/program/configuration.py read_toml": read_no_file("read_toml"),
+    "common/undersong_common/program/drill.py announce": announce_nothing,
     "common/undersong_common/files.py file_state": hide_states,
     "common/undersong_common/files.py create_private": keep_a_file,
     "common/undersong_common/files.py replace_where_possible": write_where_possible,
     "common/undersong_common/files.py destroy_file": gives(False, "destroy_file", "gone"),
     "common/undersong_common/files.py is_held": hold_a_lock,
     "common/undersong_common/files.py _locked": hold_a_lock,
-    "common/undersong_common/machine.py _has_inodes": gives(True, "_has_inodes", "deeper"),
-    "common/undersong_common/machine.py _lacking": name_what_is_lacking,
-    "common/undersong_common/machine.py HeldSteps.__init__": hold_steps_without_a_record,
-    "common/undersong_common/machine.py HeldSteps._record": hold_steps_without_a_record,
-    "common/undersong_common/machine.py held_steps": gives((), "held_steps", "gone"),
+    "common/undersong_common/program/machine.py _has_inodes": gives(True, "_has_inodes", "deeper"),
+    "common/undersong_common/program/machine.py _lacking": name_what_is_lacking,
+    "common/undersong_common/program/machine.py HeldSteps.__init__": hold_steps_without_a_record,
+    "common/undersong_common/program/machine.py HeldSteps._record": hold_steps_without_a_record,
+    "common/undersong_common/program/machine.py held_steps": gives((), "held_steps", "gone"),
     "common/undersong_common/model_files.py _read": read_no_file("_read"),
     "common/undersong_common/pages/serving.py Listening.open": take_a_port,
     "common/undersong_common/pages/store.py PageStore.__init__": open_no_pages,
     "common/undersong_common/privacy/impact.py read_audit": read_no_file("read_audit"),
     "common/undersong_common/row_files.py read_bytes": read_no_file("read_bytes"),
-    "common/undersong_common/services.py Machine.call": lambda m, *_: refuses(m.Machine().call, "no-such-program"),
+    "common/undersong_common/program/services.py Machine.call": lambda m, *_: refuses(
+        m.Machine().call, "no-such-program"
+    ),
     "client/undersong_client/home.py read_json": read_no_file("read_json"),
     "client/undersong_client/home.py read_input": read_no_file("read_input"),
     "client/undersong_client/keys.py secret": read_a_key,
@@ -586,12 +588,12 @@ ACTS = {
     "server/undersong_server/runs/folder.py RunFolder.tell": read_a_run_folder,
     "server/undersong_server/storage.py Sqlite.__init__": open_no_database("Sqlite", ""),
     "simulation/undersong/comparison.py read_kept": gives(None, "read_kept", "gone", "", "", ""),
-    "common/undersong_common/chain.py HashChain.refresh": read_an_empty_chain,
-    "common/undersong_common/moving.py _send_entries": move_between_disks,
-    "common/undersong_common/plugins.py _read": read_no_package,
+    "common/undersong_common/program/chain.py HashChain.refresh": read_an_empty_chain,
+    "common/undersong_common/program/moving.py _send_entries": move_between_disks,
+    "common/undersong_common/program/plugins.py _read": read_no_package,
     "common/undersong_common/row_files.py _parquet_rows": read_no_parquet,
-    "common/undersong_common/services.py check_unused": ask_processes_that_end,
-    "common/undersong_common/services.py _open_files": ask_processes_that_end,
+    "common/undersong_common/program/services.py check_unused": ask_processes_that_end,
+    "common/undersong_common/program/services.py _open_files": ask_processes_that_end,
     f"{COMPUTATION} Embeddings.__init__": embed_without_a_cache,
     f"{COMPUTATION} Embeddings.__call__": embed_without_a_cache,
     f"{CHILD} ComputingProcess.expect": start_no_process(lambda _, computing: computing.expect()),
@@ -623,13 +625,16 @@ ACTS = {
 }
 
 CHECKS = "tests/client/cli/test_cli.py::test_check_tells_"
+PROGRAM = "tests/common/program/"
 ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
-    "common/undersong_common/notices.py deliver": "tests/common/test_notices.py::test_a_command_gets_the_notice",
-    "common/undersong_common/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
-    "common/undersong_common/owner.py account_name": "tests/common/test_owner.py::test_an_account_without_a_name",
-    "common/undersong_common/owner.py _owner": "tests/common/test_owner.py::test_one_s_own_folder_and_a_missing_one",
+    "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
+    "common/undersong_common/program/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
+    "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
+    "common/undersong_common/program/owner.py _owner": (
+        f"{PROGRAM}test_owner.py::test_one_s_own_folder_and_a_missing_one"
+    ),
     "client/undersong_client/answering/journaled.py Answering._answer_once_possible": (
         "tests/federation/faults/test_real_disks.py::test_a_hospitals_disk_holds_up_that_hospital"
     ),

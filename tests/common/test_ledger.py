@@ -700,8 +700,8 @@ def test_a_charge_is_on_the_disk_before_it_returns(path: Path, monkeypatch: pyte
         acts.append("sync")
         sync(file)
 
-    monkeypatch.setattr("undersong_common.chain.os.write", spy_write)
-    monkeypatch.setattr("undersong_common.chain.os.fsync", spy_sync)
+    monkeypatch.setattr("undersong_common.program.chain.os.write", spy_write)
+    monkeypatch.setattr("undersong_common.program.chain.os.fsync", spy_sync)
     ledger.charge(vote(1))
     assert acts == ["write", "sync"]
 
@@ -721,7 +721,7 @@ def test_a_full_disk_is_a_machine_fault_and_leaves_no_trace(
             return write(file, line[:10])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("undersong_common.chain.os.write", failing)
+    monkeypatch.setattr("undersong_common.program.chain.os.write", failing)
     with refuses("enospc", MachineFault):
         ledger.charge(vote(1))
     monkeypatch.undo()

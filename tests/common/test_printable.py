@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.pace import examples
-from undersong_common.entry import run
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import json_text, name_fault, printable, printable_lines, shell_word
-from undersong_common.rows import show_rows
+from undersong_common.program.entry import run
+from undersong_common.program.terminal import show_rows
 
 
 def test_each_forgery_is_made_visible_and_is_no_name():

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from undersong_common.moving import Owner
-from undersong_common.services import Machine
+from undersong_common.program.moving import Owner
+from undersong_common.program.services import Machine
 
 ACCOUNT = Owner(64001, 64001)
 

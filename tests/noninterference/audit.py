@@ -17,7 +17,7 @@ from tests.noninterference.rounds import Played
 from undersong import auditing
 from undersong.auditing import AuditReport, AuditSettings
 from undersong.cli import app
-from undersong_common import entry
+from undersong_common.program import entry
 from undersong_protocol.agreement.plan import Plan
 from undersong_server.progress import Progress
 from undersong_server.runs import task as tasks

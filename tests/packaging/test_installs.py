@@ -18,7 +18,7 @@ from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.processes import ROOT, free_port
 from tests.extras import EXTRAS, extras_of
 from tests.packaging.test_constraints import declared, needed
-from undersong_common.extras import extra_of, package_of
+from undersong_common.program.extras import extra_of, package_of
 from undersong_common.version import VERSION
 
 LINE = re.compile(r"""pip install ["']?(?:\./)?undersong(?:-VERSION-py3-none-any\.whl)?\[([\w,-]+)\]""")

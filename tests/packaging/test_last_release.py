@@ -18,9 +18,9 @@ from undersong_client.cli.app import app as hospital_app
 from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.storage import datasets
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
+from undersong_common.program import entry
 
 pytestmark = pytest.mark.slow
 

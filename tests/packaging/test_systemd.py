@@ -16,7 +16,7 @@ import pytest
 
 from tests.doubles.loops import wait_for
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, SOURCES, WEIGHTLESS
-from undersong_common.services import UNITS
+from undersong_common.program.services import UNITS
 
 PYTHON = "/usr/bin/python3"  # the units hide /home and /root, where another one may lie
 HIDDEN = ("home", "root", "tmp", "run")  # folders of the machine that the units do not see

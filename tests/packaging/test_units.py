@@ -7,7 +7,7 @@ import subprocess
 import pytest
 import typer
 
-from undersong_common import services
+from undersong_common.program import services
 
 UNITS = sorted(services.UNITS.iterdir())
 SERVICES = [path for path in UNITS if path.suffix == ".service"]

@@ -14,9 +14,9 @@ from undersong import authors, cli
 from undersong.authors import traceback_of
 from undersong_client.answering import party
 from undersong_client.cli import app as hospital
-from undersong_common import entry
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 from undersong_common.table import read_table
 from undersong_server import methods
 from undersong_server.generators.kinds import ngram

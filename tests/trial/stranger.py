@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, environment
 from tests.doubles.typed import built
-from undersong_common import entry
+from undersong_common.program import entry
 
 MODULES = {"undersong": OPERATOR, "undersong-party": HOSPITAL}
 BLOCK = re.compile(r"^```[a-z]*\n(.*?)^```|((?:^    .+\n|^\n)+)", re.MULTILINE | re.DOTALL)

@@ -9,8 +9,8 @@ from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import data, joining
-from undersong_common import drill
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import drill
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
 from undersong_server.operations import coordinator, runs
 from undersong_server.runs import task as tasks

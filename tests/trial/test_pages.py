@@ -9,8 +9,9 @@ import pytest
 from tests import papers
 from tests.doubles.processes import ROOT
 from tests.trial.stranger import command_lines, command_of
-from undersong_common import entry, errors
+from undersong_common import errors
 from undersong_common.errors import UndersongError
+from undersong_common.program import entry
 from undersong_server.cli.runs import UNCONFIRMED
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]

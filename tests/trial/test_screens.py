@@ -20,11 +20,11 @@ from tests.doubles.tasks import make_task
 from tests.trial.stranger import program_commands
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
-from undersong_common.configuration import read_toml
 from undersong_common.errors import TransportError
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program.configuration import read_toml
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import Member

@@ -24,8 +24,8 @@ from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
 from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
-from undersong_common.logs import place_of
 from undersong_common.printable import printable
+from undersong_common.program.logs import place_of
 from undersong_common.table import Table
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs

@@ -37,9 +37,9 @@ from pathlib import Path
 import numpy as np
 
 from undersong_client.answering.computation import Computation, Computed, VectorRequest, zeros
-from undersong_common.library_threads import one_thread_in_program
-from undersong_common.logs import place_of
 from undersong_common.printable import printable
+from undersong_common.program.library_threads import one_thread_in_program
+from undersong_common.program.logs import place_of
 from undersong_protocol import limits
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.vectors import GridVector

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Bools, Int64, UInt64
 from undersong_common.canonical import tagged_hash
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 from undersong_protocol.statistics.contribution import contribute

@@ -20,8 +20,8 @@ from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import NOTHING, Outbox
 from undersong_common.errors import MachineFault, PeerFault, PrivacyRefusal, UndersongError
 from undersong_common.files import MISSING, FileState, file_state
-from undersong_common.logs import place_of
-from undersong_common.machine import HeldSteps, named_faults
+from undersong_common.program.logs import place_of
+from undersong_common.program.machine import HeldSteps, named_faults
 from undersong_protocol import limits
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing

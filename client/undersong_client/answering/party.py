@@ -25,12 +25,12 @@ from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
-from undersong_common.logs import place_of
-from undersong_common.machine import FAULTS_OF_FILES
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice, compressed
+from undersong_common.program.logs import place_of
+from undersong_common.program.machine import FAULTS_OF_FILES
 from undersong_common.version import SOFTWARE
 from undersong_protocol import statistics
 from undersong_protocol.agreement import receipt

@@ -24,13 +24,13 @@ from undersong_client.cli.options import (
     print_result,
 )
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_grant
-from undersong_common import entry, logs
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import MAX_WINDOWS
 from undersong_common.pages import options
 from undersong_common.printable import printable, shell_path, that_hold
-from undersong_common.rows import show_lines, show_rows
+from undersong_common.program import entry, logs
+from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.operations.daemon import DaemonStatus
@@ -302,7 +302,7 @@ def notify(
     as_json: AsJson = False,
 ) -> int:
     """Names a command or address that is told of waiting requests, ended runs, low budgets and refused data sets."""
-    from undersong_common import notices
+    from undersong_common.program import notices
 
     party_home = PartyHome(home_of(home))
     if target is not None:

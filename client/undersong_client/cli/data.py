@@ -35,7 +35,7 @@ from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted, printable, that_hold
-from undersong_common.rows import show_lines, show_rows
+from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.home import PartySettings

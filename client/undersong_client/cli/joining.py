@@ -14,9 +14,9 @@ from undersong_client import operations
 from undersong_client.cli import data, rules
 from undersong_client.cli.options import AsJson, HomeFolder, home_of, print_result
 from undersong_client.home import PartyHome, read_grant, read_input
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.program import entry
 
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", help="The coordinator's fingerprint, as told by telephone or on paper.")

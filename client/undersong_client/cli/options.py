@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from undersong_common import drill
 from undersong_common.errors import ConfigurationError
-from undersong_common.owner import home_folder
 from undersong_common.printable import finite, json_text, with_iso_times
+from undersong_common.program import drill
+from undersong_common.program.owner import home_folder
 
 if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import Spending

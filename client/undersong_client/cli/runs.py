@@ -26,7 +26,7 @@ from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable, shell_word, that_hold
-from undersong_common.rows import show_lines, show_rows
+from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
     from undersong_client.consent.approvals import Proposal

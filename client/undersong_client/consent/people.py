@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.owner import caller_at_terminal
 from undersong_common.pages.duties import Duties, terminal_identity
 from undersong_common.pages.store import PAGE_FILE, PageStore
 from undersong_common.printable import name_fault, printable
+from undersong_common.program.owner import caller_at_terminal
 
 Decision = Literal["pending", "approved", "rejected", "revoked"]
 ROLES = ("privacy officer", "IT", "management", "other")

@@ -12,13 +12,13 @@ from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import review
 from undersong_client.consent.trust import Coordinator
 from undersong_client.home import case_caution, unit_word
-from undersong_common.drill import MARK, PARTY_WORDS
 from undersong_common.errors import UndersongError
 from undersong_common.printable import counted, finite, printable
-from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program.drill import MARK, PARTY_WORDS
+from undersong_common.program.printed_page import Page, Section
 from undersong_protocol import limits
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.bounds import Policy

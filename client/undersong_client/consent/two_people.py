@@ -15,8 +15,8 @@ from undersong_client.consent.policy import HospitalPolicy, loosened
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.owner import caller_at_terminal
 from undersong_common.pages.duties import DAY_S
+from undersong_common.program.owner import caller_at_terminal
 
 WISH_FILE = "wish.json"
 

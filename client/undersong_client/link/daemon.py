@@ -32,9 +32,9 @@ from undersong_client.storage import datasets
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
-from undersong_common.machine import FAULTS_OF_FILES, HeldSteps
-from undersong_common.notices import EXPIRES_SOON_S, Notices
 from undersong_common.printable import printable
+from undersong_common.program.machine import FAULTS_OF_FILES, HeldSteps
+from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
 from undersong_protocol.wire.messages import transport_pb2 as wire

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from undersong_client.consent.policy_file import former_trust
 from undersong_client.home import REFUSED_START, PartyHome, read_json
 from undersong_common.files import replace_file
-from undersong_common.machine import HeldStep
+from undersong_common.program.machine import HeldStep
 
 if TYPE_CHECKING:
     from undersong_client.link.checks import Finding

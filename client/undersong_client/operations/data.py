@@ -20,7 +20,6 @@ from undersong_client.records.declared import caution_remedy
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
-from undersong_common import notices
 from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
@@ -29,6 +28,7 @@ from undersong_common.patient_ids import patient_id
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
+from undersong_common.program import notices
 from undersong_common.table import Table
 
 LARGEST_DRILL_BYTES = 2**20

@@ -12,8 +12,8 @@ from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.storage.outbox import Entry
 from undersong_common.printable import counted, printable, shell_word
-from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import impact
+from undersong_common.program.printed_page import Page, Section
 from undersong_protocol.agreement import words
 
 MOST_MESSAGES = 400  # messages of a run that the annex lists

@@ -17,8 +17,8 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Underson
 from undersong_common.printable import counted, finite, printable, shell_word
 
 if TYPE_CHECKING:
-    from undersong_common.printed_page import Page
     from undersong_common.privacy.ledger import Ledger
+    from undersong_common.program.printed_page import Page
 
 
 def requests(home: Path) -> tuple[Proposal, ...]:

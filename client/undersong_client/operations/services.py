@@ -13,11 +13,11 @@ from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.records import snapshot
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import check, salted
-from undersong_common import moving
 from undersong_common.errors import ConfigurationError
-from undersong_common.moving import Owner, acting_as
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.services import HIDDEN, Installation, Machine, MovableFolder, Service
+from undersong_common.program import moving
+from undersong_common.program.moving import Owner, acting_as
+from undersong_common.program.services import HIDDEN, Installation, Machine, MovableFolder, Service
 
 ACCOUNT = "undersong-party"
 FOLDER = "/var/lib/undersong-party"

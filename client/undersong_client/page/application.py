@@ -19,7 +19,6 @@ from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
 from undersong_client.storage.own_figures import own_figures
-from undersong_common.drill import PARTY_WORDS
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
@@ -27,8 +26,9 @@ from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Vis
 from undersong_common.pages.stream import Pulse, Stream
 from undersong_common.patient_ids import KINDS
 from undersong_common.printable import json_text, printable
-from undersong_common.printed_page import Page
 from undersong_common.privacy import accounting, impact
+from undersong_common.program.drill import PARTY_WORDS
+from undersong_common.program.printed_page import Page
 from undersong_protocol import statistics
 from undersong_protocol.agreement.words import together
 

@@ -18,7 +18,7 @@ from undersong_client.home import PartyHome
 from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.machine import fault_of
+from undersong_common.program.machine import fault_of
 from undersong_common.table import Table
 
 MAGIC = b"undersong data set 1\n"

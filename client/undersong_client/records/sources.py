@@ -32,7 +32,6 @@ from undersong_client.records.declared import (
 from undersong_client.records.fhir.resources import is_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError
 from undersong_common.patient_ids import (
     LookAlikes,
@@ -43,6 +42,7 @@ from undersong_common.patient_ids import (
     is_missing_word,
 )
 from undersong_common.printable import counted
+from undersong_common.program import extras
 from undersong_common.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
 from undersong_common.table import (
     EMPTY,

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_file, destroy_file, file_state, open_database, transaction
-from undersong_common.machine import fault_of, named_faults
+from undersong_common.program.machine import fault_of, named_faults
 
 VERSION = 4
 # ``sent`` is the outbox: ``head`` begins a message, and the journal's entry ``reply`` ends it ("": nothing does).

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from undersong_common.owner import caller_at_terminal
 from undersong_common.pages.store import PageStore
+from undersong_common.program.owner import caller_at_terminal
 
 DAY_S = 24 * 3600.0
 AT_THE_TERMINAL = " at the terminal"

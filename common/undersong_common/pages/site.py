@@ -21,13 +21,13 @@ from fastapi.requests import Request
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from markupsafe import Markup
 
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
-from undersong_common.logs import place_of
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, environment
 from undersong_common.pages.store import FILE_NAME, AuditLog, Downloads, PageStore
 from undersong_common.printable import printable, with_iso_times
+from undersong_common.program import extras
+from undersong_common.program.logs import place_of
 from undersong_common.version import VERSION
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.canonical import canonical_json
-from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import open_database, replace_file, transaction
-from undersong_common.machine import fault_of
+from undersong_common.program.chain import HashChain
+from undersong_common.program.machine import fault_of
 
 PAGE_FILE = "page.sqlite"
 ACTION_KEPT_S = 24 * 3600.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import number, printable, that_hold
-from undersong_common.printed_page import Section
+from undersong_common.program.printed_page import Section
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
 

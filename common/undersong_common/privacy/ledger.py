@@ -19,7 +19,7 @@ charge on, whether it is closed or not, and whatever is withdrawn or void (``spe
 
 All runs of a ledger protect one privacy unit, that of its first charge: epsilons of different units do not add.
 
-Every method that writes returns once its entry is on the disk (``undersong_common.chain``).
+Every method that writes returns once its entry is on the disk (``undersong_common.program.chain``).
 """
 
 import math
@@ -29,7 +29,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.privacy.accounting import Event, best_guess, is_one_gaussian
@@ -51,6 +50,7 @@ from undersong_common.privacy.spending import (
     price,
     surely_within,
 )
+from undersong_common.program.chain import HashChain
 
 VERSION = 2
 TOLERANCE = 1e-6  # relative; a plan is calibrated to its epsilon no closer than that

@@ -2,7 +2,7 @@
 
 A new statistic is one file with one registered, frozen dataclass; nothing else changes. Every module of this folder is
 imported here, so that a plan may name any of them. Statistics of other packages run in simulations only, whose programs
-register them (undersong_common.plugins finds them).
+register them (undersong_common.program.plugins finds them).
 """
 
 import importlib

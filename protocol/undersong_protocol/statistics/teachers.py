@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from undersong_common.arrays import Bools, Float32, Float64, Floats, Int64
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 
 BATCH = 64  # teachers trained side by side
 OWN_PART = np.float32(1.0)  # weight of a class's deviation from the common direction

@@ -5,7 +5,7 @@ Commands parse, call ``undersong_server.operations`` and print.
 
 import typer
 
-from undersong_common import entry
+from undersong_common.program import entry
 from undersong_server.cli import console, coordinator, runs, service, tasks
 
 app = typer.Typer(

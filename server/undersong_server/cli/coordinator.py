@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 
-from undersong_common import entry, logs
-from undersong_common.entry import only_tls_1_3
 from undersong_common.errors import MachineFault, TransportError
 from undersong_common.files import replace_file
-from undersong_common.machine import HeldStep
 from undersong_common.printable import counted, duration, noun, printable, shell_path
+from undersong_common.program import entry, logs
+from undersong_common.program.entry import only_tls_1_3
+from undersong_common.program.machine import HeldStep
 from undersong_server import defaults, operations
 from undersong_server.cli.console import PORT, console_beside
 from undersong_server.cli.options import (

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from undersong_common.logs import Repeats, without_numbers
 from undersong_common.printable import counted, printable, printable_lines
-from undersong_common.rows import Rows, screen
+from undersong_common.program.logs import Repeats, without_numbers
+from undersong_common.program.terminal import Rows, screen
 from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs.folder import FINAL

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
-from undersong_common import drill
 from undersong_common.errors import ConfigurationError
-from undersong_common.owner import check_owner
 from undersong_common.printable import json_text, with_iso_times
-from undersong_common.rows import screen, show_rows
+from undersong_common.program import drill
+from undersong_common.program.owner import check_owner
+from undersong_common.program.terminal import screen, show_rows
 from undersong_server import defaults, operations
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file
 from undersong_common.printable import printable, printable_lines, shell_path
+from undersong_common.program import entry
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from undersong_common import entry
 from undersong_common.printable import shell_path, that_hold
-from undersong_common.services import ADMINISTRATOR_UNITS
+from undersong_common.program import entry
+from undersong_common.program.services import ADMINISTRATOR_UNITS
 from undersong_server import operations
 from undersong_server.cli.options import DEFAULT_HOME, AsJson, print_result
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from undersong_common import entry
 from undersong_common.errors import GenerationError
 from undersong_common.printable import printable_lines, shell_path
-from undersong_common.rows import screen, show_lines
+from undersong_common.program import entry
+from undersong_common.program.terminal import screen, show_lines
 from undersong_server import operations
 from undersong_server.cli.options import (
     AsJson,

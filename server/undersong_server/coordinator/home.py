@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from undersong_common import moving
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held, replace_file
-from undersong_common.machine import HeldStep, held_steps, named_faults
+from undersong_common.program import moving
+from undersong_common.program.machine import HeldStep, held_steps, named_faults
 from undersong_common.version import SOFTWARE
 from undersong_protocol.agreement.enrolment import (
     MOST_ADDRESSES,
@@ -48,7 +48,8 @@ class CoordinatorSettings:
         addresses: host:port by which parties reach it, tried in order.
         metrics: host:port of the HTTP endpoint with metrics and health; "" for none.
         drill: True for rehearsals with invented records only; every plan and output here says so.
-        notify: command or address that is told when something waits for people (undersong_common.notices); "": none.
+        notify: command or address that is told when something waits for people, as
+            :mod:`undersong_common.program.notices` says; "": none.
         storage: connection string of the PostgreSQL database that holds registry, journals and runs; "": this folder.
         operator, contact: legal name of who runs it, and how hospitals reach a person; "" where task files say it.
     """

@@ -28,7 +28,7 @@ from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.registry import Collector
 
 from undersong_common.errors import TransportError, UndersongError
-from undersong_common.machine import HeldStep
+from undersong_common.program.machine import HeldStep
 from undersong_common.version import VERSION
 
 if TYPE_CHECKING:

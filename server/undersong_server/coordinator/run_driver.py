@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from undersong_common import embedders, extras
+from undersong_common import embedders
 from undersong_common.embedding import CachedEmbedder, Embed, PublicFileCache
 from undersong_common.errors import (
     ConfigurationError,
@@ -22,9 +22,10 @@ from undersong_common.errors import (
     TransportError,
     UndersongError,
 )
-from undersong_common.logs import place_of, without_numbers
-from undersong_common.machine import HeldSteps, fault_of
 from undersong_common.printable import counted
+from undersong_common.program import extras
+from undersong_common.program.logs import place_of, without_numbers
+from undersong_common.program.machine import HeldSteps, fault_of
 from undersong_common.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec

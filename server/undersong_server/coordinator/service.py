@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
-from undersong_common.machine import HeldSteps
-from undersong_common.notices import EXPIRES_SOON_S, Notices
+from undersong_common.program.machine import HeldSteps
+from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.cluster import Cluster, connected
 from undersong_server.coordinator.grpc_transport import GrpcTransport

@@ -17,7 +17,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, clopper_pearson, over_seeds
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 from undersong_server.evaluation import task_model
 
 FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")

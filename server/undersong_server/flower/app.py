@@ -17,10 +17,10 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 from pydantic import BaseModel, ConfigDict
 
-from undersong_common import configuration
 from undersong_common.errors import ConfigurationError, PeerFault, UndersongError
 from undersong_common.files import holding
 from undersong_common.printable import printable
+from undersong_common.program import configuration
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import FrameLimits

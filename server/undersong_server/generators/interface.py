@@ -12,9 +12,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from undersong_common.arrays import Float32
-from undersong_common.configuration import NAME
 from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError, InternalError
+from undersong_common.program.configuration import NAME
 from undersong_server.journal import Journal
 
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn

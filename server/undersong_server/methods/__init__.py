@@ -13,8 +13,8 @@ import importlib
 import pkgutil
 from typing import Any
 
-from undersong_common import configuration, plugins
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import configuration, plugins
 from undersong_server.methods.interface import Method
 
 FILES = {"mixture+labels": "mixture_labels"}  # files of methods with another name than the method's

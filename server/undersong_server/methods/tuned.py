@@ -16,7 +16,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float64
 from undersong_common.errors import ConfigurationError
-from undersong_common.extras import named, require
+from undersong_common.program.extras import named, require
 from undersong_protocol.statistics import EmbeddingSum, LabelHistogram
 from undersong_protocol.statistics.votes import LARGEST_Q, TopQVotes
 from undersong_server.methods.augpe import by_rank

@@ -20,14 +20,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_common import drill as invented_records
-from undersong_common import notices
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state, is_empty, sync_folder
-from undersong_common.machine import HeldStep
 from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable
+from undersong_common.program import drill as invented_records
+from undersong_common.program import notices
+from undersong_common.program.machine import HeldStep
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.runs.folder import ENDED, RunFolder
@@ -258,7 +258,7 @@ def serve(
 ) -> None:
     """Listens for the parties and drives the runs until SIGTERM or SIGINT; started again, it continues.
 
-    Call ``undersong_common.entry.only_tls_1_3`` first, before anything imports gRPC.
+    Call ``undersong_common.program.entry.only_tls_1_3`` first, before anything imports gRPC.
 
     Args:
         public_cache: file with embeddings of public texts.

@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 from undersong_common.errors import UndersongError
 from undersong_common.files import file_state
-from undersong_common.machine import fault_of
 from undersong_common.printable import duration, json_text, with_iso_times
 from undersong_common.privacy import impact
+from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED

@@ -21,8 +21,8 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.intervals import Interval
 from undersong_common.printable import counted, printable
-from undersong_common.printed_page import Page
 from undersong_common.privacy import impact
+from undersong_common.program.printed_page import Page
 from undersong_common.row_files import SUFFIXES
 from undersong_common.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread

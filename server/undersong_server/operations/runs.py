@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_common import configuration
-from undersong_common.drill import COORDINATOR_WORDS
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
 from undersong_common.files import file_state
 from undersong_common.printable import counted, printable
+from undersong_common.program import configuration
+from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member

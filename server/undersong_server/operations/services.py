@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from undersong_common.moving import Owner, acting_as
-from undersong_common.services import Installation, Machine, MovableFolder, Service
+from undersong_common.program.moving import Owner, acting_as
+from undersong_common.program.services import Installation, Machine, MovableFolder, Service
 from undersong_server.coordinator.home import CoordinatorHome
 
 ACCOUNT = "undersong"

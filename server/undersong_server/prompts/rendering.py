@@ -23,8 +23,8 @@ from jinja2 import FunctionLoader, StrictUndefined, Template, TemplateError, Und
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_common.configuration import nearest, parse_toml
 from undersong_common.errors import ConfigurationError
+from undersong_common.program.configuration import nearest, parse_toml
 from undersong_protocol.agreement.manifest import LONGEST_DESCRIPTION
 from undersong_server.prompts.scripts import SENTENCE_END
 

@@ -24,8 +24,8 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
-from undersong_common.machine import fault_of
 from undersong_common.privacy import accounting
+from undersong_common.program.machine import fault_of
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint

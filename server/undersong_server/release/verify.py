@@ -21,9 +21,9 @@ from typing import Any
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, noun, printable, shell_path, that_hold
-from undersong_common.printed_page import Page, Section
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
+from undersong_common.program.printed_page import Page, Section
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest

@@ -17,7 +17,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from undersong_common.printable import duration
-from undersong_common.printed_page import template
+from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import OurWords, answers

@@ -9,9 +9,9 @@ from typing import Any
 
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
-from undersong_common.library_threads import one_thread_for_products
-from undersong_common.logs import place_of
 from undersong_common.printable import printable
+from undersong_common.program.library_threads import one_thread_for_products
+from undersong_common.program.logs import place_of
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member

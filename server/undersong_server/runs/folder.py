@@ -20,8 +20,8 @@ from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import LOST_AND_FOUND, replace_file
-from undersong_common.machine import fault_of, named_faults
 from undersong_common.printable import printable
+from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import RUN_NAME
 from undersong_server.journal import Journal
 from undersong_server.postgres import Postgres

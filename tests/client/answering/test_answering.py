@@ -11,7 +11,7 @@ from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import WAITING_BYTES, WAITING_REQUESTS, Answering
 from undersong_client.answering.party import PendingReply
 from undersong_common.errors import MachineFault, PeerFault
-from undersong_common.machine import HeldSteps
+from undersong_common.program.machine import HeldSteps
 from undersong_protocol.wire.framing import Envelope
 
 

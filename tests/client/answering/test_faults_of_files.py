@@ -15,7 +15,7 @@ from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError
-from undersong_common.machine import FAULTS_OF_FILES
+from undersong_common.program.machine import FAULTS_OF_FILES
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment

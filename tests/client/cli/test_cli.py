@@ -30,13 +30,13 @@ from undersong_client.link import checks
 from undersong_client.operations import runs
 from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
-from undersong_common import entry
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
+from undersong_common.program import entry
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words

@@ -17,12 +17,12 @@ from tests.doubles.party_home import command, joined
 from undersong_client.home import PartyHome
 from undersong_client.operations import services
 from undersong_client.storage import datasets
-from undersong_common import services as machinery
 from undersong_common.errors import ConfigurationError
-from undersong_common.moving import Owner, acting_as, change_owner
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program import services as machinery
+from undersong_common.program.moving import Owner, acting_as, change_owner
 
 pytestmark = [
     pytest.mark.heavy,

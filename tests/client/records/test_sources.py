@@ -20,8 +20,8 @@ from undersong_client.records import sources
 from undersong_client.records.database import select
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
-from undersong_common.chain import HashChain
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.program.chain import HashChain
 
 SECRET = "Zebedee Quux has a rare disease"
 OMOP = Path(__file__).parents[3] / "examples" / "omop" / "notes.sql"

@@ -19,11 +19,11 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import data
 from undersong_client.storage import checkpoints, store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.chain import entry_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import TAG, Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_common.program.chain import entry_hash
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 

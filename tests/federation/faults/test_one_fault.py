@@ -16,7 +16,7 @@ import pytest
 
 from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import Outbox
-from undersong_common.machine import held_steps
+from undersong_common.program.machine import held_steps
 from undersong_server.runs.folder import RunFolder
 
 pytestmark = pytest.mark.heavy

@@ -13,7 +13,7 @@ import pytest
 from tests.doubles.alliance import Alliance
 from tests.federation.faults.test_one_fault import check_books, held
 from undersong_client.home import PartyHome
-from undersong_common.machine import held_steps
+from undersong_common.program.machine import held_steps
 from undersong_server.runs.folder import RunFolder
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]

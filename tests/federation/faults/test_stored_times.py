@@ -91,7 +91,7 @@ TIMES_IN_FILES = {
     ("client/undersong_client/records/snapshot.py", "Facts.read_s"): ("shown", SHOWN),
     ("client/undersong_client/storage/attempts.py", "_Begun.at"): ("the attempt was abandoned", ABANDONED),
     ("client/undersong_client/storage/datasets.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
-    ("common/undersong_common/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
+    ("common/undersong_common/program/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
     ("common/undersong_common/pages/stream.py", "at"): ("no file holds it", SHOWN),
     (PAGES, "append(at)"): ("shown: the chain orders entries", SHOWN),
     ("common/undersong_common/privacy/ledger.py", "append(at)"): ("shown: the chain orders entries", SHOWN),

@@ -12,8 +12,8 @@ from tests.doubles.hospitals import operator
 from tests.doubles.stream import Credentials
 from tests.doubles.tasks import make_task
 from tests.doubles.typed import typed
-from undersong_common import entry
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 from undersong_server.cli.app import app
 from undersong_server.cli.display import Lines
 from undersong_server.coordinator.home import CoordinatorHome

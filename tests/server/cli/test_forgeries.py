@@ -12,8 +12,8 @@ from tests.doubles.forgeries import FORGERIES, harmless
 from tests.doubles.stream import Credentials, Served, Stream, make_home
 from tests.doubles.tasks import make_task
 from tests.doubles.typed import built, typed
-from undersong_common import entry
 from undersong_common.errors import PeerFault, UndersongError
+from undersong_common.program import entry
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as fed
 from undersong_server.cli.app import app

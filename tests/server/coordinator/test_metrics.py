@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.doubles.coded import raises
 from undersong_common.errors import TransportError
-from undersong_common.machine import HeldStep
+from undersong_common.program.machine import HeldStep
 from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "federation.md"

@@ -6,8 +6,8 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.machines import ACCOUNT, MachineInFolder
-from undersong_common import services as machinery
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import services as machinery
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.operations import coordinator, services
 

@@ -18,12 +18,12 @@ from tests.doubles.parties import identity_of, public_of
 from tests.doubles.published import PARTIES, resigned
 from tests.doubles.stream import make_home
 from tests.doubles.typed import built
-from undersong_common import entry
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import UndersongError
 from undersong_common.printable import json_text
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
+from undersong_common.program import entry
 from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.doubles.coded import raises
 from tests.doubles.tasks import make_task
-from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import configuration
 from undersong_server.runs import planning
 from undersong_server.runs.planning import coordinator_task
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.doubles.forgeries import FORGERIES, harmless
-from undersong_common import configuration
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import configuration
 from undersong_server.runs.task import EvaluationSection, PromptsSection, PublicationSection, TaskSection
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_common import configuration
+from undersong_common.program import configuration
 from undersong_server.runs.task import Task
 
 

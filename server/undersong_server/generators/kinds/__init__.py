@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import SerializeAsAny
 
-from undersong_common import plugins
-from undersong_common.configuration import ModelByValue, nearest
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import plugins
+from undersong_common.program.configuration import ModelByValue, nearest
 from undersong_server.generators.interface import GeneratorSettings
 
 

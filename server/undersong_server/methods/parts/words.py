@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import BUCKETS, NEVER, word_features
 
 STRENGTH = 3.0  # inverse regularisation (C), that of the panel's words

@@ -27,8 +27,8 @@ from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusa
 from tests.doubles.loops import wait_for
 from tests.doubles.processes import SOURCES
 from undersong_common.arrays import Float32
-from undersong_common.configuration import validate
 from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
+from undersong_common.program.configuration import validate
 from undersong_common.version import SOFTWARE
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Surroundings
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from undersong_common import library_threads
 from undersong_common.errors import InternalError
-from undersong_common.library_threads import LibraryThreads, one_library_thread
+from undersong_common.program import library_threads
+from undersong_common.program.library_threads import LibraryThreads, one_library_thread
 
 
 class FakeLibrary:
@@ -101,7 +101,7 @@ import os, sys, threading
 import numpy as np, scipy.linalg, torch
 from concurrent.futures import ThreadPoolExecutor
 from threadpoolctl import threadpool_info, threadpool_limits
-from undersong_common.library_threads import one_library_thread
+from undersong_common.program.library_threads import one_library_thread
 from undersong_common.workers import for_each
 
 def numbers():

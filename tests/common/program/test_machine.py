@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.doubles.coded import raises
-from undersong_common import machine
 from undersong_common.errors import ConfigurationError, InternalError, MachineFault
 from undersong_common.files import open_database, transaction
-from undersong_common.machine import LONGEST_PAUSE_S, HeldSteps, fault_of, held_steps, named_faults
+from undersong_common.program import machine
+from undersong_common.program.machine import LONGEST_PAUSE_S, HeldSteps, fault_of, held_steps, named_faults
 
 OF_MACHINE = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EMFILE", "ENFILE", "ENOMEM", "ESTALE")
 OF_PEOPLE = ("EACCES", "EPERM", "ENOENT", "ENOTDIR", "EISDIR", "ELOOP")

@@ -11,7 +11,7 @@ import pytest
 from undersong_common import files
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_held
-from undersong_common.logs import Repeats, to_stderr
+from undersong_common.program.logs import Repeats, to_stderr
 
 
 @pytest.fixture(autouse=True)

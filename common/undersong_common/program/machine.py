@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError, InternalError, MachineFault, UndersongError
-from undersong_common.logs import place_of
-from undersong_common.owner import account_remedy
 from undersong_common.printable import printable
+from undersong_common.program.logs import place_of
+from undersong_common.program.owner import account_remedy
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from typing import Any
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.files import FileIdentity, file_identity
-from undersong_common.machine import fault_of
+from undersong_common.program.machine import fault_of
 
 START = "0" * 64
 

@@ -17,11 +17,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_common import moving
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, replace_file
-from undersong_common.moving import Move, Owner
 from undersong_common.printable import shell_path
+from undersong_common.program import moving
+from undersong_common.program.moving import Move, Owner
 
 UNITS = Path(__file__).parent / "units"
 PROGRAMS = "/opt/undersong/bin/"  # The packaged units expect the programs there.

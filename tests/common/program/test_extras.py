@@ -12,8 +12,8 @@ from tests.doubles.coded import raises
 from tests.doubles.processes import ROOT, SOURCES, command
 from tests.extras import EXTRAS
 from undersong import front
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import extras
 from undersong_server.runs import planning
 from undersong_server.runs import task as tasks
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.coded import raises
-from undersong_common import owner
 from undersong_common.errors import ConfigurationError
-from undersong_common.machine import fault_of
+from undersong_common.program import owner
+from undersong_common.program.machine import fault_of
 
 NOBODY = 54321  # a number without an account
 

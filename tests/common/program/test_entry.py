@@ -11,8 +11,9 @@ import pytest
 import typer
 
 from tests.doubles import processes
-from undersong_common import entry, errors
+from undersong_common import errors
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 
 STOPPED = "stopped; nothing is lost: the same command continues\n"
 

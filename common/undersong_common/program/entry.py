@@ -11,11 +11,11 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common import extras
 from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
-from undersong_common.library_threads import one_thread_in_program
-from undersong_common.machine import fault_of
 from undersong_common.printable import json_text, printable_lines
+from undersong_common.program import extras
+from undersong_common.program.library_threads import one_thread_in_program
+from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
-from undersong_common.notices import RETRY_S, Notice, Notices, check_target, deliver
+from undersong_common.program.notices import RETRY_S, Notice, Notices, check_target, deliver
 
 NOTICE = Notice("request-waits", "alpha", "first", 12.0)
 SAID = {"event": "request-waits", "name": "alpha", "about": "first", "at_s": 12.0}

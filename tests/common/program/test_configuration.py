@@ -3,8 +3,9 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_common import configuration
-from undersong_common.configuration import (
+from undersong_common.errors import ConfigurationError
+from undersong_common.program import configuration
+from undersong_common.program.configuration import (
     LARGEST_FILE_BYTES,
     MOST_LEVELS,
     nearest,
@@ -13,7 +14,6 @@ from undersong_common.configuration import (
     read_toml,
     validate,
 )
-from undersong_common.errors import ConfigurationError
 
 
 class Inner(BaseModel):
