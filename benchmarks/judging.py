@@ -22,7 +22,7 @@ import time
 import numpy as np
 
 from undersong_common.arrays import Float32
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 
 TARGET_S = 300.0
 TARGET_BYTES = 2e9

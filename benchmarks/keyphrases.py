@@ -147,7 +147,7 @@ def sampler(count: int, classes: int = 14, terms: int = 1000, length: int = 10) 
 def vocabulary_sum(terms: int, records: int = 400) -> dict[str, float]:
     """One private histogram of ``terms`` terms over five in-process parties."""
     from tests.doubles.parties import make_manifest, make_party
-    from undersong_common.table import Table
+    from undersong_common.text.table import Table
 
     rng = np.random.default_rng(0)
     words = tuple(f"w{number}" for number in range(terms))

@@ -45,7 +45,7 @@ from undersong.options import ComparisonOptions
 from undersong_common.arrays import Float32
 from undersong_common.embedding import Embedder
 from undersong_common.errors import GenerationError
-from undersong_common.table import Table, read_table
+from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Author

@@ -54,7 +54,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.model_files import model_folder
 from undersong_common.program import entry
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_server.evaluation import panel, task_model
 from undersong_server.evaluation.evaluate import joined, membership, sequences_of
 from undersong_server.evaluation.panel import score

@@ -8,7 +8,7 @@ from scipy import stats
 
 from benchmarks import next_token, paper_tables, papers
 from undersong.compare_cell import Variant
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 
 PLAN = paper_tables.plan()
 LINES = paper_tables.lines_of(PLAN)

@@ -35,12 +35,12 @@ from typing import TYPE_CHECKING, Any
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_empty, is_held, replace_file
 from undersong_common.model_files import MAX_WINDOWS
-from undersong_common.patient_ids import Choice
 from undersong_common.printable import noun, printable, shell_path
 from undersong_common.program import moving
 from undersong_common.program.machine import HeldStep, fault_of, held_steps, named_faults
 from undersong_common.program.owner import account_name, check_owner
-from undersong_common.row_files import has_suffix
+from undersong_common.text.patient_ids import Choice
+from undersong_common.text.row_files import has_suffix
 
 if TYPE_CHECKING:
     from undersong_common.embedding import Embedder
@@ -72,7 +72,7 @@ class Declared:
         hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
         quoting: "csv" or "none", of a CSV or TSV file that can be read either way; "" if nobody had to choose.
         sheet: name of the sheet of a workbook; "" for the only one that is filled.
-        same_patient, other_patient: kinds of look-alikes among ids (undersong_common.patient_ids) that a person has
+        same_patient, other_patient: kinds of look-alikes among ids (undersong_common.text.patient_ids) that a person has
             decided about: they are the same patient, or another one.
         fhir_systems: base of the FHIR system by the folder of the export that holds its resources.
         also_status: statuses of documents that count beside the finished ones.

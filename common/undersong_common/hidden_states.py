@@ -27,7 +27,7 @@ from undersong_common.model_files import HIDDEN_STATES, check_language_model, hi
 from undersong_common.printable import encodable
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_library_thread
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 
 ARRAYS = "hidden_states.safetensors"
 WINDOW = 256  # tokens that are read at once, where nothing else is stated

@@ -17,8 +17,8 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import extras
 from undersong_common.program.configuration import in_words, nearest
-from undersong_common.row_files import Row, absent_column, check_names
-from undersong_common.table import Columns, Table, read_user, table_of
+from undersong_common.text.row_files import Row, absent_column, check_names
+from undersong_common.text.table import Columns, Table, read_user, table_of
 from undersong_server.defaults import Option
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.embedding import Embed
 from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_epsilon
-from undersong_common.table import Table, concatenate
+from undersong_common.text.table import Table, concatenate
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.evaluate import entropy, of_label
 from undersong_server.pool import Sample

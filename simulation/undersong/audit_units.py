@@ -20,7 +20,7 @@ from undersong.audit_parts import Canary
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Float64
-from undersong_common.table import Table, concatenate
+from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs, RecordView, Rows, Statistic
 

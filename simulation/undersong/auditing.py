@@ -50,7 +50,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import that_hold
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import Table, concatenate
+from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy
 from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows

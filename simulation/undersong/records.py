@@ -16,7 +16,7 @@ from undersong_client.records.private import unit_count
 from undersong_common.arrays import Float64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, concatenate
+from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import Privacy
 from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample

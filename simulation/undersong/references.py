@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import configuration, plugins
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_server.runs.task import Task
 
 # References in benchmarks/dpsgd.

@@ -31,7 +31,7 @@ from undersong_common.embedding import (
     TextLengths,
 )
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table, concatenate
+from undersong_common.text.table import Table, concatenate
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread

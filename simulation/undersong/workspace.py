@@ -26,7 +26,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import is_empty, replace_file
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.logs import place_of
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine

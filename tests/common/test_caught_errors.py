@@ -551,7 +551,7 @@ ACTS = {
     "common/undersong_common/pages/serving.py Listening.open": take_a_port,
     "common/undersong_common/pages/store.py PageStore.__init__": open_no_pages,
     "common/undersong_common/privacy/impact.py read_audit": read_no_file("read_audit"),
-    "common/undersong_common/row_files.py read_bytes": read_no_file("read_bytes"),
+    "common/undersong_common/text/row_files.py read_bytes": read_no_file("read_bytes"),
     "common/undersong_common/program/services.py Machine.call": lambda m, *_: refuses(
         m.Machine().call, "no-such-program"
     ),
@@ -591,7 +591,7 @@ ACTS = {
     "common/undersong_common/program/chain.py HashChain.refresh": read_an_empty_chain,
     "common/undersong_common/program/moving.py _send_entries": move_between_disks,
     "common/undersong_common/program/plugins.py _read": read_no_package,
-    "common/undersong_common/row_files.py _parquet_rows": read_no_parquet,
+    "common/undersong_common/text/row_files.py _parquet_rows": read_no_parquet,
     "common/undersong_common/program/services.py check_unused": ask_processes_that_end,
     "common/undersong_common/program/services.py _open_files": ask_processes_that_end,
     f"{COMPUTATION} Embeddings.__init__": embed_without_a_cache,

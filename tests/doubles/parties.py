@@ -19,7 +19,7 @@ from undersong_client.storage.store import Store
 from undersong_common.embedding import publishable
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan

@@ -38,7 +38,7 @@ from undersong_common.encoders import Encoder
 from undersong_common.errors import UndersongError
 from undersong_common.numpy_bert import NumpyBert
 from undersong_common.privacy.stream import KeyStream
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement import manifest as manifests
 from undersong_protocol.agreement.enrolment import TOKEN_BYTES, Package

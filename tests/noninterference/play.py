@@ -14,7 +14,7 @@ from tests.noninterference.public_examples import Example, well_formed
 from tests.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
 from undersong.audit_units import CROWDS, crowd
 from undersong_client.consent import policy
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy

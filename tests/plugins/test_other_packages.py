@@ -30,7 +30,7 @@ from undersong_common import embedders
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal
 from undersong_common.program import plugins
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest

@@ -53,7 +53,7 @@ from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import Gaussian, gaussian_mu
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.stream import KeyStream
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.secagg import noise_share
 from undersong_protocol.secagg import party as secagg_party

@@ -17,7 +17,7 @@ from undersong_client.cli import app as hospital
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import entry
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_server import methods
 from undersong_server.generators.kinds import ngram
 from undersong_server.runs import execution, planning

@@ -24,8 +24,8 @@ from undersong.options import ComparisonOptions
 from undersong.records import dealt
 from undersong.results import Comparison
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.overlap import equal_rows
-from undersong_common.table import read_table
+from undersong_common.text.overlap import equal_rows
+from undersong_common.text.table import read_table
 from undersong_server.evaluation.metrics import frechet_distance
 from undersong_server.progress import Silent
 

@@ -27,7 +27,7 @@ from undersong_common import embedders
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_server.evaluation import panel
 from undersong_server.generators.interface import PromptFormat

@@ -15,7 +15,7 @@ from undersong.compare_table import Grid
 from undersong.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_dpsgd import dpsgd
 from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer
 from undersong_server.runs import task as tasks

@@ -29,8 +29,8 @@ from undersong.task_files import Task
 from undersong_common import embedders
 from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.row_files import Row
-from undersong_common.table import Columns, table_of
+from undersong_common.text.row_files import Row
+from undersong_common.text.table import Columns, table_of
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods
 from undersong_server.evaluation.options import EvaluationOptions

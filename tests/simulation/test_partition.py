@@ -12,7 +12,7 @@ from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
 from undersong.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.interface import COUNT_SCALE, PublicInputs

@@ -22,7 +22,7 @@ from undersong_common import model_files
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import check_language_model
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_dpsgd import dpsgd
 from undersong_server.runs.task import Task
 

@@ -24,7 +24,7 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import check_language_model
 from undersong_common.privacy import accounting
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.kinds.transformers import TransformersSettings

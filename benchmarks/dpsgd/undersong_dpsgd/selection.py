@@ -21,7 +21,7 @@ from undersong.references import Trained
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_dpsgd import dp_classifier
 from undersong_server.generators.orders import Order
 from undersong_server.journal import Journal

@@ -26,7 +26,7 @@ from undersong_common.embedding import CachedEmbedder, Embed, Embedder, Encrypte
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.printable import printable
 from undersong_common.program.logs import place_of
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.vectors import GridVector

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from undersong_client.consent.approvals import Proposal
     from undersong_client.operations.corpus import CorpusCheck
     from undersong_client.operations.runs import Decided
-    from undersong_common.overlap import Overlap
+    from undersong_common.text.overlap import Overlap
 
 
 def mount(app: typer.Typer) -> None:

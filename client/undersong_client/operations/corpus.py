@@ -15,9 +15,9 @@ from undersong_client.storage import datasets
 from undersong_common.embedding import Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, auc_interval
-from undersong_common.overlap import ClosestRecords, Overlap, closest_distances, closest_records, find_overlap
-from undersong_common.personal_data import PersonalData, patterns, personal_data
-from undersong_common.table import Table, read_table
+from undersong_common.text.overlap import ClosestRecords, Overlap, closest_distances, closest_records, find_overlap
+from undersong_common.text.personal_data import PersonalData, patterns, personal_data
+from undersong_common.text.table import Table, read_table
 
 FEWEST = 20  # records on each side: with fewer an interval says nothing
 CORPUS = "synthetic.jsonl"

@@ -24,12 +24,12 @@ from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.model_files import PACKAGED
-from undersong_common.patient_ids import patient_id
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json
 from undersong_common.program import notices
-from undersong_common.table import Table
+from undersong_common.text.patient_ids import patient_id
+from undersong_common.text.table import Table
 
 LARGEST_DRILL_BYTES = 2**20
 EXAMPLES = 3  # masked texts of a dry run

@@ -24,11 +24,11 @@ from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse, Stream
-from undersong_common.patient_ids import KINDS
 from undersong_common.printable import json_text, printable
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.drill import PARTY_WORDS
 from undersong_common.program.printed_page import Page
+from undersong_common.text.patient_ids import KINDS
 from undersong_protocol import statistics
 from undersong_protocol.agreement.words import together
 

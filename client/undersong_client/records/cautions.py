@@ -13,7 +13,7 @@ from undersong_client.home import unit_word
 from undersong_client.records.private import DataSet, PrivateRecords, unit_count
 from undersong_common.errors import InternalError
 from undersong_common.printable import printable, that_hold
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy

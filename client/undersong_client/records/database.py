@@ -10,7 +10,7 @@ from typing import Any
 
 from undersong_client.home import VARIABLE
 from undersong_common.errors import ConfigurationError
-from undersong_common.row_files import DottedColumns, Row, check_names, read_text
+from undersong_common.text.row_files import DottedColumns, Row, check_names, read_text
 
 ROWS_AT_ONCE = 1000
 # The end of a statement: semicolons and the comments behind them.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import LookAlikes, Pair, PatientId
 from undersong_common.printable import printable
-from undersong_common.row_files import NO_GZIP, Row, file_lines
+from undersong_common.text.patient_ids import LookAlikes, Pair, PatientId
+from undersong_common.text.row_files import NO_GZIP, Row, file_lines
 
 Cause: TypeAlias = Literal["lost", "refused", "hospital", "resource"]
 

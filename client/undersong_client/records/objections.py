@@ -12,7 +12,8 @@ from undersong_client.home import Declared
 from undersong_client.records.database import select
 from undersong_client.records.declared import Caution, OpenedSource, first_places, look_alike_words
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import (
+from undersong_common.printable import counted
+from undersong_common.text.patient_ids import (
     KINDS,
     Choice,
     LookAlikes,
@@ -22,9 +23,8 @@ from undersong_common.patient_ids import (
     patient_id,
     reduced,
 )
-from undersong_common.printable import counted
-from undersong_common.row_files import has_suffix, read_text
-from undersong_common.table import Table
+from undersong_common.text.row_files import has_suffix, read_text
+from undersong_common.text.table import Table
 
 _SEPARATORS = ",;\t\"'`\u201c\u201d\u201e\u00ab\u00bb="
 _FURTHER = re.compile(r"[^\w-]+")

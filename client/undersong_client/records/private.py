@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.embedding import Embed
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import PatientId
-from undersong_common.row_files import DottedColumns, Row, json_object
+from undersong_common.text.patient_ids import PatientId
+from undersong_common.text.row_files import DottedColumns, Row, json_object
 
 
 class RowFilter:

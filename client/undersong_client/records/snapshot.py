@@ -19,7 +19,7 @@ from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.program.machine import fault_of
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 
 MAGIC = b"undersong data set 1\n"
 ROWS_A_SLAB = 4096

@@ -33,7 +33,9 @@ from undersong_client.records.fhir.resources import is_lines
 from undersong_client.records.objections import Objections, SealedObjections, without_objectors
 from undersong_client.records.row_filter import RowFilter
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import (
+from undersong_common.printable import counted
+from undersong_common.program import extras
+from undersong_common.text.patient_ids import (
     LookAlikes,
     PatientId,
     clean_text,
@@ -41,10 +43,8 @@ from undersong_common.patient_ids import (
     is_database_null,
     is_missing_word,
 )
-from undersong_common.printable import counted
-from undersong_common.program import extras
-from undersong_common.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
-from undersong_common.table import (
+from undersong_common.text.row_files import FileForm, Row, Several, folder_parts, has_suffix, plain_suffix, read_rows
+from undersong_common.text.table import (
     EMPTY,
     EMPTY_CELL,
     Columns,

@@ -32,7 +32,7 @@ from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRef
 from undersong_common.files import create_file, replace_where_possible
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, PlanPrice, RunSpending, Statement, budget_json, compressed
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.receipt import Receipt, check_receipt
 from undersong_protocol.limits import LARGEST_MANIFEST_BYTES

@@ -33,10 +33,10 @@ from undersong_client.storage.checkpoints import (
 )
 from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.patient_ids import LookAlikes, PatientId
 from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.chain import HashChain
+from undersong_common.text.patient_ids import LookAlikes, PatientId
 
 NO_ROWS = "the source holds no row: see whether its path is right and its export has ended"
 EXCLUSIONS_TAG = "undersong exclusions 1"  # domain of the hashes of the log of lists

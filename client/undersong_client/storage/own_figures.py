@@ -12,7 +12,7 @@ from undersong_client.records import snapshot
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.printable import printable
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 
 LARGEST_DELTA = 1e-5  # no larger delta is proposed, however few patients there are
 

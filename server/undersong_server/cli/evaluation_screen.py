@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_common.intervals import Interval, over_seeds
-from undersong_common.overlap import CONTAINED, JACCARD, RUN_WORDS, ClosestRecords, Overlap
-from undersong_common.personal_data import PersonalData
+from undersong_common.text.overlap import CONTAINED, JACCARD, RUN_WORDS, ClosestRecords, Overlap
+from undersong_common.text.personal_data import PersonalData
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import NOT_PRIVATE, Distances, EvaluationReport, Membership
 from undersong_server.evaluation.metrics import LabelErrors

@@ -26,7 +26,7 @@ from undersong_common.printable import counted
 from undersong_common.program import extras
 from undersong_common.program.logs import place_of, without_numbers
 from undersong_common.program.machine import HeldSteps, fault_of
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire

@@ -10,18 +10,18 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from undersong_common import overlap
 from undersong_common.arrays import Float32, Float64
 from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
 from undersong_common.fine_tuning import FineTuning
 from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval, clopper_pearson, over_seeds
 from undersong_common.model_files import model_folder
-from undersong_common.overlap import ClosestRecords, Overlap, closest_records, find_overlap
-from undersong_common.personal_data import PersonalData, personal_data, presidio
 from undersong_common.printable import finite
 from undersong_common.program.library_threads import one_library_thread
-from undersong_common.table import Table, read_table
+from undersong_common.text import overlap
+from undersong_common.text.overlap import ClosestRecords, Overlap, closest_records, find_overlap
+from undersong_common.text.personal_data import PersonalData, personal_data, presidio
+from undersong_common.text.table import Table, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server.evaluation import metrics, panel, task_model
 from undersong_server.evaluation.metrics import (

@@ -12,7 +12,7 @@ Head = Literal["auto", "linear", "mlp", "three-layer"]
 HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
 
 if TYPE_CHECKING:
-    from undersong_common.table import Table
+    from undersong_common.text.table import Table
 
     Source: TypeAlias = Path | Table  # a file, or a table that has been read with the columns that its purpose needs
 else:

@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases

@@ -22,7 +22,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.program import configuration
-from undersong_common.row_files import SUFFIXES
+from undersong_common.text.row_files import SUFFIXES
 from undersong_server import methods
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import PATIENCE_S

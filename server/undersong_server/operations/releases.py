@@ -23,8 +23,8 @@ from undersong_common.intervals import Interval
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
 from undersong_common.program.printed_page import Page
-from undersong_common.row_files import SUFFIXES
-from undersong_common.table import Table, read_column, read_table
+from undersong_common.text.row_files import SUFFIXES
+from undersong_common.text.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import public_cache_path

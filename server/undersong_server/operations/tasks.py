@@ -24,8 +24,8 @@ from undersong_common.model_files import PACKAGED
 from undersong_common.printable import counted
 from undersong_common.program import plugins
 from undersong_common.program.configuration import nearest
-from undersong_common.row_files import UTF_8, column_names
-from undersong_common.table import Table, read_table
+from undersong_common.text.row_files import UTF_8, column_names
+from undersong_common.text.table import Table, read_table
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_server import methods

@@ -18,7 +18,7 @@ from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.printable import counted, printable
 from undersong_common.program import configuration, extras, plugins
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement import words as sentences

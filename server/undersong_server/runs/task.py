@@ -11,7 +11,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.printable import counted, fingerprinted, name_fault, printable
 from undersong_common.program import configuration
-from undersong_common.row_files import SUFFIXES
+from undersong_common.text.row_files import SUFFIXES
 from undersong_protocol.agreement.manifest import LONGEST_NAME
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.limits import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS

@@ -23,7 +23,7 @@ from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.answering.party import Party
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_common.errors import PrivacyRefusal, RoundAborted
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, Unit, plan_sums
 from undersong_protocol.secagg.parameters import defaults

@@ -13,7 +13,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest

@@ -14,7 +14,7 @@ from tests.doubles.coded import raises
 from undersong_client.home import Declared
 from undersong_client.records import sources
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 
 FIELDS = {"text_field": "note.body", "label_field": "", "user_field": "pat.no"}
 PASS_ON = "cat"  # a filter that writes what it reads

@@ -78,7 +78,7 @@ DEEP = '{"resourceType": "DocumentReference", "x": ' + "[" * 200_000 + "}"
 
 def test_hostile_rows_and_attachments_are_named_and_the_others_read(tmp_path, monkeypatch):
     """Each ended the command with an internal error, or kept it busy for hours."""
-    monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.text.row_files.INFLATED_BYTES", 1000)
     damaged = bytearray(gzip.compress(SECRET.encode() * 200))
     damaged[30] ^= 255
     (tmp_path / "damaged.txt.gz").write_bytes(damaged)

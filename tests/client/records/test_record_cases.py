@@ -266,7 +266,7 @@ def test_bad_utf8_in_a_declared_column_is_refused_by_row(home, tmp_path):
     ],
 )
 def test_quotes_are_read_by_the_form_that_fits_the_whole_file(tmp_path, content, texts, end):
-    from undersong_common.row_files import read_rows
+    from undersong_common.text.row_files import read_rows
 
     path = tmp_path / "a.csv"
     path.write_bytes(("text,n\n" + content).replace("\n", end).encode())
@@ -275,7 +275,7 @@ def test_quotes_are_read_by_the_form_that_fits_the_whole_file(tmp_path, content,
 
 @pytest.mark.parametrize("content", ["sep=;\r\ntext;n\r\na, b;7\r\n", "text|n\na, b|7\n", "\ufefftext\tn\na, b\t7\n"])
 def test_separators_of_other_programs_are_read(tmp_path, content):
-    from undersong_common.row_files import read_rows
+    from undersong_common.text.row_files import read_rows
 
     (tmp_path / "a.csv").write_text(content, "utf-8", newline="")
     (row,) = read_rows(tmp_path / "a.csv")

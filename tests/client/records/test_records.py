@@ -5,7 +5,7 @@ import pytest
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.records import cautions
 from undersong_client.records.private import PrivateRecords
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 
 KEY = bytes(range(32))

@@ -13,7 +13,7 @@ from undersong_client.home import PartyHome, PartySettings
 from undersong_client.records import snapshot
 from undersong_client.storage import checkpoints, datasets
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelHistogram, PublicInputs
 

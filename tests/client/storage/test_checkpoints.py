@@ -17,7 +17,7 @@ from undersong_client.storage import checkpoints, datasets
 from undersong_common import files
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 
 
 class Kept:

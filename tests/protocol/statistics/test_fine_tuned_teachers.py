@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import PublicInputs, teacher_votes
 from undersong_protocol.statistics.teacher_votes import TeacherVotes

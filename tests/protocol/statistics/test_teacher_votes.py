@@ -12,7 +12,7 @@ from tests.doubles.parties import embed
 from undersong_client.records.private import PrivateRecords
 from undersong_common.embedding import quantise
 from undersong_common.privacy import accounting
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs

@@ -7,7 +7,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation import task_model
 from undersong_server.evaluation.evaluate import read_sequences, sequences_of

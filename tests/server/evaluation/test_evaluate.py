@@ -9,8 +9,8 @@ from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[imp
 from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
-from undersong_common.overlap import find_overlap
-from undersong_common.table import read_table
+from undersong_common.text.overlap import find_overlap
+from undersong_common.text.table import read_table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import settings

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import auc_interval
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_server.cli.evaluation_screen import render
 from undersong_server.evaluation import evaluate as attacks
 from undersong_server.evaluation.evaluate import evaluate_tables, membership

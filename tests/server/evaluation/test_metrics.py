@@ -6,7 +6,7 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from undersong_common import overlap
+from undersong_common.text import overlap
 from undersong_server.evaluation import metrics
 from undersong_server.evaluation.panel import score
 

@@ -10,7 +10,7 @@ from tests.doubles.parties import make_manifest, make_party
 from undersong.simulation import InProcess
 from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.storage.attempts import COINS_BYTES
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import LabelHistogram

@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.bench import run_federated, run_method
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.wire.public import decode_block, resolve
 from undersong_server.methods import dpga

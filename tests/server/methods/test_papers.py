@@ -18,7 +18,7 @@ from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY, topic_writer
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_protocol.secagg.noise_share import noise_plan

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.doubles.one_page import steps_of
 from undersong_common.intervals import Interval
 from undersong_common.privacy import impact
-from undersong_common.table import Table
+from undersong_common.text.table import Table
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables

@@ -12,7 +12,7 @@ from undersong_client.records.fhir.documents import ONE_VERSION, Documents, read
 from undersong_client.records.fhir.patients import Patients, read_person
 from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Entry, Listing
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import Choice
+from undersong_common.text.patient_ids import Choice
 
 FACTS = {
     **dict.fromkeys(DOCUMENTS, read_document),

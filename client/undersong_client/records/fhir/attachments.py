@@ -20,7 +20,7 @@ from undersong_client.records.fhir.resources import (
     read_address,
 )
 from undersong_client.records.fhir.unreadable import Unreadable
-from undersong_common.row_files import gzip_lines, has_suffix
+from undersong_common.text.row_files import gzip_lines, has_suffix
 
 LARGEST_BYTES = 32 * 2**20  # a text of 4 MiB may stand in an attached page of several times as many
 ELSEWHERE = "its attachment lies on another server"

@@ -19,9 +19,9 @@ from undersong_client.records.fhir.patients import NoPatient, Patients, Subject,
 from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
 from undersong_client.records.fhir.text import plain_text
 from undersong_client.records.fhir.unreadable import Unreadable
-from undersong_common.patient_ids import PatientId
 from undersong_common.printable import printable
-from undersong_common.row_files import Row, value_at
+from undersong_common.text.patient_ids import PatientId
+from undersong_common.text.row_files import Row, value_at
 
 FINISHED = frozenset(("final", "amended", "corrected", "appended"))
 IN_ERROR = "entered-in-error"

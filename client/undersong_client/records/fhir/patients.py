@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from undersong_client.records.declared import objects
 from undersong_client.records.fhir.resources import Address, Entry, Resources, read_address
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import Choice, Pair, PatientId, clean_text, patient_id
+from undersong_common.text.patient_ids import Choice, Pair, PatientId, clean_text, patient_id
 
 # Types that a subject may have. Another word before a slash may be content, and is not shown.
 _OTHERS = frozenset(

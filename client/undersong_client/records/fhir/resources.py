@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from undersong_client.home import Declared
 from undersong_client.records.declared import Skip, objects
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import clean_text
 from undersong_common.printable import printable
-from undersong_common.row_files import NO_GZIP, file_lines, has_suffix
+from undersong_common.text.patient_ids import clean_text
+from undersong_common.text.row_files import NO_GZIP, file_lines, has_suffix
 
 DOCUMENTS = ("DocumentReference", "DiagnosticReport")
 PEOPLE = ("Patient", "Person")

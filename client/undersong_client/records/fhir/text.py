@@ -6,7 +6,7 @@ import re
 from undersong_client.records.fhir.html import shown_text
 from undersong_client.records.fhir.rtf import rtf_text
 from undersong_client.records.fhir.unreadable import Unreadable
-from undersong_common.table import LARGEST_TEXT_BYTES
+from undersong_common.text.table import LARGEST_TEXT_BYTES
 
 _CHARSET = re.compile(r"(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
 _NO_CHARSETS = ("idna", "punycode", "raw-unicode-escape", "undefined", "unicode-escape")  # codecs of Python alone

@@ -24,8 +24,8 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import BeforeValidator, Field
 
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_common.row_files import column_names
-from undersong_common.table import read_table
+from undersong_common.text.row_files import column_names
+from undersong_common.text.table import read_table
 from undersong_server.generators.interface import (
     NAMES_FILE,
     Answer,

@@ -26,7 +26,7 @@ from pydantic import Field
 from undersong_common.arrays import Float32, Float64
 from undersong_common.errors import ConfigurationError, GenerationError, InternalError
 from undersong_common.files import MISSING, FileState, file_state
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import (
     NAMES_FILE,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import is_database_null
+from undersong_common.text.patient_ids import is_database_null
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.ngram import (
     END,

@@ -18,7 +18,7 @@ from tests.doubles.coded import raises
 from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 

@@ -11,7 +11,7 @@ import pytest
 from tests.doubles.bench import run_federated
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import read_table
+from undersong_common.text.table import read_table
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.vectors import NoisySum

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import KINDS, Choice, PatientId, find_look_alikes, look_alike_kinds, patient_id
+from undersong_common.text.patient_ids import KINDS, Choice, PatientId, find_look_alikes, look_alike_kinds, patient_id
 
 UUID = "0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"
 INVISIBLE = "\u200b\ufeff\u200e\u00ad\x00\x1f\u2060"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
-from undersong_common.table import concatenate, read_table
+from undersong_common.text.table import concatenate, read_table
 
 SECRET = "Mrs Quimby has a very particular rash"
 
@@ -179,8 +179,8 @@ def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypat
         book.active.append([text])
     book.save(path)
     assert len(read_table(path, "text")) == 30
-    monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
-    monkeypatch.setattr("undersong_common.row_files.INFLATION", 1)
+    monkeypatch.setattr("undersong_common.text.row_files.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.text.row_files.INFLATION", 1)
     with raises(ConfigurationError, "no-workbook"):
         read_table(path, "text")
 
@@ -194,7 +194,7 @@ def test_a_workbook_that_inflates_too_far_is_refused_by_name(tmp_path, monkeypat
     ids=["deep", "inflating"],  # a test's name with the time in gzip's header would differ between pytest's processes
 )
 def test_a_file_that_nests_or_inflates_too_far_is_refused_by_name(tmp_path, monkeypatch, name, content, words):
-    monkeypatch.setattr("undersong_common.row_files.INFLATED_BYTES", 1000)
+    monkeypatch.setattr("undersong_common.text.row_files.INFLATED_BYTES", 1000)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=words):
         read_table(tmp_path / name, "text")

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from undersong_common import overlap
-from undersong_common.overlap import closest_distances, closest_records, find_overlap, words
+from undersong_common.text import overlap
+from undersong_common.text.overlap import closest_distances, closest_records, find_overlap, words
 
 NOTE = (
     "Patient arrived by ambulance at four with crushing chest pain that had started an hour before while she was "

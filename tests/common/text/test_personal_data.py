@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from undersong_common.personal_data import MODELS, _apart, personal_data, presidio
+from undersong_common.text.personal_data import MODELS, _apart, personal_data, presidio
 
 
 def capitals(text: str) -> list[tuple[str, str]]:

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import LARGEST_WHOLE_FLOAT
 from undersong_common.program import extras
+from undersong_common.text.patient_ids import LARGEST_WHOLE_FLOAT
 
 SUFFIXES = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet", ".xlsx")
 QUOTINGS = ("csv", "none")

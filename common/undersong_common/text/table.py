@@ -7,8 +7,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.patient_ids import HALF_CHARACTER, PatientId, has_half_character, is_database_null, patient_id
-from undersong_common.row_files import UTF_8, FileForm, Row, absent_column, read_rows
+from undersong_common.text.patient_ids import (
+    HALF_CHARACTER,
+    PatientId,
+    has_half_character,
+    is_database_null,
+    patient_id,
+)
+from undersong_common.text.row_files import UTF_8, FileForm, Row, absent_column, read_rows
 
 LARGEST_TEXT_BYTES = 4 * 2**20
 EMPTY = "its text is empty"
