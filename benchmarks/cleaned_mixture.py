@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_common.program import entry
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 

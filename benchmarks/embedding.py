@@ -33,11 +33,11 @@ import numpy as np
 from tests.doubles import long_notes
 from tests.kernels import kernels
 from undersong_common.arrays import Float32
-from undersong_common.embedding import Embedder
-from undersong_common.encoders import Tokens
-from undersong_common.model_files import PACKAGED, model_folder
-from undersong_common.numpy_bert import NumpyBert, _Group, _normalise
-from undersong_common.places import features_by_tokens
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.encoders import Tokens
+from undersong_common.models.model_files import PACKAGED, model_folder
+from undersong_common.models.numpy_bert import NumpyBert, _Group, _normalise
+from undersong_common.models.places import features_by_tokens
 from undersong_common.program.library_threads import one_library_thread
 
 NOTES = Path(__file__).parent.parent / "examples" / "clinic" / "data" / "test.jsonl"

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common.embedding import Embedder, publishable
+from undersong_common.models.embedding import Embedder, publishable
 from undersong_common.program.entry import only_tls_1_3
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package
 from undersong_protocol.agreement.manifest import Manifest

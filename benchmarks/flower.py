@@ -38,7 +38,7 @@ import numpy as np
 from benchmarks.federation import cpu_seconds
 from tests.doubles.lossy import Lossy, LossyBatches
 from tests.doubles.votes import top_q_votes
-from undersong_common.embedding import (
+from undersong_common.models.embedding import (
     CachedEmbedder,
     Embedder,
     EmbeddingCache,

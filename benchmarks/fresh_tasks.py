@@ -34,7 +34,7 @@ import numpy as np
 
 from benchmarks import judged, judged_settings, judged_tables
 from benchmarks.judged_settings import MOST_TESTS, Row, Setting
-from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.models.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.program import entry
 from undersong_server.defaults import public_cache_path
 

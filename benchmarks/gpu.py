@@ -22,8 +22,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from undersong_common import hidden_states
 from undersong_common.errors import UndersongError
+from undersong_common.models import hidden_states
 from undersong_server.cluster import Cluster
 from undersong_server.generators.interface import (
     Answer,

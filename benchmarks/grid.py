@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from tests.doubles.votes import top_q_votes
-from undersong_common import embedding
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import GRID, PUBLIC_GRID, CachedEmbedder, Embedder, PublicFileCache
+from undersong_common.models import embedding
+from undersong_common.models.embedding import GRID, PUBLIC_GRID, CachedEmbedder, Embedder, PublicFileCache
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.defaults import public_cache_path

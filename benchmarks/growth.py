@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import loglog, merkle
 from tests.doubles.votes import top_q_votes
-from undersong_common.embedding import publishable, quantise
+from undersong_common.models.embedding import publishable, quantise
 from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.coordinator import private_sum
 from undersong_protocol.secagg.parameters import Member, SumParameters, default_threshold

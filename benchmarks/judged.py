@@ -35,7 +35,7 @@ from benchmarks import judged_settings, judged_tables
 from benchmarks.next_word import next_word_accuracy
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache, publishable
+from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache, publishable
 from undersong_common.program import entry
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs

@@ -93,7 +93,7 @@ def measure(texts: int, embedded: int) -> dict[str, float]:
 
 
 def _embedding_s(texts: tuple[str, ...]) -> float:
-    from undersong_common.embedding import Embedder
+    from undersong_common.models.embedding import Embedder
 
     embedder = Embedder.load("packaged")
     embedder.encode(texts[:8])

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from undersong.simulation import InProcess
+from undersong_common.models.workers import cosines, sines
 from undersong_common.privacy.accounting import gaussian_mu
-from undersong_common.workers import cosines, sines
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_texts

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.embedding import publishable
+from undersong_common.models.embedding import publishable
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.public import encode_embeddings

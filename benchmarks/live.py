@@ -43,8 +43,8 @@ from undersong.compare_cell import read_test
 from undersong.comparison import compared
 from undersong.options import ComparisonOptions
 from undersong_common.arrays import Float32
-from undersong_common.embedding import Embedder
 from undersong_common.errors import GenerationError
+from undersong_common.models.embedding import Embedder
 from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions

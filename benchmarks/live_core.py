@@ -32,11 +32,11 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.live_pool import as_toml, endpoint
 from undersong.compare_cell import Bench, Cell, Variant, measured
-from undersong_common import hidden_states
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_common.files import holding, replace_file
 from undersong_common.intervals import over_seeds
+from undersong_common.models import hidden_states
+from undersong_common.models.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.metrics import vendi_score

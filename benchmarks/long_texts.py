@@ -28,10 +28,10 @@ from unittest import mock
 import numpy as np
 
 from tests.doubles.long_notes import notes
-from undersong_common import embedding
 from undersong_common.arrays import Float32
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedding
+from undersong_common.models.embedding import Embedder
 
 JOINED = 5
 MOST_FREQUENT = 6

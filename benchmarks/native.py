@@ -39,7 +39,7 @@ from undersong_client.consent import policy
 from undersong_client.consent import trust as joining
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import datasets
-from undersong_common.embedding import publishable
+from undersong_common.models.embedding import publishable
 from undersong_common.program.entry import only_tls_1_3
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest

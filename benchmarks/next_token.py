@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from undersong_common import model_files
+from undersong_common.models import model_files
 from undersong_common.program.library_threads import one_library_thread
 
 WIDTH, LAYERS, HEADS = 128, 2, 2

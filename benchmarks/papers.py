@@ -51,8 +51,8 @@ from benchmarks.paper_tables import (
 )
 from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning
-from undersong_common.model_files import model_folder
+from undersong_common.models.fine_tuning import FineTuning
+from undersong_common.models.model_files import model_folder
 from undersong_common.program import entry
 from undersong_common.text.table import Table
 from undersong_server.evaluation import panel, task_model

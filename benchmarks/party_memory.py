@@ -38,9 +38,9 @@ from unittest import mock
 
 import numpy as np
 
-from undersong_common import embedders
-from undersong_common.embedding import Embedder
-from undersong_common.model_files import PACKAGED
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.model_files import PACKAGED
 
 TARGET_BYTES = 1.5e9
 ROUNDS = 5
@@ -173,7 +173,7 @@ def _counted(embedder: Embedder) -> list[int]:
 
 def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None]) -> tuple[list[float], float]:
     from undersong.simulation import InProcess
-    from undersong_common.embedding import publishable
+    from undersong_common.models.embedding import publishable
     from undersong_protocol.agreement.manifest import Manifest
     from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member

@@ -18,7 +18,7 @@ import numpy as np
 
 from tests.doubles.votes import top_q_votes
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_common.text.table import read_table
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes

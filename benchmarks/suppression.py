@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_server.methods.parts.selection import suppressed
 
 SAMPLES, DIMENSION, ELITE, CLUSTERS, TAU = 10_000, 384, 2_000, 77, 0.2

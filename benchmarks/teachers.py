@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache, quantise
+from undersong_common.models.embedding import CachedEmbedder, Embedder, MemoryCache, quantise
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_server.evaluation.panel import discrimination

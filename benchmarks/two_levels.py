@@ -30,7 +30,7 @@ import torch
 
 from benchmarks.party_memory import forget_peak, resident_peak
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import GRID, publishable, quantise
+from undersong_common.models.embedding import GRID, publishable, quantise
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.statistics.nearest import NearestFurthest

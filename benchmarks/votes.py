@@ -24,7 +24,7 @@ import numpy as np
 from tests.doubles.votes import top_q_votes
 from tests.kernels import kernels
 from undersong_common.arrays import Float64
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics.nearest import NearestFurthest
 
 RECORDS, CANDIDATES, DIMENSION, Q = 2_000, 6_000, 384, 8

@@ -34,7 +34,7 @@ RUN cd /opt/undersong/lib/python3.11/site-packages \
     && find wordfreq/data -type f ! -name '*_en.msgpack.gz' -delete \
     && find . -depth -type d -name tests -exec rm -r {} + \
     && /opt/undersong/bin/python -m compileall -q undersong* \
-    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, sklearn.neural_network, httpcore, jinja2, prometheus_client, psycopg, pyarrow.parquet, grpc; from undersong_common.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import sklearn.linear_model, sklearn.neural_network, httpcore, jinja2, prometheus_client, psycopg, pyarrow.parquet, grpc; from undersong_common.models.embedding import Embedder; Embedder.load().encode(['compiles what is imported, and no more'])"
 
 FROM $BASE
 RUN groupadd --gid 10001 undersong \

@@ -19,7 +19,7 @@ RUN /opt/undersong/bin/python -m pip install --quiet --no-cache-dir --no-compile
     && /opt/undersong/bin/python -m pip uninstall --quiet --yes setuptools pip
 # Compiles what is imported, and no more.
 RUN /opt/undersong/bin/python -m compileall -q /opt/undersong/lib/python3.11/site-packages/undersong* \
-    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import grpc; from undersong_common.embedding import Embedder; Embedder.load().encode(['a text'])"
+    && PYTHONDONTWRITEBYTECODE= /opt/undersong/bin/python -c "import grpc; from undersong_common.models.embedding import Embedder; Embedder.load().encode(['a text'])"
 
 FROM $BASE
 RUN groupadd --gid 10001 undersong \

@@ -22,7 +22,7 @@ import pytest
 from hypothesis import settings
 
 from tests.doubles.pace import ALL, FEW, FEW_EXAMPLES
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.program import entry
 
 # Workers share the cores, and the tests' models are so small that a second thread only waits for the first. Set before
@@ -50,7 +50,7 @@ LONGEST_FIRST = (
     "tests/federation/test_end_to_end.py",
     "tests/simulation/test_deliver.py",
     "tests/protocol/statistics/test_rows.py",
-    "tests/common/test_embedding.py",
+    "tests/common/models/test_embedding.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
     *(f"tests/{room}/" for room in ("protocol/secagg", "protocol/statistics", "client", "examples")),
     "tests/test_",
@@ -172,8 +172,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @pytest.fixture(scope="session", autouse=True)
 def costly_once() -> Iterator[None]:
     """Keeps what a process would compute again with the same result: hashes of weights, and the packaged model."""
-    from undersong_common import embedding, model_files
-    from undersong_common.embedding import Embedder
+    from undersong_common.models import embedding, model_files
+    from undersong_common.models.embedding import Embedder
 
     hashes: dict[tuple[object, ...], str] = {}
     models: dict[str, Embedder] = {}
@@ -259,7 +259,7 @@ def cheap_hashes() -> Iterator[None]:
 def packaged_embeds_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """`data add` neither counts long texts nor embeds with the packaged model: most tests need no vector."""
     from undersong_client.operations import data
-    from undersong_common.embedding import Embedder, TextLengths
+    from undersong_common.models.embedding import Embedder, TextLengths
 
     embed, lengths = data.embed, Embedder.lengths
 
@@ -291,7 +291,7 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.fail("this test loads an embedder's weights: mark it heavy")
 
     monkeypatch.setattr(subprocess.Popen, "__init__", no_python)
-    monkeypatch.setattr("undersong_common.embedding.Embedder._loaded", no_weights)
+    monkeypatch.setattr("undersong_common.models.embedding.Embedder._loaded", no_weights)
 
 
 @pytest.fixture(scope="session")

@@ -17,9 +17,9 @@ KERNELS = {"Nehalem": "sse4_2", "Haswell": "avx2", "Zen": "avx2", "SkylakeX": "a
 TORCH_KERNELS = {"default": "", "avx2": "avx2", "avx512": "avx512f"}
 THREADS = (1, 2, 4)
 NUMERIC = (
-    "tests/common/test_embedding.py",
-    "tests/common/test_embedding_matrix.py",
-    "tests/common/test_places.py",
+    "tests/common/models/test_embedding.py",
+    "tests/common/models/test_embedding_matrix.py",
+    "tests/common/models/test_places.py",
     "tests/common/test_noise.py",
     "tests/common/program/test_threads_of_computations.py",
     "tests/protocol/statistics",
@@ -27,7 +27,7 @@ NUMERIC = (
     "tests/server/evaluation/test_task_model.py",
     "tests/server/methods/test_discriminant.py",
 )
-WITH_TORCH = ("tests/common/test_embedding.py", "tests/common/test_hidden_states.py")
+WITH_TORCH = ("tests/common/models/test_embedding.py", "tests/common/models/test_hidden_states.py")
 
 
 def processor_flags() -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.party_home import HashedEmbedder
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

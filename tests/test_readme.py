@@ -12,8 +12,8 @@ import undersong as us
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from undersong.methods import Method, MethodOptions, Order, SumRequest, TopQVotes
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder
 from undersong_server import methods
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import holding, is_empty, is_held, replace_file
-from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.printable import noun, printable, shell_path
 from undersong_common.program import moving
 from undersong_common.program.machine import HeldStep, fault_of, held_steps, named_faults
@@ -43,7 +43,7 @@ from undersong_common.text.patient_ids import Choice
 from undersong_common.text.row_files import has_suffix
 
 if TYPE_CHECKING:
-    from undersong_common.embedding import Embedder
+    from undersong_common.models.embedding import Embedder
 
 VERSION = 2  # one number for all files of the folder; version 1 had none
 FOLDER_MODE = 0o700
@@ -188,7 +188,7 @@ class PartySettings(Declared):
         data, text_field: "" until a data set is added.
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
-        max_windows: windows of a long text that the embedder reads (undersong_common.embedding), as in the task files.
+        max_windows: windows of a long text that the embedder reads (undersong_common.models.embedding), as in the task files.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model for fine-tuning teachers; "" for no model.
         notify: command or address that gets notices for people (undersong_common.program.notices); "" for no notices.
@@ -223,8 +223,8 @@ class PartySettings(Declared):
     format: int = 1
 
     def load_embedder(self) -> "Embedder":
-        """Loads the embedder of these settings. Raises as :func:`undersong_common.embedders.load`."""
-        from undersong_common import embedders
+        """Loads the embedder of these settings. Raises as :func:`undersong_common.models.embedders.load`."""
+        from undersong_common.models import embedders
 
         return embedders.load(self.embedder, self.max_windows)
 

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common import embedders
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, Embedder, EmbeddingCache, Progress
 
 HERE = "local"  # this machine, if no cluster is named
 # Environment of each worker, for which Ray counts one core; numpy and torch read it when they are loaded.
@@ -209,7 +209,7 @@ class SpreadEmbedder(Embedder):
 
     Args:
         here: embeds fewer texts than that in this process.
-        model: its name, by which :func:`undersong_common.embedders.load` finds it at every machine of the cluster.
+        model: its name, by which :func:`undersong_common.models.embedders.load` finds it at every machine of the cluster.
         cluster: stays open as long as it is used.
         fewest: smallest number of texts that the cluster embeds.
     """

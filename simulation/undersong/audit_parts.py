@@ -18,8 +18,8 @@ from scipy.special import ndtri
 from scipy.stats import binom, chi2, norm
 
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.embedding import Embed
 from undersong_common.intervals import clopper_pearson
+from undersong_common.models.embedding import Embed
 from undersong_common.privacy.accounting import gaussian_epsilon
 from undersong_common.text.table import Table, concatenate
 from undersong_server.evaluation import task_model

@@ -43,10 +43,10 @@ from undersong.audit_parts import (
 from undersong.processes import each_in_processes
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
-from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.printable import that_hold
 from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
 from undersong_common.privacy.ledger import Ledger

@@ -18,10 +18,10 @@ from undersong import references
 from undersong.records import check_units, dealt, table_of
 from undersong.simulation import LayeredCache, simulate
 from undersong.workspace import Workspace
-from undersong_common import embedders
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, Embedder, EmbeddingCache, MemoryCache, PublicFileCache
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap
 from undersong_common.text.table import Table, concatenate, read_table

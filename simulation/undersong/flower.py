@@ -22,9 +22,9 @@ from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, clocks
 from undersong_client.answering.computation import Lazy
 from undersong_client.home import make_folder
-from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder
 from undersong_common.errors import ConfigurationError, InternalError, TransportError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder
 from undersong_server import cluster
 from undersong_server.federation.driver import Transport
 from undersong_server.progress import Progress

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embed
 from undersong_common.program import configuration, plugins
 from undersong_common.text.table import Table
 from undersong_server.runs.task import Task

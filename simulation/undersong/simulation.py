@@ -19,9 +19,10 @@ from undersong.records import check_units, private_tables, table_of
 from undersong.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks, read_keys
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
-from undersong_common import embedders
 from undersong_common.arrays import Float32, Int16
-from undersong_common.embedding import (
+from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import (
     CachedEmbedder,
     Embed,
     Embedder,
@@ -30,7 +31,6 @@ from undersong_common.embedding import (
     PublicFileCache,
     TextLengths,
 )
-from undersong_common.errors import ConfigurationError
 from undersong_common.text.table import Table, concatenate
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import MemoryBlocks

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from undersong.arguments import Frame, checked, is_frame, rows_of, selected, to_jsonl, with_patient_ids
-from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedders
 from undersong_common.printable import counted
 from undersong_server.generators.kinds.function import FUNCTIONS
 from undersong_server.runs import task as tasks

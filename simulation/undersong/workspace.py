@@ -21,9 +21,9 @@ from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import EmbedderFacts, Party
 from undersong_client.records.private import DataSet
 from undersong_client.storage import store
-from undersong_common.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import is_empty, replace_file
+from undersong_common.models.embedding import Embed, EmbeddingCache, EncryptedFileCache
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.logs import place_of
 from undersong_common.text.table import Table

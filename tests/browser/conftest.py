@@ -11,7 +11,7 @@ from tests.doubles.served_page import ServedPage
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_server.console.application import build as build_console
 from undersong_server.console.runs import ConsoleContext
 

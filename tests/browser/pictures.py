@@ -21,7 +21,7 @@ from tests.doubles.example_console import add_result, example_coordinator
 from tests.doubles.hospitals import CLINIC
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.processes import ROOT
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 PLACE = ROOT / "docs" / "pictures" / "console"
 SCALES = {"narrow": 0.7, "wide": 0.6}

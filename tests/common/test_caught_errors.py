@@ -547,7 +547,7 @@ ACTS = {
     "common/undersong_common/program/machine.py HeldSteps.__init__": hold_steps_without_a_record,
     "common/undersong_common/program/machine.py HeldSteps._record": hold_steps_without_a_record,
     "common/undersong_common/program/machine.py held_steps": gives((), "held_steps", "gone"),
-    "common/undersong_common/model_files.py _read": read_no_file("_read"),
+    "common/undersong_common/models/model_files.py _read": read_no_file("_read"),
     "common/undersong_common/pages/serving.py Listening.open": take_a_port,
     "common/undersong_common/pages/store.py PageStore.__init__": open_no_pages,
     "common/undersong_common/privacy/impact.py read_audit": read_no_file("read_audit"),

@@ -19,8 +19,8 @@ from undersong_client.answering.computation import HospitalComputation
 from undersong_client.cli.app import app as hospital_cli
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon
-from undersong_common.embedding import Embedder
 from undersong_common.errors import UndersongError
+from undersong_common.models.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from undersong_common import numpy_bert, places
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embedder, MemoryCache
+from undersong_common.models import numpy_bert, places
+from undersong_common.models.embedding import CachedEmbedder, Embedder, MemoryCache
 from undersong_common.program import library_threads
 
 WORDS = ("chest", "pain", "since", "yesterday", "card", "lost", "the", "of", "was", "1987", "mg", "no", "cough", "left")

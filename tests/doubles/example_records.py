@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64, UInt64
-from undersong_common.embedding import GRID, quantise
+from undersong_common.models.embedding import GRID, quantise
 from undersong_protocol.statistics import Rows
 from undersong_protocol.statistics.examples import WORDS
 

@@ -11,7 +11,7 @@ from tests.doubles.typed import typed
 from undersong_client.answering.computation import HospitalComputation
 from undersong_client.home import PartyHome
 from undersong_client.records.snapshot import EMBEDDINGS
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 CLINIC = ROOT / "examples" / "clinic"
 OPERATOR, CONTACT = "Example Hospital", "01 234 56"

@@ -16,7 +16,7 @@ from undersong_client.consent.approvals import Consent
 from undersong_client.keys import from_system, insecure
 from undersong_client.records.private import DataSet
 from undersong_client.storage.store import Store
-from undersong_common.embedding import publishable
+from undersong_common.models.embedding import publishable
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget
 from undersong_common.text.table import Table

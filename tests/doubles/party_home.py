@@ -9,7 +9,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import policy_file
 from undersong_client.home import PartyHome
-from undersong_common.embedding import Embedder, TextLengths
+from undersong_common.models.embedding import Embedder, TextLengths
 
 
 class HashedEmbedder(Embedder):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.model_files import PACKAGED
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import GeneratorSettings
 

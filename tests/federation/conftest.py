@@ -12,7 +12,7 @@ from tests.doubles.hospitals import HOSPITALS, Federation, clinic_task, some_not
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import CoordinatorProcess, free_port
 from tests.doubles.stream import Credentials, make_home
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 NOISE_SEED = 7
 

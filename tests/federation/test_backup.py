@@ -9,8 +9,8 @@ import pytest
 
 from tests.doubles.alliance import Alliance
 from tests.doubles.party_home import HashedEmbedder
-from undersong_common.embedding import Embedder
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.models.embedding import Embedder
 from undersong_server.coordinator import run_driver
 from undersong_server.federation.driver import Federation
 

@@ -14,7 +14,7 @@ from tests.doubles import foreign_package
 from tests.doubles.foreign_package import NAME
 from tests.doubles.hospitals import HOSPITALS, Federation, clinic_task, some_notes
 from tests.doubles.party_home import HashedEmbedder, sign_former_trust
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ from tests.doubles.postgres import PostgresServer
 from tests.doubles.processes import Process, free_port
 from tests.doubles.tasks import make_task
 from undersong_client.link.connection import Connection
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = pytest.mark.slow
 

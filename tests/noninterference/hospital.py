@@ -33,10 +33,10 @@ from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
 from undersong_client.storage.attempts import COINS_PURPOSE
-from undersong_common.embedding import Embedder
-from undersong_common.encoders import Encoder
 from undersong_common.errors import UndersongError
-from undersong_common.numpy_bert import NumpyBert
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.encoders import Encoder
+from undersong_common.models.numpy_bert import NumpyBert
 from undersong_common.privacy.stream import KeyStream
 from undersong_common.text.table import Table
 from undersong_protocol import statistics

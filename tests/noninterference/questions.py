@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.noninterference import public_examples
 from tests.noninterference.hospital import DIMENSION
 from tests.noninterference.public_examples import FINE_TUNED, Example
-from undersong_common.embedding import PUBLIC_GRID
+from undersong_common.models.embedding import PUBLIC_GRID
 from undersong_protocol.statistics import PublicFacts
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (

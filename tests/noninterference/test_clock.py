@@ -24,7 +24,7 @@ from undersong_client.answering.journaled import Answering
 from undersong_client.records.private import DataSet
 from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
-from undersong_common.embedding import publishable
+from undersong_common.models.embedding import publishable
 from undersong_common.text.table import Table
 from undersong_protocol import limits
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -40,7 +40,7 @@ from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Backoff, Daemon
-from undersong_common.embedding import publishable
+from undersong_common.models.embedding import publishable
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import Statistic, TopQVotes
 from undersong_protocol.statistics.terms import TermHistogram

@@ -93,7 +93,7 @@ def test_bundle_installs_into_an_empty_environment_unless_a_wheel_changed(wheelh
     code, said = ended(*install)
     assert code == 0, said
     assert ended(tmp_path / "empty" / "bin" / "undersong-party", "--version") == (0, f"{SOFTWARE}\n")
-    embeds = "from undersong_common.embedding import Embedder; print(Embedder.load().encode(['a text']).shape)"
+    embeds = "from undersong_common.models.embedding import Embedder; print(Embedder.load().encode(['a text']).shape)"
     assert ended(python, "-P", "-c", embeds) == (0, "(1, 384)\n")
 
 

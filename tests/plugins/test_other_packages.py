@@ -26,9 +26,9 @@ from tests.noninterference import coordinator, public_examples
 from tests.noninterference.questions import Asked
 from undersong_client.consent import preview
 from undersong_client.consent.policy import HospitalPolicy, review
-from undersong_common import embedders
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embedder
 from undersong_common.program import plugins
 from undersong_common.text.table import Table
 from undersong_protocol import statistics

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.doubles.coded import raises
 from tests.doubles.pace import examples
 from tests.protocol.test_sizes import peak_bytes
-from undersong_common.embedding import PUBLIC_GRID, publishable, quantise
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_common.models.embedding import PUBLIC_GRID, publishable, quantise
 from undersong_protocol.wire import public
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import (

@@ -10,9 +10,9 @@ import pytest
 from tests.doubles.cluster import PickledCalls
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
-from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_server import cluster as spreading
 from undersong_server.cluster import Cluster, spread
 

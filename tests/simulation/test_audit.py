@@ -47,8 +47,8 @@ from undersong_client.answering.party import Party
 from undersong_client.records import private
 from undersong_client.records.private import PrivateRecords
 from undersong_client.storage.attempts import Attempts
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.models.embedding import Embedder
 from undersong_common.privacy import noise
 from undersong_common.privacy.accounting import Gaussian, gaussian_mu
 from undersong_common.privacy.ledger import Ledger

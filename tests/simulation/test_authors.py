@@ -14,8 +14,8 @@ from undersong import authors, cli
 from undersong.authors import traceback_of
 from undersong_client.answering import party
 from undersong_client.cli import app as hospital
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder
 from undersong_common.program import entry
 from undersong_common.text.table import read_table
 from undersong_server import methods
@@ -137,7 +137,7 @@ def raised(function):
         (["undersong_client.answering.party", "undersong_server.runs.execution"], False),
         (["undersong_server.runs.execution", "mine", "undersong_protocol.statistics.votes", "sklearn"], False),
         (["undersong.references", "undersong_dpsgd", "undersong_server.generators.kinds.transformers"], False),
-        (["undersong_server.methods.wasp", "undersong_common.embedding"], False),
+        (["undersong_server.methods.wasp", "undersong_common.models.embedding"], False),
     ],
 )
 def test_a_traceback_is_shown_if_all_our_frames_hold_public_values(way, shown):

@@ -23,9 +23,9 @@ from undersong import simulation
 from undersong.records import private_tables
 from undersong.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
-from undersong_common import embedders
-from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.text.table import read_table
 from undersong_protocol.agreement.manifest import Manifest
@@ -198,7 +198,7 @@ def test_nothing_private_is_in_any_file_or_log(finished):
         for line in path.read_text().splitlines():
             row = json.loads(line)
             needles += [row["text"].encode(), f'"{row["user"]}"'.encode()]
-    from undersong_common.embedding import CachedEmbedder, MemoryCache, _to_grid
+    from undersong_common.models.embedding import CachedEmbedder, MemoryCache, _to_grid
 
     embedder = CachedEmbedder(Embedder.load(), MemoryCache())
     texts = [json.loads(line)["text"] for line in (folder / "task/private/site-0.jsonl").read_text().splitlines()]

@@ -26,9 +26,9 @@ from undersong.front import NotebookProgress
 from undersong.options import ComparisonOptions
 from undersong.results import Money
 from undersong.task_files import Task
-from undersong_common import embedders
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embedder
 from undersong_common.text.row_files import Row
 from undersong_common.text.table import Columns, table_of
 from undersong_protocol.statistics import LabelHistogram

@@ -12,7 +12,7 @@ import pytest
 import undersong as us
 from tests.doubles.party_home import HashedEmbedder
 from tests.test_docstring_examples import OF_THE_LIBRARY
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = [pytest.mark.heavy, pytest.mark.filterwarnings("ignore:(Mean of empty|invalid value):RuntimeWarning")]
 

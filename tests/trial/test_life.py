@@ -20,7 +20,7 @@ from tests.doubles.party_home import HashedEmbedder, write_notes
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, CoordinatorProcess, Process, environment, free_port
 from tests.doubles.tasks import LABELS, make_task
 from tests.trial.stranger import command_lines, command_of, separate, started, typed
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = pytest.mark.heavy
 

@@ -61,7 +61,7 @@ def place(tmp_path_factory):
     notes = write_notes(folder / "alpha.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     from undersong_client import keys
-    from undersong_common.embedding import Embedder
+    from undersong_common.models.embedding import Embedder
 
     opened = PartyHome(home)
     own = Member("alpha", keys.identity(opened).public_key().public_bytes_raw())

@@ -18,10 +18,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from undersong.references import Trained
-from undersong_common import model_files
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import check_language_model
+from undersong_common.models import model_files
+from undersong_common.models.embedding import Embed
+from undersong_common.models.model_files import check_language_model
 from undersong_common.text.table import Table
 from undersong_dpsgd import dpsgd
 from undersong_server.runs.task import Task

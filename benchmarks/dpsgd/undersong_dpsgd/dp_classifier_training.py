@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import load
+from undersong_common.models.embedding import Embed
+from undersong_common.models.fine_tuning import load
 from undersong_common.printable import encodable
 from undersong_dpsgd.dpsgd_training import AGREEMENT, Trainer, quiet_hooks, refused
 

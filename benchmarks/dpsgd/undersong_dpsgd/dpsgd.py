@@ -20,9 +20,9 @@ from pydantic import Field
 from undersong.records import table_of
 from undersong.references import Reference, Trained
 from undersong_client import keys
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import check_language_model
+from undersong_common.models.embedding import Embed
+from undersong_common.models.model_files import check_language_model
 from undersong_common.privacy import accounting
 from undersong_common.text.table import Table
 from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer

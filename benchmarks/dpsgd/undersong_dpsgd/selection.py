@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 
 from undersong.records import table_of
 from undersong.references import Trained
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embed
 from undersong_common.privacy import accounting
 from undersong_common.text.table import Table
 from undersong_dpsgd import dp_classifier

@@ -18,8 +18,8 @@ from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import LedgerCheckpoints
 from undersong_client.storage.public_blocks import DiskBlocks
 from undersong_client.storage.store import Store
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.secagg.keys import Encapsulate, encapsulate
 from undersong_protocol.secagg.parameters import Entropy

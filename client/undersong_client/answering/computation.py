@@ -22,8 +22,8 @@ from undersong_client.records import cautions, snapshot
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets
 from undersong_common.arrays import Float32
-from undersong_common.embedding import CachedEmbedder, Embed, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
+from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, EncryptedFileCache, MemoryCache, Progress
 from undersong_common.printable import printable
 from undersong_common.program.logs import place_of
 from undersong_common.text.table import Table

@@ -26,7 +26,7 @@ from undersong_client.cli.options import (
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_grant
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
-from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.pages import options
 from undersong_common.printable import printable, shell_path, that_hold
 from undersong_common.program import entry, logs

@@ -33,7 +33,7 @@ from undersong_client.cli.options import (
 from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_word
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted, printable, that_hold
 from undersong_common.program.terminal import show_lines, show_rows
 
@@ -488,7 +488,7 @@ def teacher_model(
     as_json: AsJson = False,
 ) -> None:
     """Names the local model that runs with fine-tuned teachers use; a running daemon uses it at once. Sends nothing."""
-    from undersong_common import fine_tuning
+    from undersong_common.models import fine_tuning
 
     party_home = PartyHome(home_of(home))
     if none == (folder is not None):

@@ -22,9 +22,9 @@ from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, rea
 from undersong_client.link.connection import secure_channel
 from undersong_client.records import cautions, snapshot
 from undersong_client.storage import datasets
-from undersong_common import fine_tuning
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
-from undersong_common.model_files import PACKAGED
+from undersong_common.models import fine_tuning
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.bounds import weak_delta
 from undersong_protocol.agreement.words import together

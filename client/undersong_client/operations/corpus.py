@@ -12,9 +12,9 @@ from undersong_client.answering.computation import Embeddings
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot, sources
 from undersong_client.storage import datasets
-from undersong_common.embedding import Progress
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, auc_interval
+from undersong_common.models.embedding import Progress
 from undersong_common.text.overlap import ClosestRecords, Overlap, closest_distances, closest_records, find_overlap
 from undersong_common.text.personal_data import PersonalData, patterns, personal_data
 from undersong_common.text.table import Table, read_table

@@ -20,10 +20,10 @@ from undersong_client.records.declared import caution_remedy
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
-from undersong_common.embedding import Embedder, Progress
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.embedding import Embedder, Progress
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Budget, RunCost, budget_json

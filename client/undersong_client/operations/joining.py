@@ -13,10 +13,10 @@ from undersong_client import keys
 from undersong_client.consent import policy, trust, two_people
 from undersong_client.consent.people import Person, note_decision
 from undersong_client.home import PartyHome, PartySettings, make_folder
-from undersong_common import embedders
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
-from undersong_common.model_files import MAX_WINDOWS
+from undersong_common.models import embedders
+from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.program.drill import invented
 from undersong_protocol.agreement.enrolment import Package, check_party_name, party_fingerprint
 from undersong_protocol.agreement.words import first_difference

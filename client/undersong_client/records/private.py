@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 import numpy.typing as npt
 
-from undersong_common.embedding import Embed
+from undersong_common.models.embedding import Embed
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import Privacy
 

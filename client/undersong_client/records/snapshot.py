@@ -15,9 +15,9 @@ from typing import Any
 
 from undersong_client import keys
 from undersong_client.home import PartyHome
-from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.models.embedding import TextLengths
 from undersong_common.program.machine import fault_of
 from undersong_common.text.table import Table
 

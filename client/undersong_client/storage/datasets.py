@@ -31,8 +31,8 @@ from undersong_client.storage.checkpoints import (
     recover,
     salted,
 )
-from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_common.printable import printable
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.chain import HashChain

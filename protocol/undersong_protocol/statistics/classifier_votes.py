@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.workers import row_sums, softmax
+from undersong_common.models.workers import row_sums, softmax
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
 from undersong_protocol.statistics.inputs import (

@@ -24,8 +24,8 @@ import scipy.sparse as sp
 
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.models.workers import row_norms, row_sums
 from undersong_common.privacy.noise import Law
-from undersong_common.workers import row_norms, row_sums
 from undersong_protocol.statistics.interface import Matrix, Rows, Sensitivity, Statistic
 from undersong_protocol.statistics.vectors import GridVector
 

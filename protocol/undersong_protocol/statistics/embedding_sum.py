@@ -24,7 +24,7 @@ from undersong_protocol.statistics.interface import (
     register,
 )
 
-EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.embedding): nothing is rounded away
+EMBEDDING_SCALE = 2048  # the grid of quantised embeddings (undersong_common.models.embedding): nothing is rounded away
 
 
 @register

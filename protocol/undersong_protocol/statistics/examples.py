@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from undersong_common.arrays import Float64
-from undersong_common.embedding import PUBLIC_GRID, publishable
+from undersong_common.models.embedding import PUBLIC_GRID, publishable
 from undersong_protocol.statistics.inputs import Grid
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicFacts
 

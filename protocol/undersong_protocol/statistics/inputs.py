@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.arrays import Float64, Int64
-from undersong_common.embedding import GRID
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.models.embedding import GRID
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicFacts, PublicInputs
 
 LARGEST_EMBEDDING = 4096  # coordinates; what the exactness of products below is counted with

@@ -13,7 +13,7 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import for_each
+from undersong_common.models.workers import for_each
 
 NONE = -1  # stands for a missing candidate's index if a record has fewer than Q candidates
 GROUPS = (8, 4)  # candidates per group, and groups per group of groups

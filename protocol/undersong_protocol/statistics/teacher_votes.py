@@ -15,9 +15,9 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from undersong_common import fine_tuning
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import fine_tuning
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics import teachers
 from undersong_protocol.statistics.examples import Chooser, Inputs

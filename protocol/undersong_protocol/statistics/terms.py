@@ -23,8 +23,8 @@ import scipy.sparse as sp
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.workers import STEPS_A_TURN, cosines, sines
 from undersong_common.privacy.stream import KeyStream
-from undersong_common.workers import STEPS_A_TURN, cosines, sines
 from undersong_protocol.statistics.examples import Chooser, Inputs
 from undersong_protocol.statistics.inputs import (
     Grid,
@@ -256,7 +256,7 @@ class FourierFeatures(Statistic, question="directions"):
         seed: seed of the public frequencies.
 
     Public inputs: texts and embeddings, both named "terms", row by row the same terms. Phases are rounded to steps of
-    1/65536 of a turn per term and position (undersong_common.workers), added as integers, and looked up in one
+    1/65536 of a turn per term and position (undersong_common.models.workers), added as integers, and looked up in one
     table.
 
     >>> one = FourierFeatures(pairs=512, classes=14, lengths=(1,), averaged=True).sensitivity

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import PUBLIC_GRID
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault
+from undersong_common.models.embedding import PUBLIC_GRID
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.wire.codec import field_sizes
 from undersong_protocol.wire.messages import federation_pb2 as wire

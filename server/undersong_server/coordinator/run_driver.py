@@ -13,8 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, Embed, PublicFileCache
 from undersong_common.errors import (
     ConfigurationError,
     InternalError,
@@ -22,6 +20,8 @@ from undersong_common.errors import (
     TransportError,
     UndersongError,
 )
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, Embed, PublicFileCache
 from undersong_common.printable import counted
 from undersong_common.program import extras
 from undersong_common.program.logs import place_of, without_numbers

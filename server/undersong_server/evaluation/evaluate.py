@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning
 from undersong_common.intervals import CONFIDENCE_LEVEL, Interval, auc_interval, clopper_pearson, over_seeds
-from undersong_common.model_files import model_folder
+from undersong_common.models.embedding import Embed
+from undersong_common.models.fine_tuning import FineTuning
+from undersong_common.models.model_files import model_folder
 from undersong_common.printable import finite
 from undersong_common.program.library_threads import one_library_thread
 from undersong_common.text import overlap

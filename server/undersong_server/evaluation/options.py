@@ -32,7 +32,7 @@ class EvaluationOptions:
         membership: members and non-members of the private training data, to attack the task model with.
         head: kind of one more task model, beside the panel.
         bert: a local encoder folder, or "packaged", that is fine-tuned beside the panel, with ``epochs``, ``batch``,
-            ``learning_rate`` and ``max_tokens`` (undersong_common.fine_tuning.FineTuning).
+            ``learning_rate`` and ``max_tokens`` (undersong_common.models.fine_tuning.FineTuning).
         repeats: seeds, from ``seed`` on, with each of which every model is trained.
         personal_data: counts names, numbers and dates in the synthetic texts, and those that ``overlap`` holds.
         text_field, label_field: columns of the files; no label column for "" and None.

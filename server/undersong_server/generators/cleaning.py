@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from undersong_common.embedding import Embed
+from undersong_common.models.embedding import Embed
 from undersong_server.prompts.scripts import EMOJI, ITEM, JOINING, UNSPACED
 
 DUPLICATE = "duplicate"

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from undersong_common.arrays import Float32
-from undersong_common.embedding import Embed
 from undersong_common.errors import GenerationError, InternalError
+from undersong_common.models.embedding import Embed
 from undersong_common.program.configuration import NAME
 from undersong_server.journal import Journal
 
@@ -46,7 +46,7 @@ class GenerationRequest:
         told: what the prompt says that a text may say too, such as what the task says of its texts.
         room: how many times the usual length the answer may have: more if an earlier one was cut.
         steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
-            model's folder (``undersong_common.hidden_states``); () adds nothing. Only ``steerable`` generators read it.
+            model's folder (``undersong_common.models.hidden_states``); () adds nothing. Only ``steerable`` generators read it.
     """
 
     kind: str

@@ -14,8 +14,8 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import publishable
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest

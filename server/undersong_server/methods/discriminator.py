@@ -22,10 +22,10 @@ import numpy as np
 from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning, check_folder
-from undersong_common.model_files import PACKAGED, model_folder
+from undersong_common.models.embedding import Embed
+from undersong_common.models.fine_tuning import FineTuning, check_folder
+from undersong_common.models.model_files import PACKAGED, model_folder
 from undersong_common.privacy import accounting
 from undersong_protocol.statistics import EmbeddingSum, LabelHistogram, LengthHistogram, TopQVotes
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes

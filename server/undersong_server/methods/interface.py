@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import Embed, publishable
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.embedding import Embed, publishable
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.vectors import NoisySum

@@ -16,9 +16,9 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from undersong_common import embedders
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedders
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (

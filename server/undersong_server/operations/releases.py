@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common import embedders
-from undersong_common.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.intervals import Interval
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
 from undersong_common.program.printed_page import Page

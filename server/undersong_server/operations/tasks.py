@@ -15,12 +15,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from undersong_common import embedders
-from undersong_common.embedding import CachedEmbedder, MemoryCache, PublicFileCache
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.files import is_empty
-from undersong_common.fine_tuning import check_folder
-from undersong_common.model_files import PACKAGED
+from undersong_common.models import embedders
+from undersong_common.models.embedding import CachedEmbedder, MemoryCache, PublicFileCache
+from undersong_common.models.fine_tuning import check_folder
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted
 from undersong_common.program import plugins
 from undersong_common.program.configuration import nearest

@@ -21,9 +21,9 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
+from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy import accounting
 from undersong_common.program.machine import fault_of
 from undersong_common.version import VERSION

@@ -13,7 +13,7 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64
-from undersong_common.embedding import Embed
+from undersong_common.models.embedding import Embed
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.evaluation.metrics import frechet_distance, neighbourhoods
 from undersong_server.methods.interface import Records

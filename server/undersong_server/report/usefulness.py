@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.embedding import Embed
+from undersong_common.models.model_files import PACKAGED
 from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions

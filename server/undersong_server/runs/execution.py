@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.models.embedding import Embed
 from undersong_common.printable import printable
 from undersong_common.program.library_threads import one_thread_for_products
 from undersong_common.program.logs import place_of

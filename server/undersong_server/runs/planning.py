@@ -13,9 +13,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from undersong_common import embedders
-from undersong_common.embedding import Embed
 from undersong_common.errors import ConfigurationError, InternalError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embed
 from undersong_common.printable import counted, printable
 from undersong_common.program import configuration, extras, plugins
 from undersong_common.text.table import read_table

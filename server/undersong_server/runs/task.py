@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
+from undersong_common.models.model_files import MAX_WINDOWS, MOST_WINDOWS, PACKAGED
 from undersong_common.printable import counted, fingerprinted, name_fault, printable
 from undersong_common.program import configuration
 from undersong_common.text.row_files import SUFFIXES

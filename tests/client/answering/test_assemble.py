@@ -7,8 +7,8 @@ from tests.doubles.party_home import HashedEmbedder, joined
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import Computation
 from undersong_client.home import PartyHome
-from undersong_common import embedding
-from undersong_common.embedding import Embedder
+from undersong_common.models import embedding
+from undersong_common.models.embedding import Embedder
 
 
 class Unasked(Computation):

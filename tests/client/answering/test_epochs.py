@@ -8,8 +8,8 @@ from tests.server.federation.test_driver import World
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.journaled import JournaledParty
 from undersong_client.home import PartyHome
-from undersong_common.embedding import Embedder
 from undersong_common.errors import UndersongError
+from undersong_common.models.embedding import Embedder
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire

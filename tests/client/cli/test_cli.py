@@ -30,8 +30,8 @@ from undersong_client.link import checks
 from undersong_client.operations import runs
 from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
-from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger

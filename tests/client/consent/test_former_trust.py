@@ -9,8 +9,8 @@ from tests.doubles.party_home import HashedEmbedder, command, joined, sign_forme
 from undersong_client.consent import policy
 from undersong_client.consent.policy_file import former_trust
 from undersong_client.home import PartyHome
-from undersong_common.embedding import Embedder
 from undersong_common.errors import PrivacyRefusal
+from undersong_common.models.embedding import Embedder
 
 NAME = "sentence_histogram"
 

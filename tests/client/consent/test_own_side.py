@@ -13,7 +13,7 @@ from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.storage.own_figures import proposed_delta
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
 from undersong_common.privacy.ledger import Ledger

@@ -17,8 +17,8 @@ from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecisi
 from undersong_client.consent.policy import HospitalPolicy, changed, loosened
 from undersong_client.consent.two_people import check_one_of_two, give_duty
 from undersong_client.home import PartyHome, PartySettings
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 
 POLICY = HospitalPolicy(

@@ -31,8 +31,8 @@ from undersong_client.home import PartyHome, read_json
 from undersong_client.link.connection import Ended
 from undersong_client.link.daemon import METRICS, Backoff, Daemon
 from undersong_client.storage.outbox import Outbox
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.models.embedding import Embedder
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

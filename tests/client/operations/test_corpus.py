@@ -12,8 +12,8 @@ from undersong_client.consent import policy
 from undersong_client.home import PartyHome
 from undersong_client.operations import corpus
 from undersong_client.storage import datasets
-from undersong_common import embedders
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedders
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge

@@ -15,8 +15,8 @@ from undersong_client.home import PartyHome
 from undersong_client.operations import evidence
 from undersong_client.operations import outbox as outboxes
 from undersong_client.storage.outbox import Outbox
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_protocol.agreement.manifest import plan_words
 

@@ -21,8 +21,8 @@ from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO
 from undersong_client.home import PartyHome
 from undersong_client.page.application import PartyPaths, build
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder
 from undersong_common.pages.duties import DAY_S
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest

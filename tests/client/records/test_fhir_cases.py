@@ -16,8 +16,8 @@ from tests.doubles.party_home import HashedEmbedder, command
 from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
 from undersong_client.storage import datasets
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder
 
 CASES = Path(__file__).parent / "fhir_cases"
 SITES = {"siteA": "https://sitea.example/fhir", "siteB": "https://siteb.example/fhir"}

@@ -11,8 +11,8 @@ from undersong_client.answering.computation import HospitalComputation, VectorRe
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import data
 from undersong_client.records import snapshot
-from undersong_common.embedding import Embedder, TextLengths
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import PublicInputs
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum

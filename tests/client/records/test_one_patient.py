@@ -22,7 +22,7 @@ from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import dossier
 from undersong_client.records import sources
 from undersong_client.storage import datasets
-from undersong_common.embedding import Embedder, TextLengths
+from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_common.program.chain import HashChain
 
 INVISIBLE = "\u200b\ufeff\u200e\u00ad\u2060"

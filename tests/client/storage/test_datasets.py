@@ -14,8 +14,8 @@ from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import checkpoints, datasets
 from undersong_client.storage.checkpoints import Source
-from undersong_common.embedding import TextLengths
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge

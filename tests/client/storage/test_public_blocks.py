@@ -8,8 +8,8 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_client.storage.public_blocks import DiskBlocks
-from undersong_common.embedding import publishable
 from undersong_common.errors import PeerFault
+from undersong_common.models.embedding import publishable
 from undersong_protocol.wire import public
 
 

@@ -102,7 +102,7 @@ import numpy as np, scipy.linalg, torch
 from concurrent.futures import ThreadPoolExecutor
 from threadpoolctl import threadpool_info, threadpool_limits
 from undersong_common.program.library_threads import one_library_thread
-from undersong_common.workers import for_each
+from undersong_common.models.workers import for_each
 
 def numbers():
     return [library["num_threads"] for library in threadpool_info()] + [torch.get_num_threads()]

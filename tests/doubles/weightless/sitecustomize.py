@@ -3,8 +3,8 @@
 So a test's processes, and those that they start, load no weights.
 """
 
-from undersong_common import embedders
-from undersong_common.embedding import Embedder
+from undersong_common.models import embedders
+from undersong_common.models.embedding import Embedder
 
 
 def _load(*_: object) -> Embedder:

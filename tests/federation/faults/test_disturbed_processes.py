@@ -13,7 +13,7 @@ import pytest
 from tests.doubles.hospitals import Federation, clinic_task, some_notes
 from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 

@@ -16,7 +16,7 @@ from tests.client.cli.test_cli import proposed
 from tests.doubles.authority import Authority
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.processes import HOSPITAL, OPERATOR, SOURCES, WEIGHTLESS
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 
 pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 

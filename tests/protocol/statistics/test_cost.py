@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.doubles.pace import slow_but
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol import statistics
 from undersong_protocol.limits import LARGEST_LABELS
 from undersong_protocol.statistics import (

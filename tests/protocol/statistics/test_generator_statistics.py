@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.doubles.example_records import Records, dense
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.classifier_votes import (
     BUCKETS,

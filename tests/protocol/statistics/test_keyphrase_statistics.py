@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tests.doubles.example_records import Records, dense
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram, Terms

@@ -7,8 +7,8 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.example_records import Records
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol import statistics
 from undersong_protocol.statistics import LabelledEmbeddings, PublicFacts, PublicInputs
 from undersong_protocol.statistics.contribution import contribute

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.parties import embed
 from undersong_client.records.private import PrivateRecords
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_common.privacy import accounting
 from undersong_common.text.table import Table
 from undersong_protocol import statistics

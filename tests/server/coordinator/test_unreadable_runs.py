@@ -14,7 +14,7 @@ from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.coordinator.service import Coordinator

@@ -6,7 +6,7 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
-from undersong_common.fine_tuning import FineTuning
+from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.text.table import Table
 from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation.options import EvaluationOptions

@@ -11,8 +11,8 @@ from tests.doubles import bench
 from tests.doubles.coded import raises
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import embed
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_server.methods import undersong
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.pool import Sample

@@ -147,7 +147,7 @@ def task_file(tmp_path):
     ],
 )
 def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments, monkeypatch):
-    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
+    monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
     task = tasks.load(task_file, assignments)
     run_plan = plan_run(task)
     samples, run = run_method(task, run_plan, seed=3)

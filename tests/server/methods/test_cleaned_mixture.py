@@ -12,7 +12,7 @@ from benchmarks import cleaned_mixture
 from tests.doubles import word_embedding
 from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_server.methods.cleaned_mixture import DROPPED, MOST_LOST, cleaned
 from undersong_server.methods.parts.words import word_classifier, word_rows
 from undersong_server.runs import task as tasks

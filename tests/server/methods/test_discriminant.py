@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.panel import discrimination
 from undersong_server.methods import discriminator

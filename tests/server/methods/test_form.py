@@ -10,8 +10,8 @@ from tests.doubles import bench
 from tests.doubles.parties import embed as party_embed
 from tests.doubles.tasks import make_replay_task, make_task
 from tests.doubles.word_embedding import DIMENSION, embed
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import MetadataHistograms
 from undersong_protocol.statistics.label_words import LabelWords
@@ -41,7 +41,7 @@ RECORD_WORDS = 6
 @pytest.fixture(autouse=True)
 def near_words_are_near(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
-    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
+    monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
 
 
 def setting(labels=4, generators=1, **facts):
@@ -277,7 +277,7 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
 
 def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", party_embed)
-    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: party_embed(["x"]).shape[1])
+    monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: party_embed(["x"]).shape[1])
     path = make_task(tmp_path, parties=3, records=60, samples=60)
     method = "method={name='undersong',samples=60,words=true,lengths=true,voted_examples=2}"
     users = ["privacy.unit=user", "privacy.max_per_user=2", "privacy.expected_records=180"]

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_common.model_files import PACKAGED
+from undersong_common.models.model_files import PACKAGED
 from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_server import methods

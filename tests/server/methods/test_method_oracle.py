@@ -15,7 +15,7 @@ from tests.doubles.pace import slow_but
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.word_embedding import DIMENSION, embed
 from tests.server.methods import method_oracle as oracle
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics.classifier_votes import word_features, word_labels
 from undersong_protocol.wire.public import resolve
 from undersong_server.runs.planning import plan_run
@@ -165,7 +165,7 @@ CASES = {
 def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "embed", lambda texts: quantise(embed(texts)))
     monkeypatch.setattr(bench, "CountingRun", Recorded)
-    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
+    monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
     found = ran(tmp_path, **CASES[name])
     run, setting, opened = found.run, found.run.setting, found.run.opened
     options = {

@@ -15,7 +15,7 @@ from tests.doubles.steerable import steer_by_packaged
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import GOOD_WORDS, VOCABULARY, topic_writer
 from tests.doubles.word_embedding import embed
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_server import methods
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load

@@ -13,8 +13,8 @@ import pytest
 from tests.doubles import bench
 from tests.doubles.tasks import make_replay_task, make_task
 from tests.doubles.word_embedding import DIMENSION, embed
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import CorpusComparison, ScoredComparison
@@ -36,7 +36,7 @@ WORDS = {"a": ("apple", "bread", "cheese", "plum", "honey"), "b": ("piston", "ge
 @pytest.fixture(autouse=True)
 def near_words_are_near(monkeypatch):
     monkeypatch.setattr("tests.doubles.bench.embed", lambda texts: quantise(embed(texts)))
-    monkeypatch.setattr("undersong_common.embedders.dimension", lambda model: DIMENSION)
+    monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
 
 
 def asked(labels=2, generators=2, attributes=(), **options):

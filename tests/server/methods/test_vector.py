@@ -16,9 +16,9 @@ from tests.doubles.delivery import delivered_by
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
 from undersong.simulation import Delivered
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_common.hidden_states import prepare
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.hidden_states import prepare
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.generators.interface import Answer, GenerationRequest

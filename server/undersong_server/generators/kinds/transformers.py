@@ -23,8 +23,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
-from undersong_common.hidden_states import Axes
-from undersong_common.model_files import check_language_model, has_experts
+from undersong_common.models.hidden_states import Axes
+from undersong_common.models.model_files import check_language_model, has_experts
 from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators.cleaning import THINKING_MARKS, without_thinking
 from undersong_server.generators.interface import (

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.workers import cosines, sines
+from undersong_common.models.workers import cosines, sines
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram, words
 from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.papers import PresetOptions

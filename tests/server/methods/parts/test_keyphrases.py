@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from undersong_common.embedding import quantise
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import quantise
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.pace import examples
-from undersong_common.embedding import quantise
+from undersong_common.models.embedding import quantise
 from undersong_server.evaluation.metrics import self_similarity
 from undersong_server.methods.parts import selection
 from undersong_server.methods.parts.selection import mean_similarity, median_nearest, suppressed

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from undersong_common.embedding import publishable
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import publishable
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods import augpe

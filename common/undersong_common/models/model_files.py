@@ -135,12 +135,12 @@ def embedding_size(folder: Path) -> int:
 
 
 def reads_hidden_states(folder: Path) -> bool:
-    """Returns True for a folder that ``undersong_common.hidden_states`` has prepared."""
+    """Returns True for a folder that ``undersong_common.models.hidden_states`` has prepared."""
     return (folder / HIDDEN_STATES).is_file()
 
 
 def hidden_state_settings(folder: Path) -> dict[str, int]:
-    """Returns ``layer``, ``size`` and ``window`` of a folder made by ``undersong_common.hidden_states``.
+    """Returns ``layer``, ``size`` and ``window`` of a folder made by ``undersong_common.models.hidden_states``.
 
     Raises ConfigurationError if one of them is not a whole number above 0.
     """

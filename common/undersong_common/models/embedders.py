@@ -16,11 +16,11 @@ import numpy as np
 
 from undersong_common.arrays import Float32, Float64
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import TRIAL_TEXTS, Embedder, Progress, TextLengths
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_common.model_files import MAX_WINDOWS, PACKAGED, embedding_size, model_folder
+from undersong_common.models.embedding import TRIAL_TEXTS, Embedder, Progress, TextLengths
+from undersong_common.models.model_files import MAX_WINDOWS, PACKAGED, embedding_size, model_folder
+from undersong_common.models.workers import row_norms
 from undersong_common.program import plugins
-from undersong_common.workers import row_norms
 
 log = logging.getLogger(__name__)
 

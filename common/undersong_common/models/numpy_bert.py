@@ -6,7 +6,7 @@ differ, and so do their fingerprints.
 A text's vector depends on the text alone, to the last bit. The tokens of a batch stand side by side, in columns,
 without padding. What mixes the tokens of a text, attention and the mean, is computed with arrays whose last axes have
 the text's own length. The linear layers read lists of tokens of a fixed length, in which texts stand only at places
-that the kernel treats alike (undersong_common.places). Everything else is arithmetic on one number or down one column.
+that the kernel treats alike (undersong_common.models.places). Everything else is arithmetic on one number or down one column.
 """
 
 import json
@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from undersong_common.arrays import Float32
-from undersong_common.encoders import Tokens, special_around
 from undersong_common.errors import ConfigurationError
-from undersong_common.places import TOKENS, Layer, Places, Product, features_by_tokens, like_places
+from undersong_common.models.encoders import Tokens, special_around
+from undersong_common.models.places import TOKENS, Layer, Places, Product, features_by_tokens, like_places
 from undersong_common.printable import encodable
 from undersong_common.program.library_threads import one_library_thread
 

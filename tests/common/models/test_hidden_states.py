@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.common.test_embedding import some_texts, threads
+from tests.common.models.test_embedding import some_texts, threads
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_common.hidden_states import ARRAYS, Axes, main, prepare
-from undersong_common.model_files import HIDDEN_STATES
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.hidden_states import ARRAYS, Axes, main, prepare
+from undersong_common.models.model_files import HIDDEN_STATES
 
 pytestmark = pytest.mark.heavy
 PUBLIC = [*SENTENCES, *(text for text in some_texts(7, 30) if text)]

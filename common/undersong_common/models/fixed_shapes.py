@@ -11,8 +11,8 @@ from contextlib import suppress
 import numpy as np
 
 from undersong_common.arrays import Float32, Int64
-from undersong_common.encoders import Mask, PaddedEncoder, Tokens
-from undersong_common.workers import in_order
+from undersong_common.models.encoders import Mask, PaddedEncoder, Tokens
+from undersong_common.models.workers import in_order
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ _TRIAL_WORDS = ("alpha", "of", "the", "chest", "was", "1987")  # words of the te
 
 
 class FixedShapes:
-    """An :class:`undersong_common.encoders.Encoder` on top of one that reads padded rows.
+    """An :class:`undersong_common.models.encoders.Encoder` on top of one that reads padded rows.
 
     Args:
         padded: the model.

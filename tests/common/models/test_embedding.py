@@ -22,10 +22,11 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from tests.doubles import long_notes
 from tests.doubles.pace import examples, slow_but
 from tests.doubles.tiny_bert import fails_at_last_word, write_embedder
-from undersong_common import embedding, encoders, workers
 from undersong_common.arrays import Float32
 from undersong_common.canonical import tagged_hash
-from undersong_common.embedding import (
+from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedding, encoders, workers
+from undersong_common.models.embedding import (
     GRID,
     PUBLIC_GRID,
     CachedEmbedder,
@@ -38,10 +39,9 @@ from undersong_common.embedding import (
     publishable,
     quantise,
 )
-from undersong_common.encoders import TorchModel
-from undersong_common.errors import ConfigurationError
-from undersong_common.fixed_shapes import FixedShapes
-from undersong_common.model_files import PACKAGED, model_folder
+from undersong_common.models.encoders import TorchModel
+from undersong_common.models.fixed_shapes import FixedShapes
+from undersong_common.models.model_files import PACKAGED, model_folder
 
 pytestmark = pytest.mark.heavy  # embedders are loaded
 
@@ -535,7 +535,7 @@ import hashlib, sys
 for name in ("torch", "sentence_transformers", "transformers", "pyarrow", "sklearn"):
     sys.modules[name] = None
 import numpy as np
-from undersong_common.embedding import Embedder, quantise
+from undersong_common.models.embedding import Embedder, quantise
 from undersong_protocol.statistics.nearest import NearestFurthest
 texts = ["chest pain", "a lost card", "pain since monday " * 90]
 rows = quantise(Embedder.load().encode(texts))

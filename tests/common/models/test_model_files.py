@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from tests.doubles.tiny_bert import write_bert, write_embedder
-from undersong_common import fine_tuning, model_files
-from undersong_common.embedding import Embedder
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import PACKAGED, checked_hashes, embedding_size, mixes_experts, model_folder
+from undersong_common.models import fine_tuning, model_files
+from undersong_common.models.embedding import Embedder
+from undersong_common.models.model_files import PACKAGED, checked_hashes, embedding_size, mixes_experts, model_folder
 
 pytestmark = pytest.mark.heavy  # embedders are loaded
 

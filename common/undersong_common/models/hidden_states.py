@@ -6,7 +6,7 @@ coordinates lie along the principal axes of the public texts' standardised state
 coordinates kept a third of the length of a label's mean difference; these axes kept three quarters (docs/vector.md).
 All files are in the fingerprint.
 
-    python -m undersong_common.hidden_states MODEL_FOLDER NEW_FOLDER --texts corpus.jsonl --layer 9 --size 64
+    python -m undersong_common.models.hidden_states MODEL_FOLDER NEW_FOLDER --texts corpus.jsonl --layer 9 --size 64
 """
 
 import argparse
@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_common.encoders import Mask, special_around, without_collections
 from undersong_common.errors import ConfigurationError
-from undersong_common.model_files import HIDDEN_STATES, check_language_model, hidden_state_settings
+from undersong_common.models.encoders import Mask, special_around, without_collections
+from undersong_common.models.model_files import HIDDEN_STATES, check_language_model, hidden_state_settings
 from undersong_common.printable import encodable
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_library_thread
@@ -190,7 +190,9 @@ def _axes(states: Float64, size: int) -> dict[str, Float32]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of :func:`prepare`."""
-    parser = argparse.ArgumentParser(prog="python -m undersong_common.hidden_states", description=prepare.__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m undersong_common.models.hidden_states", description=prepare.__doc__
+    )
     parser.add_argument("model", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--texts", type=Path, required=True)

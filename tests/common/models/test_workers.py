@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from undersong_common import workers
-from undersong_common.workers import for_each
+from undersong_common.models import workers
+from undersong_common.models.workers import for_each
 
 
 def test_every_item_once_and_errors_surface() -> None:
@@ -27,7 +27,7 @@ def test_every_item_once_and_errors_surface() -> None:
 def test_a_fork_gets_its_own_pool() -> None:
     script = """
 import os, numpy
-from undersong_common.workers import for_each
+from undersong_common.models.workers import for_each
 for_each(print, range(5))
 child = os.fork()
 if child == 0:

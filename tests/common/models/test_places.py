@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from tests.doubles.tiny_bert import write_numpy_bert
-from undersong_common import places
 from undersong_common.arrays import Bools, Float32
-from undersong_common.numpy_bert import NumpyBert
-from undersong_common.places import TOKENS, Layer, Product, like_places
+from undersong_common.models import places
+from undersong_common.models.numpy_bert import NumpyBert
+from undersong_common.models.places import TOKENS, Layer, Product, like_places
 
 EDGES = (np.arange(TOKENS) < 8) | (np.arange(TOKENS) >= TOKENS - 8)
 SIXES = np.arange(TOKENS) // 6 % 2 == 1
@@ -118,7 +118,9 @@ def test_without_the_table_of_places_bits_depend_on_the_batch(
     monkeypatch: pytest.MonkeyPatch, folder: Path, name: str
 ) -> None:
     product = kernel(KERNELS[name][-1])
-    monkeypatch.setattr("undersong_common.numpy_bert.like_places", lambda _: places.Places(product, 0, TOKENS, 1))
+    monkeypatch.setattr(
+        "undersong_common.models.numpy_bert.like_places", lambda _: places.Places(product, 0, TOKENS, 1)
+    )
     assert different_rows(NumpyBert(folder)) > 0
 
 

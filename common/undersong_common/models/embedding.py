@@ -2,8 +2,8 @@
 
 A text's embedding depends on the text and the model alone, to the last bit: not on the texts that are embedded with it,
 their number or their order, nor on the number of threads or on what is cached. The packaged model has each token at a
-place that the kernel in use treats as any other (undersong_common.numpy_bert). Other models have batches of fixed
-shapes, which are tried out (undersong_common.fixed_shapes). One thread computes a batch. This holds on one machine with
+place that the kernel in use treats as any other (undersong_common.models.numpy_bert). Other models have batches of fixed
+shapes, which are tried out (undersong_common.models.fixed_shapes). One thread computes a batch. This holds on one machine with
 one version of its libraries. Another processor may give other last bits, which changes nothing that is promised:
 sensitivities hold for whatever embeddings a party has, the candidates that parties compare with are published as
 numbers, and votes need the same model, not the same bits.
@@ -29,16 +29,16 @@ from typing import Protocol
 
 import numpy as np
 
-from undersong_common import model_files
 from undersong_common.arrays import Float32, Float64, Floats, Int16
 from undersong_common.canonical import tagged_hash
-from undersong_common.encoders import Encoder, Tokens, TorchModel
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import create_private
-from undersong_common.fixed_shapes import FixedShapes
-from undersong_common.hidden_states import HiddenStates
-from undersong_common.numpy_bert import NumpyBert
-from undersong_common.workers import in_order, row_norms
+from undersong_common.models import model_files
+from undersong_common.models.encoders import Encoder, Tokens, TorchModel
+from undersong_common.models.fixed_shapes import FixedShapes
+from undersong_common.models.hidden_states import HiddenStates
+from undersong_common.models.numpy_bert import NumpyBert
+from undersong_common.models.workers import in_order, row_norms
 
 Embed = Callable[[Sequence[str]], Float32]  # texts -> quantised unit embeddings, float32 [n, d]
 Progress = Callable[[int, int], None]
@@ -152,7 +152,7 @@ class Embedder:
 
         Raises:
             ConfigurationError: no such folder or package, a folder that could run code when it is loaded
-                (undersong_common.model_files), files that are not the packaged model's, or ``max_windows`` out of
+                (undersong_common.models.model_files), files that are not the packaged model's, or ``max_windows`` out of
                 range.
         """
         if not 1 <= max_windows <= model_files.MOST_WINDOWS:

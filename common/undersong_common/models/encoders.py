@@ -1,6 +1,6 @@
 """Encoders from token ids to vectors, and the one for a sentence-transformers folder, which torch computes.
 
-Torch comes with the extra ``embed``. The packaged model is computed by numpy (undersong_common.numpy_bert).
+Torch comes with the extra ``embed``. The packaged model is computed by numpy (undersong_common.models.numpy_bert).
 """
 
 import gc
@@ -52,7 +52,7 @@ class Encoder(Protocol):
 
 
 class PaddedEncoder(Protocol):
-    """Interface of a model that reads rows of one width; :class:`undersong_common.fixed_shapes.FixedShapes` feeds it.
+    """Interface of a model that reads rows of one width; :class:`undersong_common.models.fixed_shapes.FixedShapes` feeds it.
 
     Attributes:
         window, special: as those of an :class:`Encoder`.

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from undersong_common import model_files
 from undersong_common.arrays import Float64, Int64
 from undersong_common.errors import ConfigurationError
+from undersong_common.models import model_files
 from undersong_common.printable import encodable
 
 _REMEDY = "name a folder with config.json, weights and tokenizer files"
