@@ -20,7 +20,7 @@ NUMERIC = (
     "tests/common/models/test_embedding.py",
     "tests/common/models/test_embedding_matrix.py",
     "tests/common/models/test_places.py",
-    "tests/common/test_noise.py",
+    "tests/common/privacy/test_noise.py",
     "tests/common/program/test_threads_of_computations.py",
     "tests/protocol/statistics",
     "tests/server/evaluation/test_panel.py",
