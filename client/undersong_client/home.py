@@ -72,8 +72,8 @@ class Declared:
         hold_out: per cent of the patients (without ids: of the records) that are held out, to judge a corpus by.
         quoting: "csv" or "none", of a CSV or TSV file that can be read either way; "" if nobody had to choose.
         sheet: name of the sheet of a workbook; "" for the only one that is filled.
-        same_patient, other_patient: kinds of look-alikes among ids (undersong_common.text.patient_ids) that a person has
-            decided about: they are the same patient, or another one.
+        same_patient, other_patient: kinds of look-alikes among ids (undersong_common.text.patient_ids) that a person
+            has decided about: they are the same patient, or another one.
         fhir_systems: base of the FHIR system by the folder of the export that holds its resources.
         also_status: statuses of documents that count beside the finished ones.
         user_is: word for whom one value of ``user_field`` stands for: "patient", "case", or another noun; "" where
@@ -188,7 +188,8 @@ class PartySettings(Declared):
         data, text_field: "" until a data set is added.
         party: this party's name.
         embedder: "packaged" or the folder of a local model.
-        max_windows: windows of a long text that the embedder reads (undersong_common.models.embedding), as in the task files.
+        max_windows: windows of a long text that the embedder reads (undersong_common.models.embedding), as in the task
+            files.
         keep_until: last day (ISO 8601) on which the data set may be answered from; "" for no end.
         teacher_model: "packaged" or the folder of a local model for fine-tuning teachers; "" for no model.
         notify: command or address that gets notices for people (undersong_common.program.notices); "" for no notices.

@@ -209,7 +209,8 @@ class SpreadEmbedder(Embedder):
 
     Args:
         here: embeds fewer texts than that in this process.
-        model: its name, by which :func:`undersong_common.models.embedders.load` finds it at every machine of the cluster.
+        model: its name, by which :func:`undersong_common.models.embedders.load` finds it at every machine of the
+            cluster.
         cluster: stays open as long as it is used.
         fewest: smallest number of texts that the cluster embeds.
     """

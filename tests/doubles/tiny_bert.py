@@ -50,7 +50,7 @@ def write_embedder(folder: Path, words: Sequence[str]) -> Path:
 
 
 def write_numpy_bert(folder: Path, *, size: int, window: int) -> Path:
-    """A BERT of one layer over letters, as :class:`undersong_common.models.numpy_bert.NumpyBert` reads it, without torch."""
+    """A BERT of one layer over letters for :class:`undersong_common.models.numpy_bert.NumpyBert`, without torch."""
     import numpy as np
     from safetensors.numpy import save_file
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors

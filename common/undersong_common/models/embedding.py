@@ -2,11 +2,11 @@
 
 A text's embedding depends on the text and the model alone, to the last bit: not on the texts that are embedded with it,
 their number or their order, nor on the number of threads or on what is cached. The packaged model has each token at a
-place that the kernel in use treats as any other (undersong_common.models.numpy_bert). Other models have batches of fixed
-shapes, which are tried out (undersong_common.models.fixed_shapes). One thread computes a batch. This holds on one machine with
-one version of its libraries. Another processor may give other last bits, which changes nothing that is promised:
-sensitivities hold for whatever embeddings a party has, the candidates that parties compare with are published as
-numbers, and votes need the same model, not the same bits.
+place that the kernel in use treats as any other (undersong_common.models.numpy_bert). Other models have batches of
+fixed shapes, which are tried out (undersong_common.models.fixed_shapes). One thread computes a batch. This holds on one
+machine with one version of its libraries. Another processor may give other last bits, which changes nothing that is
+promised: sensitivities hold for whatever embeddings a party has, the candidates that parties compare with are published
+as numbers, and votes need the same model, not the same bits.
 
 Embeddings are quantised to multiples of 1/GRID with norm at most 1 before anyone compares them: half precision holds
 them exactly, and every inner product of two of them is exact in float32 in any order of summation. What is published
@@ -152,8 +152,8 @@ class Embedder:
 
         Raises:
             ConfigurationError: no such folder or package, a folder that could run code when it is loaded
-                (undersong_common.models.model_files), files that are not the packaged model's, or ``max_windows`` out of
-                range.
+                (undersong_common.models.model_files), files that are not the packaged model's, or ``max_windows`` out
+                of range.
         """
         if not 1 <= max_windows <= model_files.MOST_WINDOWS:
             raise ConfigurationError(

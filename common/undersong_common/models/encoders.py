@@ -52,7 +52,7 @@ class Encoder(Protocol):
 
 
 class PaddedEncoder(Protocol):
-    """Interface of a model that reads rows of one width; :class:`undersong_common.models.fixed_shapes.FixedShapes` feeds it.
+    """Interface of a model that reads rows of one width, as :mod:`undersong_common.models.fixed_shapes` gives them.
 
     Attributes:
         window, special: as those of an :class:`Encoder`.

@@ -6,7 +6,8 @@ differ, and so do their fingerprints.
 A text's vector depends on the text alone, to the last bit. The tokens of a batch stand side by side, in columns,
 without padding. What mixes the tokens of a text, attention and the mean, is computed with arrays whose last axes have
 the text's own length. The linear layers read lists of tokens of a fixed length, in which texts stand only at places
-that the kernel treats alike (undersong_common.models.places). Everything else is arithmetic on one number or down one column.
+that the kernel treats alike (undersong_common.models.places). Everything else is arithmetic on one number or down one
+column.
 """
 
 import json

@@ -46,7 +46,8 @@ class GenerationRequest:
         told: what the prompt says that a text may say too, such as what the task says of its texts.
         room: how many times the usual length the answer may have: more if an earlier one was cut.
         steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
-            model's folder (``undersong_common.models.hidden_states``); () adds nothing. Only ``steerable`` generators read it.
+            model's folder (``undersong_common.models.hidden_states``); () adds nothing. Only ``steerable`` generators
+            read it.
     """
 
     kind: str
