@@ -1,4 +1,4 @@
-"""Every misbehaviour of a coordinator that docs/threat-model.md lists, against real parties: each is refused by name.
+"""Every misbehaviour of a coordinator that docs/secagg.md rules out, against real parties: each is refused by name.
 
 A lying coordinator is the honest one with one request bent at one point. Its victims must refuse, stay refused, and
 nothing that they ever sent may contain a secret that the round they reached does not open.
