@@ -86,7 +86,7 @@ def test_ctrl_c_in_compiled_text_does_not_kill_the_interpreter_later(capsys, ctr
 def test_ctrl_c_in_code_compiled_from_text_is_an_exit_code_under_python_m(tmp_path, ctrl_c_counts):
     called = "entry.run(test_entry._in_compiled_text)"
     (tmp_path / "program.py").write_text(
-        f"from undersong_common import entry\nfrom tests.common import test_entry\n{called}"
+        f"from undersong_common.program import entry\nfrom tests.common.program import test_entry\n{called}"
     )
     path = os.pathsep.join(map(str, (tmp_path, *processes.SOURCES)))
     done = processes.command("program", [], env={"PYTHONPATH": path})
@@ -165,7 +165,7 @@ def test_every_typing_error_is_of_the_class_that_is_caught(words):
 
 @pytest.mark.heavy
 def test_a_closed_output_is_told_in_one_line():
-    program = "import sys; from undersong_common import entry; entry.run(lambda: print('x' * 200_000))"
+    program = "import sys; from undersong_common.program import entry; entry.run(lambda: print('x' * 200_000))"
     started = [sys.executable, "-c", program]
     with subprocess.Popen(started, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
@@ -176,7 +176,7 @@ def test_a_closed_output_is_told_in_one_line():
 
 @pytest.mark.heavy
 def test_an_output_that_was_closed_at_the_start_runs_nothing(tmp_path):
-    program = "from undersong_common import entry; entry.run(lambda: open('made', 'w').close())"
+    program = "from undersong_common.program import entry; entry.run(lambda: open('made', 'w').close())"
     shell = ["sh", "-c", f'"{sys.executable}" -c "{program}" >&-']
     done = subprocess.run(shell, cwd=tmp_path, stderr=subprocess.PIPE, text=True, timeout=30)
     assert done.returncode == entry.OUTPUT_CLOSED

@@ -140,7 +140,7 @@ def test_blocks_compute_with_one_thread_and_a_notebook_gets_its_own_back() -> No
 
 
 IN_PROGRAM = """
-from undersong_common import entry
+from undersong_common.program import entry
 def command():
     import numpy, scipy.linalg
     from threadpoolctl import threadpool_info

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np, scipy.linalg
 import sklearn.cluster, sklearn.linear_model
 from threadpoolctl import threadpool_info, threadpool_limits
-from undersong_common import numpy_bert, hidden_states
+from undersong_common.models import numpy_bert, hidden_states
 from undersong_common.models.embedding import Embedder, quantise
 from undersong_protocol.statistics import nearest, teachers
 from undersong_server.evaluation import task_model
