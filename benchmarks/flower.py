@@ -178,9 +178,9 @@ def measure(
     in_process: bool = False,
 ) -> dict[str, Any]:
     """The figures of one size; see the module's docstring."""
-    from undersong.flower import over_flower
-    from undersong.records import private_tables
-    from undersong.workspace import SimulatedParties, Workspace
+    from undersong.run.flower import over_flower
+    from undersong.run.records import private_tables
+    from undersong.run.workspace import SimulatedParties, Workspace
 
     watch = Memory()
     seconds: dict[str, float] = {}

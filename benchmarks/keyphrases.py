@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_common.models.workers import cosines, sines
 from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -41,7 +41,7 @@ from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
 from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
 from undersong.compare_cell import read_test
 from undersong.comparison import compared
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.arrays import Float32
 from undersong_common.errors import GenerationError
 from undersong_common.models.embedding import Embedder

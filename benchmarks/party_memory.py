@@ -172,7 +172,7 @@ def _counted(embedder: Embedder) -> list[int]:
 
 
 def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None]) -> tuple[list[float], float]:
-    from undersong.simulation import InProcess
+    from undersong.run.simulation import InProcess
     from undersong_common.models.embedding import publishable
     from undersong_protocol.agreement.manifest import Manifest
     from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums

@@ -43,7 +43,7 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
         (row,) = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
         figures = {"seconds": row["seconds"]["all"], "cpu_s": row["cpu_seconds"]}
         return {**figures, "peak_bytes": row["coordinator_peak_bytes"], "load_average": row["load_average"]}
-    from undersong.simulation import deliver
+    from undersong.run.simulation import deliver
     from undersong_server.progress import Silent
     from undersong_server.runs import task as tasks
     from undersong_server.runs.planning import plan_figures, plan_run

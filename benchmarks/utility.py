@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong.comparison import compared
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import entry
 from undersong_server.cli.display import display

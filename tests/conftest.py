@@ -48,7 +48,7 @@ gc.disable()
 # What takes longest is begun first, and the server's many short files last: no worker is left with one at the end.
 LONGEST_FIRST = (
     "tests/federation/test_end_to_end.py",
-    "tests/simulation/test_deliver.py",
+    "tests/simulation/run/test_deliver.py",
     "tests/protocol/statistics/test_rows.py",
     "tests/common/models/test_embedding.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
@@ -78,7 +78,7 @@ PROCESSES_NEED_TORCH = (
     "tests/federation/test_refusals.py",
     "tests/federation/test_transport_contract.py",
     "tests/noninterference/",
-    "tests/simulation/test_deliver.py",
+    "tests/simulation/run/test_deliver.py",
 )
 NEED_TORCH = ("torch", "sentence_transformers", "accelerate", "peft", "opacus")
 

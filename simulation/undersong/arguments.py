@@ -24,7 +24,7 @@ from undersong_server.defaults import Option
 if TYPE_CHECKING:
     import pandas
 
-    from undersong.options import FrameOrPath
+    from undersong.run.options import FrameOrPath
 
 Frame: TypeAlias = "pandas.DataFrame"
 

@@ -40,7 +40,7 @@ from undersong.audit_parts import (
     planted,
     whole_scores,
 )
-from undersong.processes import each_in_processes
+from undersong.run.processes import each_in_processes
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Bools, Float32, Float64, Int64
@@ -538,9 +538,9 @@ def _load_embedder(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]
 
 def observe(settings: AuditSettings, number: int) -> Observations:
     """Runs the ``number``-th simulation of an audit, with canaries and coins of its own, and attacks it."""
-    from undersong.records import private_tables
-    from undersong.simulation import simulate
-    from undersong.workspace import Workspace, ledger_path
+    from undersong.run.records import private_tables
+    from undersong.run.simulation import simulate
+    from undersong.run.workspace import Workspace, ledger_path
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)

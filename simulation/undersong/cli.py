@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from undersong.options import ComparisonOptions, Engine
+from undersong.run.options import ComparisonOptions, Engine
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.program import entry, logs
 from undersong_common.program.terminal import screen
@@ -153,7 +153,7 @@ def compare(
 
 def main() -> None:
     """Entry point of the command ``undersong``."""
-    from undersong.authors import traceback_of
+    from undersong.run.author_errors import traceback_of
 
     entry.run(lambda: app(prog_name="undersong", standalone_mode=False), traceback_of)
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from undersong import references
-from undersong.records import check_units, dealt, table_of
-from undersong.simulation import LayeredCache, simulate
-from undersong.workspace import Workspace
+from undersong.run.records import check_units, dealt, table_of
+from undersong.run.simulation import LayeredCache, simulate
+from undersong.run.workspace import Workspace
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.models import embedders

@@ -14,7 +14,7 @@ from markupsafe import Markup
 
 from undersong.arguments import Frame
 from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import over_seeds
 from undersong_common.program.printed_page import template

@@ -19,8 +19,8 @@ from typing import Any
 
 from undersong import compare_table
 from undersong.compare_cell import Bench, Cell, read_test
-from undersong.options import ComparisonOptions
-from undersong.processes import each_in_processes
+from undersong.run.options import ComparisonOptions
+from undersong.run.processes import each_in_processes
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_common.program import extras

@@ -30,8 +30,8 @@ from undersong.arguments import (
     to_jsonl,
     to_table,
 )
-from undersong.options import ComparisonOptions, Engine
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
+from undersong.run.options import ComparisonOptions, Engine
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.program.library_threads import one_thread_for_products
@@ -154,7 +154,7 @@ def simulate(
     >>> sorted(run.corpus["label"].unique())
     ['cat', 'dog']
     """
-    from undersong.simulation import deliver
+    from undersong.run.simulation import deliver
 
     if ray is not None and engine == "flower":
         raise ConfigurationError(

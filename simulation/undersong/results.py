@@ -27,7 +27,7 @@ from undersong_server.runs.planning import PlanFigures
 
 if TYPE_CHECKING:
     from undersong.auditing import AuditReport
-    from undersong.simulation import Delivered
+    from undersong.run.simulation import Delivered
 
 WIDTH = 160  # columns: every table of the command line fits
 HEIGHT_PX = 640  # height of a page within a notebook

@@ -621,7 +621,7 @@ ACTS = {
     "server/undersong_server/operations/coordinator.py health": ask_a_silent_coordinator,
     "server/undersong_server/operations/coordinator.py _add": back_up_a_file_that_goes,
     "server/undersong_server/operations/drafts.py public_files": offer_texts_beside_a_broken_task,
-    "simulation/undersong/workspace.py Workspace.__init__": make_no_workspace,
+    "simulation/undersong/run/workspace.py Workspace.__init__": make_no_workspace,
 }
 
 CHECKS = "tests/client/cli/test_cli.py::test_check_tells_"

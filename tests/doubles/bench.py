@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tests.doubles.parties import EMBEDDER, embed, make_party
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.plan import PlannedSum
 from undersong_protocol.statistics.contribution import contribute

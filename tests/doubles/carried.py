@@ -12,7 +12,7 @@ from tests.doubles.lossy import LossyBatches
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Served, make_home
 from tests.doubles.typed import typed
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation

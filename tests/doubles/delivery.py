@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.tasks import make_task
-from undersong.simulation import Delivered, deliver
+from undersong.run.simulation import Delivered, deliver
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 

@@ -10,7 +10,7 @@ from tests.doubles.hospitals import CLINIC, HOSPITALS, clinic_task
 from tests.doubles.parties import public_of
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Credentials, make_home
-from undersong.records import private_tables
+from undersong.run.records import private_tables
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import enrolment, runs

@@ -223,7 +223,7 @@ def simulated(
     asker = ("--set", f"task.operator={json.dumps(OPERATOR)}", "--set", f"task.contact={json.dumps(CONTACT)}")
     arguments = ["--insecure-noise-seed", seed, "--set", f"data.path={json.dumps(notes)}", *asker, *changes]
     if run:
-        from undersong.workspace import Workspace
+        from undersong.run.workspace import Workspace
         from undersong_server.runs.task import load
 
         assignments = [text for text in arguments if isinstance(text, str) and "=" in text]

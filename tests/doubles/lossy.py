@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_client.answering.party import Party
 from undersong_server.federation.driver import Lazily
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, make_task, write_rows
-from undersong.simulation import deliver
+from undersong.run.simulation import deliver
 from undersong_common.models.embedding import Embedder
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.federation.driver import Federation

@@ -20,9 +20,9 @@ from undersong import comparison as comparing
 from undersong.compare_cell import HEADINGS, Bench, Variant, measured
 from undersong.compare_table import Grid, markdown, page, summary
 from undersong.comparison import compared
-from undersong.options import ComparisonOptions
-from undersong.records import dealt
 from undersong.results import Comparison
+from undersong.run.options import ComparisonOptions
+from undersong.run.records import dealt
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.text.overlap import equal_rows
 from undersong_common.text.table import read_table
@@ -416,7 +416,7 @@ def test_workers_end_with_a_parent_that_was_killed():
     script = (
         "import multiprocessing, os, time\n"
         "from concurrent.futures import ProcessPoolExecutor\n"
-        "from undersong import processes\n"
+        "from undersong.run import processes\n"
         "if __name__ == '__main__':\n"
         "    context = multiprocessing.get_context('spawn')\n"
         "    pool = ProcessPoolExecutor(1, mp_context=context, initializer=processes._begin_worker)\n"

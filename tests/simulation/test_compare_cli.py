@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.doubles.tasks import JUDGED, make_task
 from undersong.cli import app
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 
 

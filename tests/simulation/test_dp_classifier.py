@@ -9,7 +9,7 @@ from tests.doubles.tiny_bert import write_bert
 from tests.doubles.topic_writer import topic_writer
 from undersong import compare_table, comparison
 from undersong.compare_cell import Bench, Cell, Variant
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_dpsgd import dp_classifier
 from undersong_server.generators.interface import GeneratorSettings, PromptFormat

@@ -12,7 +12,7 @@ from tests.doubles.tiny_llama import save_tiny_llama
 from undersong import compare_table, references
 from undersong.compare_cell import Bench, Variant
 from undersong.compare_table import Grid
-from undersong.options import ComparisonOptions
+from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
 from undersong_common.text.table import Table

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from undersong.records import table_of
 from undersong.references import Reference, Trained
+from undersong.run.records import table_of
 from undersong_client import keys
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed

@@ -17,7 +17,7 @@ from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course
 from tests.noninterference.hospital import NAME, TotalEmbedder
 from tests.noninterference.questions import Asked
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_client.answering.computation import KEPT_STATES, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.answering.party import Party

@@ -104,7 +104,7 @@ def test_a_quiet_simulation_shows_no_progress(task, tmp_path, monkeypatch, optio
         seen.append(type(progress))
         raise ConfigurationError("enough")
 
-    monkeypatch.setattr("undersong.simulation.deliver", deliver)
+    monkeypatch.setattr("undersong.run.simulation.deliver", deliver)
     operator("simulate", task, "--out", tmp_path / "out", *option, code=2)
     assert seen == [shown]
 

@@ -12,7 +12,7 @@ from tests.doubles.lossy import LossyParties
 from tests.doubles.pace import slow_but
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from tests.doubles.votes import top_q_votes
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_client.consent.approvals import Consent
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import PeerFault, RoundAborted

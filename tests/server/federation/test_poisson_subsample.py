@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.parties import make_manifest, make_party
-from undersong.simulation import InProcess
+from undersong.run.simulation import InProcess
 from undersong_client.answering.grid_vectors import poisson_subsample
 from undersong_client.storage.attempts import COINS_BYTES
 from undersong_common.text.table import Table

@@ -27,7 +27,7 @@ from tests.doubles.steerable import steer_by_packaged
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
 from tests.doubles.topic_writer import topic_writer
-from undersong.simulation import Delivered
+from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.interface import Answer, GenerationRequest, Preference, PromptFormat, Tuning

@@ -15,7 +15,7 @@ import pytest
 from tests.doubles.delivery import delivered_by
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
-from undersong.simulation import Delivered
+from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
 from undersong_common.models.hidden_states import prepare

@@ -8,7 +8,7 @@ from tests.doubles.bench import run_federated
 from tests.doubles.coded import raises
 from tests.doubles.parties import make_manifest, make_party
 from tests.doubles.tasks import LABELS, make_task
-from undersong.records import private_tables
+from undersong.run.records import private_tables
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.journal import Journal

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.coded import raises
-from undersong.workspace import PARTIES, SimulatedParties
+from undersong.run.workspace import PARTIES, SimulatedParties
 from undersong_client.storage import store
 from undersong_common.errors import ConfigurationError
 

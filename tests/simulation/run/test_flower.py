@@ -8,7 +8,7 @@ from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkStat
 
 from tests.doubles.flower_memory import FlowerInMemory
 from tests.doubles.lossy import Lossy
-from undersong import flower
+from undersong.run import flower
 from undersong_client.flower_app import requests_of
 from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
 from undersong_server.federation.driver import Lazily

@@ -14,9 +14,9 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong.options import Engine
-from undersong.records import check_units, private_tables, table_of
-from undersong.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks, read_keys
+from undersong.run.options import Engine
+from undersong.run.records import check_units, private_tables, table_of
+from undersong.run.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks, read_keys
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
 from undersong_client.answering.party import Party
 from undersong_common.arrays import Float32, Int16
@@ -166,7 +166,7 @@ def simulate(
         )
 
     if engine == "flower":
-        from undersong.flower import over_flower
+        from undersong.run.flower import over_flower
 
         outcome = over_flower(simulated_parties, list(tables), over, progress=progress)
     else:

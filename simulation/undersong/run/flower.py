@@ -18,8 +18,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong.records import private_tables
-from undersong.workspace import SimulatedParties, clocks
+from undersong.run.records import private_tables
+from undersong.run.workspace import SimulatedParties, clocks
 from undersong_client.answering.computation import Lazy
 from undersong_client.home import make_folder
 from undersong_common.errors import ConfigurationError, InternalError, TransportError

@@ -6,7 +6,7 @@ import pytest
 
 from tests.doubles.tasks import make_task
 from tests.doubles.tiny_bert import write_bert
-from undersong.simulation import deliver
+from undersong.run.simulation import deliver
 from undersong_common.errors import ConfigurationError
 from undersong_server.progress import Silent
 from undersong_server.release.files import charges

@@ -18,7 +18,7 @@ from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.steerable import steer_by_packaged
 from tests.examples.test_task_files import CLINIC, TASKS, public_files
-from undersong.simulation import Delivered
+from undersong.run.simulation import Delivered
 from undersong_common.models import embedders
 from undersong_common.privacy import accounting
 from undersong_server import methods

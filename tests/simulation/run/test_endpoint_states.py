@@ -29,7 +29,7 @@ from tests.doubles.pace import slow_but
 from tests.doubles.processes import SOURCES
 from tests.doubles.tasks import make_task
 from undersong.cli import app
-from undersong.simulation import Delivered
+from undersong.run.simulation import Delivered
 from undersong_common.errors import GenerationError
 from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.journal import Journal
@@ -395,7 +395,7 @@ def test_a_plan_says_that_lost_answers_come_on_top_of_its_cost(tmp_path: Path) -
 KILLED = """
 import sys
 from pathlib import Path
-from tests.simulation.test_endpoint_states import run
+from tests.simulation.run.test_endpoint_states import run
 run(Path(sys.argv[1]), sys.argv[2], batch=sys.argv[3] == "batch")
 """
 

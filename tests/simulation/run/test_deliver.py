@@ -19,9 +19,9 @@ from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import JUDGED, LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
-from undersong import simulation
-from undersong.records import private_tables
-from undersong.workspace import SimulatedParties, Workspace, read_keys
+from undersong.run import simulation
+from undersong.run.records import private_tables
+from undersong.run.workspace import SimulatedParties, Workspace, read_keys
 from undersong_client.records.private import fingerprint
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
 from undersong_common.models import embedders

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from tests.doubles.misbehaving_endpoint import SCENARIOS, Endpoint, answer, beginning
 from tests.doubles.pace import slow_but
 from tests.doubles.tasks import make_task
-from tests.simulation.test_endpoint_states import (
+from tests.simulation.run.test_endpoint_states import (
     GOOD,
     MOMENTS,
     ROUNDS,

@@ -26,7 +26,7 @@ from tests.doubles.refusals import REFUSALS
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
-from undersong.simulation import Delivered
+from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators import author
 from undersong_server.generators.interface import BudgetExhausted

@@ -10,8 +10,9 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import JUDGED, make_task
-from undersong import authors, cli
-from undersong.authors import traceback_of
+from undersong import cli
+from undersong.run import author_errors as authors
+from undersong.run.author_errors import traceback_of
 from undersong_client.answering import party
 from undersong_client.cli import app as hospital
 from undersong_common.errors import ConfigurationError
@@ -92,7 +93,7 @@ def test_the_error_of_a_party_in_a_simulation_is_not_shown(undersong, monkeypatc
 
 
 def test_the_error_of_reading_records_is_not_shown(undersong, monkeypatch):
-    monkeypatch.setattr(cli.sys.modules["undersong.simulation"], "private_tables", fails)
+    monkeypatch.setattr(cli.sys.modules["undersong.run.simulation"], "private_tables", fails)
     assert SECRET not in undersong("simulate", "--quiet", "--debug")[1]
 
 
@@ -132,8 +133,8 @@ def raised(function):
         (["undersong.cli", "undersong_server.runs.execution"], True),
         (["undersong.cli", "undersong_server.generators.author", "mine"], True),
         (["mine"], True),
-        (["undersong.cli", "undersong.simulation"], False),
-        (["undersong.simulation", "undersong_server.evaluation.panel"], False),
+        (["undersong.cli", "undersong.run.simulation"], False),
+        (["undersong.run.simulation", "undersong_server.evaluation.panel"], False),
         (["undersong_client.answering.party", "undersong_server.runs.execution"], False),
         (["undersong_server.runs.execution", "mine", "undersong_protocol.statistics.votes", "sklearn"], False),
         (["undersong.references", "undersong_dpsgd", "undersong_server.generators.kinds.transformers"], False),

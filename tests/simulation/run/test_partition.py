@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.pace import examples
 from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
-from undersong.records import deal, private_tables, subsample
+from undersong.run.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.table import Table
