@@ -12,8 +12,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from undersong.arguments import Frame
 from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
+from undersong.run.frames import Frame
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import over_seeds

@@ -19,18 +19,9 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field
 
-from undersong.arguments import (
-    CODE,
-    Frame,
-    check_options,
-    checked,
-    is_frame,
-    pandas_package,
-    selected,
-    to_jsonl,
-    to_table,
-)
+from undersong.arguments import CODE, check_options, checked
 from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
+from undersong.run.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
 from undersong.run.options import ComparisonOptions, Engine
 from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError

@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from undersong.arguments import Frame, pandas_package
+from undersong.run.frames import Frame, pandas_package
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_server.evaluation.evaluate import EvaluationReport

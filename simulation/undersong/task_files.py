@@ -10,7 +10,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from undersong.arguments import Frame, checked, is_frame, rows_of, selected, to_jsonl, with_patient_ids
+from undersong.arguments import checked
+from undersong.run.frames import Frame, is_frame, rows_of, selected, to_jsonl, with_patient_ids
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import embedders
 from undersong_common.printable import counted

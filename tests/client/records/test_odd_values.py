@@ -117,7 +117,7 @@ ODD_OBJECTS = (
 @pytest.mark.parametrize("value", ODD_OBJECTS, ids=range(len(ODD_OBJECTS)))
 def test_odd_objects_of_a_frame_are_read_or_refused(column, value):
     pandas = pytest.importorskip("pandas")
-    from undersong.arguments import rows_of, with_patient_ids
+    from undersong.run.frames import rows_of, with_patient_ids
 
     values = np.empty(1, dtype=object)
     values[0] = value

@@ -127,7 +127,7 @@ def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_pat
 @given(written_ids())
 def test_a_frame_joins_the_same_forms(ids):
     pandas = pytest.importorskip("pandas")
-    from undersong.arguments import rows_of, with_patient_ids
+    from undersong.run.frames import rows_of, with_patient_ids
 
     forms = ids[0]
     frame = pandas.DataFrame({"text": [f"note {n}" for n in range(len(forms))], "patient": forms})
@@ -140,7 +140,7 @@ def test_a_frame_joins_the_same_forms(ids):
 )
 def test_a_frames_ids_are_read_by_their_types(column, users):
     pandas = pytest.importorskip("pandas")
-    from undersong.arguments import rows_of, with_patient_ids
+    from undersong.run.frames import rows_of, with_patient_ids
     from undersong_common.errors import ConfigurationError
 
     frame = pandas.DataFrame({"text": ["a", "b", "c"], "patient": pandas.Series(column, dtype=object)})
