@@ -32,7 +32,7 @@ PARTIES, RECORDS, EPSILON = 10, 300, 4.0
 WORKER = """
 import json, sys, time
 from pathlib import Path
-from undersong.compare_cell import Bench, Cell, Variant
+from undersong.comparison.cell import Bench, Cell, Variant
 task, test, root, method, seeds, parties, records, epsilon = json.loads(sys.argv[1])
 bench = Bench(Path(task), ("data.root=" + json.dumps(root),), Path(test), 2000, insecure_noise_seed=1)
 free = method == "mixture"

@@ -39,8 +39,8 @@ from sklearn.linear_model import LogisticRegression
 
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
 from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
-from undersong.compare_cell import read_test
-from undersong.comparison import compared
+from undersong.comparison.cell import read_test
+from undersong.comparison.grid import compared
 from undersong.run.options import ComparisonOptions
 from undersong_common.arrays import Float32
 from undersong_common.errors import GenerationError

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import judged, judged_settings, live_core
-from undersong.compare_cell import read_test
+from undersong.comparison.cell import read_test
 from undersong_common.models.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_server.defaults import public_cache_path
 from undersong_server.operations.tasks import read_private_files

@@ -31,7 +31,7 @@ import numpy as np
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.live_pool import as_toml, endpoint
-from undersong.compare_cell import Bench, Cell, Variant, measured
+from undersong.comparison.cell import Bench, Cell, Variant, measured
 from undersong_common.arrays import Float32
 from undersong_common.files import holding, replace_file
 from undersong_common.intervals import over_seeds

@@ -49,7 +49,7 @@ from benchmarks.paper_tables import (
     section,
     shares_by_seed,
 )
-from undersong.compare_cell import PRIVATE_ONLY, Bench, Cell, Variant
+from undersong.comparison.cell import PRIVATE_ONLY, Bench, Cell, Variant
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.models.model_files import model_folder

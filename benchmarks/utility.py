@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from undersong.comparison import compared
+from undersong.comparison.grid import compared
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import entry

@@ -11,7 +11,7 @@ from benchmarks import paper_tables
 from benchmarks import papers as measured
 from tests import papers as pages
 from tests.trial.stranger import command_of
-from undersong.compare_cell import Variant
+from undersong.comparison.cell import Variant
 from undersong_server import methods
 from undersong_server.methods.parts import papers
 from undersong_server.runs.planning import plan_run

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from benchmarks import next_token, paper_tables, papers
-from undersong.compare_cell import Variant
+from undersong.comparison.cell import Variant
 from undersong_common.text.table import Table
 
 PLAN = paper_tables.plan()

@@ -291,7 +291,7 @@ def compare_by(task: Task, options: ComparisonOptions, command: str, progress: P
     Args:
         command: the command or call that is stated beside the tables.
     """
-    from undersong.comparison import compared
+    from undersong.comparison.grid import compared
 
     settings = task.settings()
     folder = Path(f"{settings.output.dir}-{COMPARISON}" if options.out is None else options.out)

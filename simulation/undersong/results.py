@@ -370,7 +370,7 @@ class Comparison(Shown):
 
     def screen(self) -> RenderableType:
 
-        from undersong.compare_table import ENOUGH_SEEDS, FEW_SEEDS, usefulness
+        from undersong.comparison.table import ENOUGH_SEEDS, FEW_SEEDS, usefulness
 
         useful = usefulness(pandas_package().DataFrame(self.rows["rows"]))
         headings = ("method", "epsilon", "parties", "records", "seeds")

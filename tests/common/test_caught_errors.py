@@ -587,7 +587,7 @@ ACTS = {
     "server/undersong_server/runs/folder.py RunFolder._read": read_a_run_folder,
     "server/undersong_server/runs/folder.py RunFolder.tell": read_a_run_folder,
     "server/undersong_server/storage.py Sqlite.__init__": open_no_database("Sqlite", ""),
-    "simulation/undersong/comparison.py read_kept": gives(None, "read_kept", "gone", "", "", ""),
+    "simulation/undersong/comparison/grid.py read_kept": gives(None, "read_kept", "gone", "", "", ""),
     "common/undersong_common/program/chain.py HashChain.refresh": read_an_empty_chain,
     "common/undersong_common/program/moving.py _send_entries": move_between_disks,
     "common/undersong_common/program/plugins.py _read": read_no_package,

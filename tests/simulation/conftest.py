@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import Row, make_replay_task
-from undersong.compare_cell import Bench
+from undersong.comparison.cell import Bench
 from undersong_common.models.embedding import Embedder
 
 

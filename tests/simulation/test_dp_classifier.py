@@ -7,8 +7,9 @@ from tests.doubles.pace import slow_but
 from tests.doubles.tasks import LABELS, make_replay_task, make_task
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.topic_writer import topic_writer
-from undersong import compare_table, comparison
-from undersong.compare_cell import Bench, Cell, Variant
+from undersong.comparison import grid as comparison
+from undersong.comparison import table as compare_table
+from undersong.comparison.cell import Bench, Cell, Variant
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_dpsgd import dp_classifier

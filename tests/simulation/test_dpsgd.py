@@ -9,9 +9,10 @@ import pytest
 from tests.doubles.pace import slow_but
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_llama import save_tiny_llama
-from undersong import compare_table, references
-from undersong.compare_cell import Bench, Variant
-from undersong.compare_table import Grid
+from undersong.comparison import references
+from undersong.comparison import table as compare_table
+from undersong.comparison.cell import Bench, Variant
+from undersong.comparison.table import Grid
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting

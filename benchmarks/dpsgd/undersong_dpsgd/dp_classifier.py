@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from undersong.references import Trained
+from undersong.comparison.references import Trained
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import model_files
 from undersong_common.models.embedding import Embed

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from undersong.references import Reference, Trained
+from undersong.comparison.references import Reference, Trained
 from undersong.run.records import table_of
 from undersong_client import keys
 from undersong_common.errors import ConfigurationError

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong.references import Trained
+from undersong.comparison.references import Trained
 from undersong.run.records import table_of
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed

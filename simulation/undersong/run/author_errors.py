@@ -23,8 +23,8 @@ CALLERS = (
 WAY = (
     *CALLERS,
     "undersong.cli",
-    "undersong.compare_cell",
-    "undersong.comparison",
+    "undersong.comparison.cell",
+    "undersong.comparison.grid",
     "undersong.front",
     "undersong.run.processes",
     "undersong.run.simulation",

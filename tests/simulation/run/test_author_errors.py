@@ -137,7 +137,10 @@ def raised(function):
         (["undersong.run.simulation", "undersong_server.evaluation.panel"], False),
         (["undersong_client.answering.party", "undersong_server.runs.execution"], False),
         (["undersong_server.runs.execution", "mine", "undersong_protocol.statistics.votes", "sklearn"], False),
-        (["undersong.references", "undersong_dpsgd", "undersong_server.generators.kinds.transformers"], False),
+        (
+            ["undersong.comparison.references", "undersong_dpsgd", "undersong_server.generators.kinds.transformers"],
+            False,
+        ),
         (["undersong_server.methods.wasp", "undersong_common.models.embedding"], False),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from undersong.compare_cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
+from undersong.comparison.cell import HEADINGS, PRIVATE_ONLY, Cell, Variant
 from undersong.run.frames import Frame
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
@@ -397,7 +397,7 @@ def sections(grid: Grid, table: Frame) -> list[Section]:
 
 def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
     """Renders the tables and the command that made them as a Markdown document."""
-    return template("undersong", "comparison.md.j2").render(
+    return template("undersong.comparison", "comparison.md.j2").render(
         title=title, command=command, sections=sections(grid, table)
     )
 
@@ -409,7 +409,7 @@ def page(title: str, grid: Grid, table: Frame, command: str) -> str:
         (useful.metric, useful.heading.replace(" %", ", %"), useful.factor),
         ("frechet", "Frechet distance", 1.0),
     )
-    return template("undersong", "comparison.html.j2").render(
+    return template("undersong.comparison", "comparison.html.j2").render(
         title=title,
         command=command,
         sections=sections(grid, table),

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.test_compare import figures, grid
-from undersong import comparison as comparing
-from undersong.compare_cell import Bench, Cell
+from tests.simulation.comparison.test_compare import figures, grid
+from undersong.comparison import grid as comparing
+from undersong.comparison.cell import Bench, Cell
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.progress import Silent
 

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from undersong import compare_table
-from undersong.compare_cell import Bench, Cell, read_test
+from undersong.comparison import table as compare_table
+from undersong.comparison.cell import Bench, Cell, read_test
 from undersong.run.options import ComparisonOptions
 from undersong.run.processes import each_in_processes
 from undersong_common.errors import ConfigurationError, UndersongError

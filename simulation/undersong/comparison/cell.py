@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong import references
+from undersong.comparison import references
 from undersong.run.records import check_units, dealt, table_of
 from undersong.run.simulation import LayeredCache, simulate
 from undersong.run.workspace import Workspace

@@ -22,7 +22,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[ComparisonOptions]:
         calls.append(options)
         return []
 
-    monkeypatch.setattr("undersong.comparison.compared", compared)
+    monkeypatch.setattr("undersong.comparison.grid.compared", compared)
     return calls
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
-from undersong import compare_table
-from undersong import comparison as comparing
-from undersong.compare_cell import HEADINGS, Bench, Variant, measured
-from undersong.compare_table import Grid, markdown, page, summary
-from undersong.comparison import compared
+from undersong.comparison import grid as comparing
+from undersong.comparison import table as compare_table
+from undersong.comparison.cell import HEADINGS, Bench, Variant, measured
+from undersong.comparison.grid import compared
+from undersong.comparison.table import Grid, markdown, page, summary
 from undersong.results import Comparison
 from undersong.run.options import ComparisonOptions
 from undersong.run.records import dealt
@@ -277,7 +277,7 @@ def test_a_task_without_labels_is_judged_by_the_next_word(bench, tmp_path, embed
     (tmp_path / "test.jsonl").write_text("".join(json.dumps({"text": f"a text number {n}"}) + "\n" for n in range(20)))
 
     embedded_by(lambda texts: np.ones((len(texts), 2), dtype=np.float32))
-    monkeypatch.setattr("undersong.compare_cell.measured", lambda *_given, **_options: {})
+    monkeypatch.setattr("undersong.comparison.cell.measured", lambda *_given, **_options: {})
     shape = grid(methods=["private-only"], epsilons=[4.0], parties=[], records=[], seeds=[0, 1])
     found = comparing.compare(bench, shape, tmp_path / "out", jobs=1, progress=Silent())
     assert all(0 < value["bits_per_word"] < 5 and "accuracy" not in value for value in found.values())
