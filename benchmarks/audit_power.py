@@ -8,8 +8,8 @@ import argparse
 
 import numpy as np
 
-from undersong.audit_parts import CONFIDENCE, Detection
-from undersong.auditing import _attack_power
+from undersong.auditing.parts import CONFIDENCE, Detection
+from undersong.auditing.run import _attack_power
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 ATTACKERS = 6

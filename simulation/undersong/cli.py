@@ -46,7 +46,7 @@ def audit(
     Exit code 3 if more is proven than was promised, or noise, sensitivity or coins are not the planned ones. From a
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
-    from undersong import auditing
+    from undersong.auditing import run as auditing
     from undersong_server.cli.display import display
 
     task_assignments = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]

@@ -222,7 +222,7 @@ def audit(
     >>> us.audit(task, runs=2, canaries=1).faults
     []
     """
-    from undersong import auditing
+    from undersong.auditing import run as auditing
 
     with shown(progress) as display:
         settings = auditing.AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)

@@ -14,8 +14,8 @@ from multiprocessing import get_context
 
 from tests.noninterference import rounds
 from tests.noninterference.rounds import Played
-from undersong import auditing
-from undersong.auditing import AuditReport, AuditSettings
+from undersong.auditing import run as auditing
+from undersong.auditing.run import AuditReport, AuditSettings
 from undersong.cli import app
 from undersong_common.program import entry
 from undersong_protocol.agreement.plan import Plan

@@ -25,7 +25,7 @@ from tests.noninterference.play import (
 )
 from tests.noninterference.public_examples import malformed, well_formed
 from tests.noninterference.questions import LABELS, Asked, facts_of, spoilt
-from undersong import audit_units
+from undersong.auditing import neighbours as audit_units
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy

@@ -12,7 +12,7 @@ from tests.noninterference.coordinator import Course, request
 from tests.noninterference.hospital import NAME, Interference, Pair
 from tests.noninterference.public_examples import Example, well_formed
 from tests.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
-from undersong.audit_units import CROWDS, crowd
+from undersong.auditing.neighbours import CROWDS, crowd
 from undersong_client.consent import policy
 from undersong_common.text.table import Table
 from undersong_protocol import statistics

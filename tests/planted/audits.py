@@ -22,8 +22,8 @@ import pytest
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.planted.privacy import MISTAKES, Mistake
-from undersong import auditing
-from undersong.auditing import DEFAULT_RUNS, AuditReport, AuditSettings
+from undersong.auditing import run as auditing
+from undersong.auditing.run import DEFAULT_RUNS, AuditReport, AuditSettings
 from undersong_common.models.embedding import Embedder
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run

@@ -9,7 +9,7 @@ from tests.planted.privacy import MISTAKES
 
 FEW, MANY = 4, 64  # runs
 CANARIES = 8
-# The others run with the slow tests, the harmless ones too: tests/simulation/test_audit.py audits a sound build.
+# The others run with the slow tests, the harmless ones too; test_audit.py beside this file audits a sound build.
 QUICK = ("component 0 is drawn from the anchor",)
 PLANTED = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MISTAKES]
 SEEDS = [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.slow)]

@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import binom, norm
 
-from undersong import audit_parts
+from undersong.auditing import parts as audit_parts
 from undersong_common.arrays import Bools, Float32, Int64
 from undersong_common.privacy.stream import SEED_BYTES, KeyStream
 from undersong_protocol.secagg import keys

@@ -29,8 +29,10 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.stats import binom, binomtest, chi2, gamma, norm
 
-from undersong import audit_noise, audit_parts, audit_units
-from undersong.audit_parts import (
+from undersong.auditing import neighbours as audit_units
+from undersong.auditing import noise_watch as audit_noise
+from undersong.auditing import parts as audit_parts
+from undersong.auditing.parts import (
     CONFIDENCE,
     Canary,
     Detection,

@@ -28,9 +28,9 @@ from tests.noninterference import rounds
 from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
-from undersong import audit_parts
-from undersong import auditing as module
-from undersong.audit_parts import (
+from undersong.auditing import parts as audit_parts
+from undersong.auditing import run as module
+from undersong.auditing.parts import (
     CERTAINTY,
     ENTROPY,
     KINDS,
@@ -41,7 +41,7 @@ from undersong.audit_parts import (
     make_canaries,
     planted,
 )
-from undersong.auditing import AuditSettings, NoiseSize, Observations, report
+from undersong.auditing.run import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records import private
@@ -70,7 +70,7 @@ from undersong_server.runs.planning import plan_run
 
 pytestmark = pytest.mark.heavy
 
-CLINIC = Path(__file__).resolve().parents[2] / "examples" / "clinic" / "task.toml"
+CLINIC = Path(__file__).resolve().parents[3] / "examples" / "clinic" / "task.toml"
 WORDS = [f"rare{number}" for number in range(400)]
 PRIVATE = Table(
     ("chest pain since noon and short of breath", "fell from a ladder"), ("cardiac", "injury"), ("p1", "p2")

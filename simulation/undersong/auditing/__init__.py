@@ -1,0 +1,1 @@
+"""Audits: attacks on real runs with planted records, and what epsilon the attacks prove."""
