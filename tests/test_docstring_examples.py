@@ -8,10 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 OF_THE_LIBRARY = {
-    "undersong.front",
-    "undersong.results",
-    "undersong.task_files",
-}  # tests/simulation/test_library_examples.py
+    "undersong.library.functions",
+    "undersong.library.results",
+    "undersong.library.task_files",
+}  # tests/simulation/library/test_library_examples.py
 PACKAGES = ("common", "protocol", "client", "server", "simulation")
 MODULES = [
     ".".join(path.relative_to(ROOT / package).with_suffix("").parts)

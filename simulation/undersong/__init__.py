@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from undersong_common.version import VERSION
 
 if TYPE_CHECKING:
-    from undersong.front import audit, compare, evaluate, load, plan, simulate, try_, verify
-    from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
-    from undersong.task_files import Task
+    from undersong.library.functions import audit, compare, evaluate, load, plan, simulate, try_, verify
+    from undersong.library.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
+    from undersong.library.task_files import Task
     from undersong_common.errors import UndersongError
 
 __all__ = [
@@ -46,9 +46,9 @@ __version__ = VERSION
 _FUNCTIONS = ("audit", "compare", "evaluate", "load", "plan", "simulate", "try_", "verify")
 _RESULTS = ("Audit", "Comparison", "Evaluation", "Plan", "Published", "Simulation", "Verification")
 _MODULES = {
-    **dict.fromkeys(_FUNCTIONS, "undersong.front"),
-    **dict.fromkeys(_RESULTS, "undersong.results"),
-    "Task": "undersong.task_files",
+    **dict.fromkeys(_FUNCTIONS, "undersong.library.functions"),
+    **dict.fromkeys(_RESULTS, "undersong.library.results"),
+    "Task": "undersong.library.task_files",
     "UndersongError": "undersong_common.errors",
 }
 

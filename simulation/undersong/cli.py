@@ -92,8 +92,8 @@ def simulate(
     ] = False,
 ) -> None:
     """Runs a task with every party on this machine. The same command continues a run that was stopped."""
-    from undersong import front
-    from undersong.task_files import Task
+    from undersong.library import functions as front
+    from undersong.library.task_files import Task
     from undersong_server.cli.display import display
 
     packages = ("undersong_common", "undersong_protocol", "undersong_client", "undersong_server", "undersong")
@@ -137,8 +137,8 @@ def compare(
 
     The folder has one table: another command with the same task adds its methods, budgets, sizes and seeds to it.
     """
-    from undersong import front
-    from undersong.task_files import Task
+    from undersong.library import functions as front
+    from undersong.library.task_files import Task
     from undersong_server.cli.display import display
 
     if ray_address and engine != "ray":

@@ -25,7 +25,7 @@ WAY = (
     "undersong.cli",
     "undersong.comparison.cell",
     "undersong.comparison.grid",
-    "undersong.front",
+    "undersong.library.functions",
     "undersong.run.processes",
     "undersong.run.simulation",
     "undersong_common.program.entry",

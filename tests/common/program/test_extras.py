@@ -11,7 +11,7 @@ import undersong as us
 from tests.doubles.coded import raises
 from tests.doubles.processes import ROOT, SOURCES, command
 from tests.extras import EXTRAS
-from undersong import front
+from undersong.library import functions as front
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import extras
 from undersong_server.runs import planning

@@ -20,7 +20,7 @@ from undersong.comparison import table as compare_table
 from undersong.comparison.cell import HEADINGS, Bench, Variant, measured
 from undersong.comparison.grid import compared
 from undersong.comparison.table import Grid, markdown, page, summary
-from undersong.results import Comparison
+from undersong.library.results import Comparison
 from undersong.run.options import ComparisonOptions
 from undersong.run.records import dealt
 from undersong_common.errors import ConfigurationError, UndersongError

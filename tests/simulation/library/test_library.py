@@ -21,12 +21,13 @@ from tests.doubles.cluster import PickledCalls
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
-from undersong import front, task_files
-from undersong.front import NotebookProgress
-from undersong.results import Money
+from undersong.library import functions as front
+from undersong.library import task_files
+from undersong.library.functions import NotebookProgress
+from undersong.library.results import Money
+from undersong.library.task_files import Task
 from undersong.run import simulation
 from undersong.run.options import ComparisonOptions
-from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.models import embedders
 from undersong_common.models.embedding import Embedder

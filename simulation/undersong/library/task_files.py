@@ -10,7 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from undersong.arguments import checked
+from undersong.library.arguments import checked
 from undersong.run.frames import Frame, is_frame, rows_of, selected, to_jsonl, with_patient_ids
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import embedders

@@ -19,11 +19,11 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field
 
-from undersong.arguments import CODE, check_options, checked
-from undersong.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
+from undersong.library.arguments import CODE, check_options, checked
+from undersong.library.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
+from undersong.library.task_files import Task
 from undersong.run.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
 from undersong.run.options import ComparisonOptions, Engine
-from undersong.task_files import Task
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.program.library_threads import one_thread_for_products
 from undersong_server.cluster import connected

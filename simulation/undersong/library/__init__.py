@@ -1,0 +1,1 @@
+"""The library for notebooks: its functions, their results, its tasks, and the checks of its arguments."""
