@@ -21,6 +21,7 @@ from tests.doubles.example_records import ExampleRecords
 from tests.doubles.foreign_package import NAME
 from tests.doubles.parties import make_manifest, make_party, make_tables, propose
 from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.sheets import blank_sheet
 from tests.doubles.tasks import LABELS, make_task
 from tests.noninterference import coordinator, public_examples
 from tests.noninterference.questions import Asked
@@ -239,9 +240,9 @@ def test_the_preview_names_it(package, tmp_path):
     plan = planned(tmp_path / "task")
     parties = empty_parties(tmp_path)
     (release,) = preview._group_releases(make_manifest(plan, parties, LABELS))
-    assert release["source"] == plan.sums[0].source
-    assert "ANOTHER PACKAGE'S PROGRAM" in release["meaning"]
-    assert plan.sums[0].source in release["meaning"]
+    assert release.source == plan.sums[0].source
+    assert "ANOTHER PACKAGE'S PROGRAM" in release.meaning
+    assert plan.sums[0].source in release.meaning
 
 
 def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, tmp_path):
@@ -249,10 +250,8 @@ def test_one_file_brings_a_statistic_to_plan_preview_page_and_harness(package, t
     found = statistics.known(NAME)
     assert plan.sums[0].build() == found(most=3)
     releases = preview._group_releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
-    assert found.consent in releases[0]["meaning"]
-    page = {"releases": releases, "privacy": {"unit_word": "record"}, "post_quantum": True}
-    page |= {"first_rung_s": 0.02, "clock_bits": 4.6, "numbers_in_all": 3}
-    assert found.consent in repr(preview.leaves(page))
+    assert found.consent in releases[0].meaning
+    assert found.consent in repr(preview.leaves(blank_sheet(releases=releases)))
     assert NAME in public_examples.names()
 
     @settings(max_examples=10, deadline=None, database=None)
@@ -274,7 +273,7 @@ def test_an_unloaded_statistic_s_own_words_are_not_shown(package, tmp_path):
     words = statistics.known(NAME).consent
     started_anew()
     (release,) = preview._group_releases(make_manifest(plan, empty_parties(tmp_path), LABELS))
-    assert words not in release["meaning"]
+    assert words not in release.meaning
 
 
 def test_a_statistic_that_no_package_declares_is_refused(package, tmp_path):

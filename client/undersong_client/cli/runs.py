@@ -99,16 +99,16 @@ def preview(
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     folder = home_of(home)
-    present_consent = operations.runs.consent(
+    shown = operations.runs.preview(
         folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder()
     )
     if page is not None:
-        present_consent.sheet.write(page, at=local_time(time.time()))
+        shown.page.write(page, at=local_time(time.time()))
     if as_json:
-        print_json(present_consent.to_json())
+        print_json(shown.to_json())
         return
-    show_lines(present_consent.sheet.lines())
-    request = present_consent.request
+    show_lines(shown.page.lines())
+    request = shown.request
     print()
     if page is not None:
         print(f"wrote {page}: print it, and keep it with the signature")
@@ -124,7 +124,7 @@ def preview(
         print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
         if part := operations.runs.own_part(folder, request):
             show_lines([part])
-    operations.runs.note_shown(folder, present_consent)
+    operations.runs.note_shown(folder, shown)
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
@@ -168,11 +168,11 @@ def approve(
 
 def _ask_words(folder: Path, run: str) -> list[str]:
     """Shows the sheet and asks for the plan's words. Raises ConfigurationError where nobody sits at a terminal."""
-    consent = operations.runs.consent(folder, run, checkpoints=checkpoints_folder())
-    show_lines(consent.sheet.lines())
-    operations.runs.note_shown(folder, consent)
+    shown = operations.runs.preview(folder, run, checkpoints=checkpoints_folder())
+    show_lines(shown.page.lines())
+    operations.runs.note_shown(folder, shown)
     if not sys.stdin.isatty():
-        raise operations.runs.which_plan(consent.request.run)
+        raise operations.runs.which_plan(shown.request.run)
     return str(typer.prompt("the nine words of this plan, to approve it")).split()
 
 

@@ -22,6 +22,7 @@ from cryptography.exceptions import InvalidSignature
 
 from undersong_client import keys
 from undersong_client.consent.people import Decision, Person, PersonalDecision, check_another
+from undersong_client.consent.sheet import Sheet, hash_stored
 from undersong_client.home import CLOCK_TOLERANCE_S, FILE_MODE, PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -56,7 +57,7 @@ class Proposal:
         objection: reason why the policy's checks refuse the plan now, whatever people decide; "" if they accept it.
         signature: signature (hex) of the decision by the party's identity key.
         words: the manifest's hash in words (``undersong_protocol.agreement.manifest``).
-        sheet: hash (hex) of the figures that people read and approved (:func:`sheet_hash`); "" if nobody read them.
+        sheet: hash (hex) of the figures that people read and approved (``consent.sheet``); "" if nobody read them.
         people: the people who took part in the decision, in order; the first of two approvals is here before the
             decision is complete.
         restored_s: time at which it came back from saved evidence; 0 if it did not. An approval from before it is shown
@@ -70,7 +71,7 @@ class Proposal:
         suspended_s: time since which the coordinator sends no requests for the run for now; 0 if it does.
         previewed_s, previewed_sheet: time at which `preview` last showed this plan, and its sheet's hash; 0 and "" if
             never.
-        previewed_parts: hash of each part of that sheet (:func:`sheet_parts`).
+        previewed_parts: hash of each part of that sheet (``consent.sheet``).
     """
 
     run: str
@@ -232,11 +233,13 @@ class Proposals(Consent):
             )
         return data
 
-    def sheet(self, request: Proposal) -> dict[str, Any] | None:
-        """Reads the figures of the sheet that was signed; None without one, or if the file has another hash."""
+    def sheet(self, request: Proposal) -> Sheet | None:
+        """Reads the sheet that was signed; None without one, or if the file has another hash."""
         path = self._path_of(request.manifest).with_suffix(SHEET)
         figures = read_json(path) if request.sheet and path.exists() else None
-        return figures if figures is not None and sheet_hash(figures) == request.sheet else None
+        if figures is None or hash_stored(figures) != request.sheet:
+            return None
+        return Sheet.from_json(figures)
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Proposal:
         """Stores a proposal. A new plan under a known name becomes a new, pending request.
@@ -322,7 +325,7 @@ class Proposals(Consent):
         )
 
     def _compare_with_earlier(self, manifest: Manifest, earlier: list[Proposal]) -> tuple[str, ...]:
-        from undersong_client.consent.preview import differences
+        from undersong_client.consent.differences import differences
         from undersong_protocol.agreement.manifest import Manifest
 
         try:
@@ -363,12 +366,12 @@ class Proposals(Consent):
         time_s = self._clock() if is_suspended else 0.0
         self._update_stored(manifest, lambda stored: replace(stored, suspended_s=time_s))
 
-    def previewed(self, request: Proposal, figures: Mapping[str, Any], *, at: float) -> None:
-        """Records that a command has shown a plan to a person, with the sheet of these figures."""
-        sheet, parts = sheet_hash(figures), sheet_parts(figures)
+    def previewed(self, request: Proposal, sheet: Sheet, *, at: float) -> None:
+        """Records that a command has shown a plan to a person, with this sheet."""
+        read_hash, parts = sheet.hash, sheet.part_hashes
         self._update_stored(
             bytes.fromhex(request.manifest),
-            lambda stored: replace(stored, previewed_s=at, previewed_sheet=sheet, previewed_parts=parts),
+            lambda stored: replace(stored, previewed_s=at, previewed_sheet=read_hash, previewed_parts=parts),
         )
 
     def _update_stored(self, manifest: bytes, change: Callable[[Proposal], Proposal]) -> None:
@@ -390,14 +393,14 @@ class Proposals(Consent):
         *,
         at: float,
         reason: str = "",
-        figures: Mapping[str, Any] | None = None,
+        sheet: Sheet | None = None,
         person: Person | None = None,
         roles: Sequence[str] = (),
     ) -> Proposal:
         """Signs and writes a decision about one plan; returns the request as it is then.
 
         Args:
-            figures: figures of the sheet that is approved with the plan; they are stored, and their hash is signed.
+            sheet: the sheet that is approved with the plan; it is stored, and its hash is signed.
             person: the person who decides; None for the standing policy.
             roles: roles of which each must approve, by different people and on the same sheet; the plan stays pending
                 until the last one has. () needs one person of any role.
@@ -409,17 +412,17 @@ class Proposals(Consent):
         with self._hold_lock():
             request = _read_proposal(self._path_of(request.manifest))
             check_decision(request, decision)
-            if figures is not None and request.decision == decision and not request.has_lapsed:
+            if sheet is not None and request.decision == decision and not request.has_lapsed:
                 return request  # the sheet stays as it was signed
-            sheet = "" if figures is None else sheet_hash(figures)
+            read_hash = "" if sheet is None else sheet.hash
             people, missing = request.people, set(roles)
             if person is not None:
                 if decision == "approved":  # an approval on another sheet has lapsed
                     # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
                     approvals = request.approvals if request.restored_s <= at else ()
-                    people = tuple(approval for approval in approvals if approval.sheet == sheet)
+                    people = tuple(approval for approval in approvals if approval.sheet == read_hash)
                     check_another(people, person, roles)
-                people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=sheet))
+                people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=read_hash))
                 missing -= {approval.role for approval in people}
             if decision == "approved" and missing:
                 updated = replace(request, people=people, restored_s=min(request.restored_s, at))
@@ -427,9 +430,9 @@ class Proposals(Consent):
                 updated = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
                 )
-                if figures is not None:
-                    write_json(self._path_of(request.manifest).with_suffix(SHEET), figures)
-                    updated = replace(updated, sheet=sheet)
+                if sheet is not None:
+                    write_json(self._path_of(request.manifest).with_suffix(SHEET), sheet.to_json())
+                    updated = replace(updated, sheet=read_hash)
             signature = keys.identity(self._home).sign(updated.statement).hex()
             return self._write_changes(replace(updated, signature=signature), always=True)
 
@@ -552,26 +555,6 @@ class Proposals(Consent):
 def manifest_hash(data: bytes) -> bytes:
     """Returns the hash (32 bytes) of a manifest's bytes, which need not be well-formed."""
     return tagged_hash("undersong manifest", data)
-
-
-def sheet_hash(figures: Mapping[str, Any]) -> str:
-    """Returns the hash (hex) of a sheet's figures: plan, budget before and after, and warnings, without signatures."""
-    signed_figures = {key: value for key, value in figures.items() if key != "people"}
-    return tagged_hash("undersong sheet", canonical_json(signed_figures)).hex()
-
-
-def sheet_parts(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the hash (hex) of each part of a sheet that may change while the plan stays, by the part's name."""
-    parts = {
-        "the budget (set anew, or charged by another run)": ("cost",),
-        "the policy": ("objections", "remedies", "required_parties", "two_people"),
-        "the records": ("cautions", "labels_missing", "own"),
-        "the warnings about policy and records": ("warnings",),
-    }
-    return {
-        name: tagged_hash("undersong sheet part", canonical_json([figures.get(key) for key in keys])).hex()
-        for name, keys in parts.items()
-    }
 
 
 def check_decision(request: Proposal, decision: Decision) -> None:

@@ -1,13 +1,13 @@
 """Writes the dossier of a run for a privacy officer: the approval, what left, its cost, and what is kept how long."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposal, Proposals
+from undersong_client.consent.sheet import Sheet
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome
 from undersong_client.operations import data, outbox, runs
 from undersong_client.storage.outbox import Entry
@@ -51,34 +51,34 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     findings = None if audit is None else impact.read_audit(audit)
     ledger = data.ledger(home, verify=True)
     messages = outbox.entries(home, run=request.run)
-    value = runs.figures(party_home, proposals, request, None)
-    unit = value["privacy"]["unit_word"]
+    sheet = runs.make_sheet(party_home, proposals, request, None)
+    unit = sheet.privacy.unit_word
     return Page(
-        f"Dossier of the run {printable(request.run, 120)!r} at {value['party']}",
+        f"Dossier of the run {printable(request.run, 120)!r} at {sheet.party}",
         (
-            *preview.marked(value),
-            _spent(request, value, ledger, _joined_ids(party_home, request)),
+            *preview.marked(sheet),
+            _spent(request, sheet, ledger, _joined_ids(party_home, request)),
             _decision(request, runs.own_part(home, request), local_time),
-            preview.purpose(value),
-            _flow(value),
+            preview.purpose(sheet),
+            _flow(sheet),
             _left(messages),
-            preview.leaves(value, title="What the plan allowed to leave, and no more"),
+            preview.leaves(sheet, title="What the plan allowed to leave, and no more"),
             Section(
                 "Assumptions",
-                points=impact.assumptions(value["colluders"], len(value["parties"]), value["privacy"]["unit"]),
+                points=impact.assumptions(sheet.colluders, len(sheet.parties), sheet.privacy.unit),
             ),
             impact.audit_section(findings),
             Section("What is kept here, and erased", table=KEPT),
-            impact.for_the_assessment(unit, post_quantum=value["post_quantum"]),
+            impact.for_the_assessment(unit, post_quantum=sheet.post_quantum),
             Section(
                 "Hashes", figures=(("plan", request.manifest), ("head of the ledger now", ledger.head)), folded=True
             ),
-            replace(preview.who_takes_part(value), folded=True),
+            replace(preview.who_takes_part(sheet), folded=True),
             *_messages(messages, local_time),
             _check(request),
         ),
         note="Everything on it comes from this party's own folder. It holds no text of anybody.",
-        signature=f"Filed for {value['party']}:",
+        signature=f"Filed for {sheet.party}:",
         fold="Annex: hashes, and how to check them",
     )
 
@@ -100,10 +100,10 @@ def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) 
     )
 
 
-def _flow(value: Mapping[str, Any]) -> Section:
-    coordinator = value["coordinator"]
+def _flow(sheet: Sheet) -> Section:
+    coordinator = sheet.coordinator
     coordinator_words = (
-        "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator['name'], 63)})"
+        "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator.name, 63)})"
     )
     return Section(
         "The flow of the data",
@@ -162,12 +162,12 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     )
 
 
-def _spent(request: Proposal, value: Mapping[str, Any], ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
-    privacy = value["privacy"]
-    epsilon = float("inf") if privacy["epsilon"] is None else float(privacy["epsilon"])
-    epsilon_alone = privacy["epsilon_if_all_others_collude"]
+def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
+    privacy = sheet.privacy
+    epsilon = float("inf") if privacy.epsilon is None else float(privacy.epsilon)
+    epsilon_alone = privacy.epsilon_if_all_others_collude
     figures = [
-        ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy['delta']:g}"),
+        ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy.delta:g}"),
         (
             f"against everybody else together, {words.AS_PLANNED}",
             "nothing that can be stated" if epsilon_alone is None else f"epsilon {epsilon_alone:.4g}",
@@ -182,7 +182,7 @@ def _spent(request: Proposal, value: Mapping[str, Any], ledger: data.LedgerFacts
         figures.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
     return Section(
         "The guarantee, and what it cost",
-        (*impact.guarantee(epsilon, privacy["delta"], privacy["unit_word"]), *joined),
+        (*impact.guarantee(epsilon, privacy.delta, privacy.unit_word), *joined),
         figures=tuple(figures),
     )
 

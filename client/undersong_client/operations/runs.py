@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from undersong_client import keys
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
+from undersong_client.consent.sheet import FinalCost, RunEnd, Sheet, SignedReceipt
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -27,28 +28,23 @@ def requests(home: Path) -> tuple[Proposal, ...]:
 
 
 @dataclass(frozen=True)
-class Consent:
-    """Everything that people read before they decide: a request, its figures, and the sheet that shows them.
+class Preview:
+    """Everything that people read before they decide: a request and its sheet.
 
-    The figures are current until the plan is approved. After that they are those of the signed sheet.
+    The sheet is current until the plan is approved. After that it is the signed one.
     """
 
     request: Proposal
-    figures: dict[str, Any]
+    sheet: Sheet
 
     @property
-    def hash(self) -> str:
-        """Hash (hex) of everything that the sheet shows."""
-        return approvals.sheet_hash(self.figures)
+    def page(self) -> "Page":
+        from undersong_client.consent.preview import sheet_page
 
-    @property
-    def sheet(self) -> "Page":
-        from undersong_client.consent import preview
-
-        return preview.sheet(self.figures)
+        return sheet_page(self.sheet)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.figures, "decision": self.request.decision}
+        return {**self.sheet.to_json(), "decision": self.request.decision}
 
 
 def only_waiting(home: Path) -> str:
@@ -70,7 +66,7 @@ def only_waiting(home: Path) -> str:
     return waiting_plans[0].manifest
 
 
-def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
+def preview(home: Path, run: str, *, checkpoints: Path) -> Preview:
     """Returns what a run would release and cost, as the basis of a decision; decides nothing.
 
     Args:
@@ -85,61 +81,44 @@ def consent(home: Path, run: str, *, checkpoints: Path) -> Consent:
     proposals = Proposals(party_home)
     request = proposals.find(run)
     signed = None if request.has_lapsed else proposals.sheet(request)
-    return _consent(party_home, proposals, request, checkpoints, signed)
+    return _preview(party_home, proposals, request, checkpoints, signed)
 
 
-def _consent(
+def _preview(
     party_home: PartyHome,
     proposals: Proposals,
     request: Proposal,
     checkpoints: Path,
-    signed: dict[str, Any] | None = None,
-) -> Consent:
+    signed: Sheet | None = None,
+) -> Preview:
     from undersong_client.consent import policy
+    from undersong_client.consent.preview import with_request
     from undersong_client.storage import datasets
-    from undersong_protocol.agreement.manifest import plan_words
 
     ledger, _ = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=time.time())
-    has_ended = bool(request.ended_s)
-    current = signed or figures(party_home, proposals, request, None if has_ended else ledger)
-    if has_ended:
-        current = {**current, "objections": []}  # nothing is left to refuse
-    return Consent(
-        request,
-        {
-            "two_people": policy.read(party_home).two_people,
-            **current,
-            "words": plan_words(bytes.fromhex(request.manifest)),
-            "number": request.number,
-            "revises": request.revises,
-            "changes": list(request.changes),
-            "replaced": request.replaced,
-            "as_signed": signed is not None,
-            "people": [asdict(person) for person in request.people],
-            "ended": _ended(party_home, proposals, request, ledger) if has_ended else None,
-        },
-    )
+    end = _ended(party_home, proposals, request, ledger) if request.ended_s else None
+    sheet = signed or make_sheet(party_home, proposals, request, ledger if end is None else None)
+    return Preview(request, with_request(sheet, request, is_signed=signed is not None, end=end))
 
 
-def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> dict[str, Any]:
-    """Cost of an ended run, and its receipt as the coordinator has it; None for what there is none of."""
+def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:
+    """Cost of an ended run, and its receipt as the coordinator has it."""
     from undersong_protocol.agreement import receipt
     from undersong_protocol.agreement.manifest import Manifest
 
-    outcome: dict[str, Any] = {"cost": None, "receipt": None}
+    signed_receipt = None
     entries = ledger.run_entries(request.run)
     if entries and entries[-1]["kind"] == "close" and entries[-1]["manifest"] == request.manifest:
         manifest = Manifest.from_bytes(proposals.manifest_bytes(request))
         body = receipt.body(manifest, party_home.settings.party, entries)
         signature = keys.identity(party_home).sign(tagged_hash(receipt.TAG, body))
-        outcome["receipt"] = {"body": body.decode("utf-8"), "signature": signature.hex()}
+        signed_receipt = SignedReceipt(body.decode("utf-8"), signature.hex())
     delta = request.delta if ledger.budget is None else ledger.budget.delta
     charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
     cost = next((run_cost for run_cost in ledger.costs(delta) if charged and run_cost.run == request.run), None)
-    if cost is not None:
-        figures = {"epsilon": finite(cost.epsilon), "spent": finite(cost.spent)}
-        outcome["cost"] = {**figures, "releases": cost.releases, "delta": delta}
-    return outcome
+    if cost is None:
+        return RunEnd(None, signed_receipt)
+    return RunEnd(FinalCost(finite(cost.epsilon), finite(cost.spent), cost.releases, delta), signed_receipt)
 
 
 def own_part(home: Path, request: Proposal) -> str:
@@ -170,39 +149,41 @@ def own_part(home: Path, request: Proposal) -> str:
     )
 
 
-def figures(opened: PartyHome, known: Proposals, request: Proposal, ledger: "Ledger | None") -> dict[str, Any]:
-    """Returns the figures of a request (``consent.preview.figures``), with its cost if there is a ledger."""
+def make_sheet(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger | None") -> Sheet:
+    """Returns the sheet of a request as this party's folder makes it now, with its cost if there is a ledger."""
     from undersong_client.consent import policy, preview, trust
     from undersong_client.records import cautions, snapshot
     from undersong_client.storage import datasets
     from undersong_client.storage.own_figures import own_figures
     from undersong_protocol.agreement.manifest import Manifest
 
-    manifest = Manifest.from_bytes(known.manifest_bytes(request))
+    manifest = Manifest.from_bytes(proposals.manifest_bytes(request))
     manifest.plan.check_form()  # a file of an earlier version may hold figures of any kind
-    data = datasets.load(opened)
-    allowed = policy.read(opened)
-    settings = opened.settings
-    return preview.figures(
-        manifest,
-        party=settings.party,
-        identity=keys.identity(opened).public_key().public_bytes_raw(),
+    data_set = datasets.load(party_home)
+    hospital_policy = policy.read(party_home)
+    settings = party_home.settings
+    party = preview.PartySide(
+        name=settings.party,
+        identity=keys.identity(party_home).public_key().public_bytes_raw(),
         embedder=settings.load_embedder().fingerprint,
-        policy=allowed.bounds,
-        ledger=ledger,
-        cautions=cautions.of_manifest(manifest, data, settings.user_is),
-        warnings=[*cautions.of_plan(manifest, allowed), *filter(None, [snapshot.facts(opened).lengths.words])],
-        has_labels=data.table.labels is not None,
+        policy=hospital_policy,
+        cautions=cautions.of_manifest(manifest, data_set, settings.user_is),
+        warnings=[
+            *cautions.of_plan(manifest, hospital_policy),
+            *filter(None, [snapshot.facts(party_home).lengths.words]),
+        ],
+        has_labels=data_set.table.labels is not None,
         teacher_model=settings.teacher_model,
-        coordinator=trust.coordinator(opened) if opened.coordinator.exists() else None,
-        own_figures=own_figures(opened, manifest.labels).for_sheet(),
+        coordinator=trust.coordinator(party_home) if party_home.coordinator.exists() else None,
+        own=own_figures(party_home, manifest.labels).for_sheet(),
         drill=settings.drill,
     )
+    return preview.make_sheet(manifest, party, ledger)
 
 
-def note_shown(home: Path, consent: Consent) -> None:
+def note_shown(home: Path, shown: Preview) -> None:
     """Records that this sheet was shown to a person, who may approve it from now on."""
-    Proposals(PartyHome(home)).previewed(consent.request, consent.figures, at=time.time())
+    Proposals(PartyHome(home)).previewed(shown.request, shown.sheet, at=time.time())
 
 
 def approve(
@@ -222,7 +203,7 @@ def approve(
     Args:
         words: the plan's nine words or its whole hash.
         person: the person who approves.
-        sheet: hash of the sheet that was read (:attr:`Consent.hash`); None takes the one that ``preview`` showed last.
+        sheet: hash of the sheet that was read (:attr:`Sheet.hash`); None takes the one that ``preview`` showed last.
         confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
     Raises:
@@ -230,10 +211,38 @@ def approve(
         AnotherSheet: budget, records or policy have changed, so that nobody has read the present sheet.
         PrivacyRefusal: the words are another plan's, the plan has changed, or the policy's checks refuse it.
     """
-
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
     request = proposals.find(run)
+    _check_typed_words(party_home, proposals, request, words, person)
+    approvals.check_decision(request, "approved")
+    if request.decision == "approved" and not request.has_lapsed:
+        return request  # the sheet stays as it was signed
+    present_sheet = _preview(party_home, proposals, request, checkpoints).sheet
+    if present_sheet.objections:
+        raise PrivacyRefusal(
+            f"this party's guard refuses run {request.run!r}, whatever is approved:"
+            f" {'; '.join(present_sheet.objections)}",
+            remedy_of_refusal(present_sheet.remedies, present_sheet.operator),
+        )
+    _check_read(request, request.previewed_sheet if sheet is None else sheet, present_sheet)
+    confirm(present_sheet.cautions)
+    roles = ROLES_OF_TWO if present_sheet.two_people else ()
+    if roles:
+        from undersong_client.consent import two_people
+
+        present_hash = present_sheet.hash
+        earlier_approvals = [approval for approval in request.approvals if approval.sheet == present_hash]
+        two_people.check_one_of_two(party_home, person, earlier_approvals)
+    proposal = proposals.decide(request, "approved", at=time.time(), sheet=present_sheet, person=person, roles=roles)
+    _note(party_home, "approve", request, person)
+    return proposal
+
+
+def _check_typed_words(
+    party_home: PartyHome, proposals: Proposals, request: Proposal, words: str, person: Person
+) -> None:
+    """Raises PrivacyRefusal unless these are the plan's words; the log says where they differ."""
     try:
         proposals.check_words(request, words)
     except PrivacyRefusal:
@@ -242,33 +251,17 @@ def approve(
         differs = first_difference(words.split(), request.words.split())
         note_decision(party_home, "approve refused", f"{request.run}, not the plan's words: {differs}", person)
         raise
-    sheet = request.previewed_sheet if sheet is None else sheet
-    approvals.check_decision(request, "approved")
-    if request.decision == "approved" and not request.has_lapsed:
-        return request  # the sheet stays as it was signed
-    present_consent = _consent(party_home, proposals, request, checkpoints)
-    figures = present_consent.figures
-    if figures["objections"]:
-        raise PrivacyRefusal(
-            f"this party's guard refuses run {request.run!r}, whatever is approved: {'; '.join(figures['objections'])}",
-            remedy_of_refusal(figures["remedies"], figures["operator"]),
-        )
-    if sheet != present_consent.hash:
-        previewed_parts = request.previewed_parts if sheet == request.previewed_sheet else {}
-        parts = approvals.sheet_parts(figures).items()
-        raise AnotherSheet(
-            request.run, [name for name, part in parts if previewed_parts.get(name, part) != part], bool(sheet)
-        )
-    confirm(figures["cautions"])
-    roles = ROLES_OF_TWO if figures["two_people"] else ()
-    if roles:
-        from undersong_client.consent import two_people
 
-        earlier_approvals = [approval for approval in request.approvals if approval.sheet == sheet]
-        two_people.check_one_of_two(party_home, person, earlier_approvals)
-    proposal = proposals.decide(request, "approved", at=time.time(), figures=figures, person=person, roles=roles)
-    _note(party_home, "approve", request, person)
-    return proposal
+
+def _check_read(request: Proposal, read_hash: str, present_sheet: Sheet) -> None:
+    """Raises AnotherSheet unless the sheet of this hash, which a person has read, is the present one."""
+    if read_hash == present_sheet.hash:
+        return
+    previewed_parts = request.previewed_parts if read_hash == request.previewed_sheet else {}
+    changed_parts = [
+        name for name, part in present_sheet.part_hashes.items() if previewed_parts.get(name, part) != part
+    ]
+    raise AnotherSheet(request.run, changed_parts, bool(read_hash))
 
 
 def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -> None:

@@ -226,8 +226,8 @@ class HospitalPage:
         return visit.page("A run asks for this party", parts, **self._live())
 
     def _sheet(self, request: Any) -> dict[str, Any]:
-        consent = runs.consent(self._home, request.manifest, checkpoints=self._paths.checkpoints)
-        return {"consent": consent, "sheet": consent.sheet}
+        preview = runs.preview(self._home, request.manifest, checkpoints=self._paths.checkpoints)
+        return {"sheet": preview.sheet, "sheet_page": preview.page}
 
     def _find(self, manifest: str) -> Any:
         proposal = next((request for request in runs.requests(self._home) if request.manifest == manifest), None)
@@ -251,8 +251,8 @@ class HospitalPage:
         request = self._find(visit.path["manifest"])
         context = self._sheet(request)
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
-        sections = tuple(section for section in context["sheet"].sections if not section.aloud)
-        context["sheet"] = replace(context["sheet"], sections=sections)
+        sections = tuple(section for section in context["sheet_page"].sections if not section.aloud)
+        context["sheet_page"] = replace(context["sheet_page"], sections=sections)
         return visit.show("approval.html.j2", "Approve this plan", request=request, roles=_roles(visit), **context)
 
     def _approve(self, visit: Visit) -> str:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from undersong_client.consent.sheet import OwnRecords
 from undersong_client.home import PartyHome, unit_word
 from undersong_client.records import snapshot
 from undersong_client.records.private import unit_count
@@ -42,9 +43,9 @@ class OwnFigures:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def for_sheet(self) -> dict[str, Any]:
+    def for_sheet(self) -> OwnRecords:
         """Returns what a sheet shows and signs: the rows, and the word for a user."""
-        return {"word": self.unit_word, "rows": [list(row) for row in self.rows()]}
+        return OwnRecords(self.unit_word, self.rows())
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """Returns the figures as (name, words), for sheet, page and command."""

@@ -25,6 +25,7 @@ from undersong_client.consent import policy as policy_file
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import Person
+from undersong_client.consent.sheet import Sheet
 from undersong_client.home import PartyHome
 from undersong_client.link import checks
 from undersong_client.operations import runs
@@ -251,7 +252,7 @@ def test_sheet_shows_three_sentences_one_epsilon_and_one_bar(home):
     assert [release["releases"] for release in value["releases"]] == [1, 3]
     guess = value["privacy"]["best_guess"]
     assert guess == accounting.best_guess(manifest.plan.charged_events())
-    page = preview.sheet(value)
+    page = preview.sheet_page(Sheet.from_json(value))
     open_ = [section for section in page.sections if not section.folded]
     assert [name for name, _ in open_[0].figures] == ["What is asked", "What leaves", "What it means"]
     means = dict(open_[0].figures)["What it means"]
@@ -459,7 +460,7 @@ def test_a_sheet_that_was_not_shown_or_has_changed_since_is_not_signed(home):
     command("preview", "spring", "--home", home)
     command(*approve)
     known = Proposals(PartyHome(home))
-    assert known.sheet(known.find("spring"))["cost"]["budget"] == 40
+    assert known.sheet(known.find("spring")).cost.budget == 40
     sheet = next(home.glob("requests/*.sheet"))
     sheet.write_text(sheet.read_text().replace("40.0", "41.0"))
     assert known.sheet(known.find("spring")) is None  # it is not what was signed

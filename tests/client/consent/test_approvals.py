@@ -7,12 +7,13 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command
+from tests.doubles.sheets import blank_sheet
 from undersong_client import keys
 from undersong_client.consent import approvals, policy
 from undersong_client.consent.approvals import MOST_PLANS, Proposals
-from undersong_client.consent.people import ROLES_OF_TWO, Person
+from undersong_client.consent.differences import differences
+from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.consent.preview import differences
 from undersong_client.home import PartyHome, PartySettings
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_protocol.agreement import manifest as manifests
@@ -67,15 +68,16 @@ def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, cons
     consent.reason_to_wait(wanted)
     request = requests.find("first")
 
-    def approve(name, role, figures):
+    def approve(name, role, sheet):
         person = Person(name, role)
-        return requests.decide(request, "approved", at=6.0, figures=figures, person=person, roles=ROLES_OF_TWO)
+        return requests.decide(request, "approved", at=6.0, sheet=sheet, person=person, roles=ROLES_OF_TWO)
 
-    assert approve("Ada", "privacy officer", {"budget": 1}).decision == "pending"
-    assert approve("Bert", "IT", {"budget": 2}).decision == "pending"  # Ada has read another sheet
+    assert approve("Ada", "privacy officer", blank_sheet(run="another")).decision == "pending"
+    assert approve("Bert", "IT", blank_sheet()).decision == "pending"  # Ada has read another sheet
     with raises(PrivacyRefusal, "plan-pending"):
         consent.check(wanted)
-    assert approve("Ada", "privacy officer", {"budget": 2, "people": ["Bert"]}).decision == "approved"
+    sheet_with_people = blank_sheet(people=(PersonalDecision("Bert", "IT"),))
+    assert approve("Ada", "privacy officer", sheet_with_people).decision == "approved"
     consent.check(wanted)
     path = home.requests / f"{wanted.hash.hex()}.json"
     path.write_text(path.read_text().replace("Bert", "Carl"))
@@ -92,7 +94,7 @@ def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, 
     def approve(name, role, at):
         person, request = Person(name, role), requests.find("first")
         return requests.decide(
-            request, "approved", at=at, figures={"budget": 1}, person=person, roles=ROLES_OF_TWO
+            request, "approved", at=at, sheet=blank_sheet(), person=person, roles=ROLES_OF_TWO
         ).decision
 
     assert approve("Ada", "privacy officer", approved_s) == "pending"
@@ -227,7 +229,7 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.5"
     consent.reason_to_wait(manifest(epsilon=1.6))  # nobody has looked at 1.5: the step must not look small
     assert requests.find("first").changes[0] == "epsilon 1 -> 1.6"
-    requests.previewed(requests.find("first"), {}, at=6.0)
+    requests.previewed(requests.find("first"), blank_sheet(), at=6.0)
     consent.reason_to_wait(manifest(epsilon=2.0))
     assert requests.find("first").changes[0] == "epsilon 1.6 -> 2"
     consent.reason_to_wait(manifest(epsilon=1.6))  # the seen one again: nothing is new, and it stands again
@@ -238,9 +240,9 @@ def test_a_plan_is_compared_with_the_one_that_people_have_seen_last(home, consen
 def test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen(home, consent):
     requests = Proposals(home, clock=lambda: 9.0)
     consent.reason_to_wait(manifest(epsilon=1.0))
-    requests.previewed(requests.find("first"), {}, at=1e9)
+    requests.previewed(requests.find("first"), blank_sheet(), at=1e9)
     consent.reason_to_wait(manifest(epsilon=1.5))
-    requests.previewed(requests.find("first"), {}, at=8.0)
+    requests.previewed(requests.find("first"), blank_sheet(), at=8.0)
     requests.reason_to_wait(manifest(epsilon=1.6))
     assert requests.find("first").changes[0] == "epsilon 1.5 -> 1.6"
 

@@ -11,6 +11,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
+from undersong_client.consent.sheet import Sheet
 from undersong_client.home import PartyHome
 from undersong_client.storage.own_figures import proposed_delta
 from undersong_common.models.embedding import Embedder
@@ -34,7 +35,7 @@ def home(tmp_path, authority, monkeypatch):
 
 def sheet(home, run="spring"):
     value = json.loads(command("preview", run, "--home", home, "--json"))
-    page = preview.sheet(value)
+    page = preview.sheet_page(Sheet.from_json(value))
     return value, [section for section in page.sections if not section.folded]
 
 
@@ -111,7 +112,7 @@ def test_a_sheet_of_an_earlier_version_is_still_shown(home):
     for key in ("operator", "asked", "others", "own", "remedies"):
         del value[key]
     del value["cost"]["best_guess_after"]
-    assert "how many of your records have each label" in repr(preview.sheet(value).sections)
+    assert "how many of your records have each label" in repr(preview.sheet_page(Sheet.from_json(value)).sections)
 
 
 def test_a_budget_without_delta_gets_one_by_the_number_of_patients(home):

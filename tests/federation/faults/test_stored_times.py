@@ -121,7 +121,7 @@ NOT_IN_FILES = {
         "Ended.reconnect_after_s",
         "PendingReply.first_rung_s",
         "Deferral.first_rung_s",
-        "first_rung_s",
+        "Sheet.first_rung_s",
         "Backoff.first_s",
     ),
     *("Backoff.largest_s", "Backoff.refused_s", "PlannedSum.first_rung_s", "SumRequest.first_rung_s", "Waiting.left_s"),

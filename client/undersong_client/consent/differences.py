@@ -1,0 +1,96 @@
+"""The differences between two plans that were proposed under one name, in words."""
+
+from collections import Counter
+from typing import Any
+
+from undersong_common.printable import printable
+from undersong_protocol.agreement.enrolment import party_fingerprint
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg.parameters import Member
+
+_PRIVACY = (
+    ("epsilon", "epsilon"),
+    ("delta", "delta"),
+    ("unit", "privacy unit"),
+    ("max_per_unit", "records per unit"),
+    ("contribution", "a unit's contribution"),
+    ("max_records", "records per party"),
+)
+_QUORUM = (
+    ("threshold", "parties that can open a sum"),
+    ("tolerated_dropouts", "parties that may be missing"),
+    ("colluders", "parties that may collude"),
+    ("spare_attempts", "spare attempts"),
+    ("post_quantum", "post-quantum masks"),
+)
+
+
+def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
+    """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
+    if earlier.hash == later.hash:
+        return ()
+    old, new = earlier.plan, later.plan
+    lines = [
+        *(_value_change(words, getattr(old.privacy, field), getattr(new.privacy, field)) for field, words in _PRIVACY),
+        *_sum_changes(earlier, later),
+        *_party_changes(earlier.roster, later.roster),
+        *(_value_change(words, getattr(old.quorum, field), getattr(new.quorum, field)) for field, words in _QUORUM),
+        _value_change("method", earlier.method, later.method),
+        _value_change("task", earlier.task.get("name"), later.task.get("name")),
+        _value_change("labels", ", ".join(earlier.task.get("labels", ())), ", ".join(later.task.get("labels", ()))),
+        _value_change("description", earlier.task.get("description", "none"), later.task.get("description", "none")),
+        _value_change("purpose", earlier.task.get("purpose", "none"), later.task.get("purpose", "none")),
+        _value_change("publication", earlier.task.get("publication", "none"), later.task.get("publication", "none")),
+        _value_change(
+            "generators", ", ".join(earlier.task.get("generators", ())), ", ".join(later.task.get("generators", ()))
+        ),
+        _value_change("columns", ", ".join(earlier.task.get("columns", ())), ", ".join(later.task.get("columns", ()))),
+        "the embedding model" if earlier.embedder != later.embedder else "",
+    ]
+    return tuple(line for line in lines if line) or ("details that preview does not show",)
+
+
+def _value_change(name: str, old_value: Any, new_value: Any) -> str:
+    if old_value == new_value:
+        return ""
+    old, new = _print_value(old_value), _print_value(new_value)
+    return f"{name} {old} -> {new}" if old != new else f"{name} {old_value!r} -> {new_value!r}"
+
+
+def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
+    old, new = earlier.plan.sums, later.plan.sums
+    if old == new:
+        return []
+    counts, new_counts = (Counter(planned.statistic for planned in sums) for sums in (old, new))
+    return [
+        _value_change("private sums", len(old), len(new)),
+        _value_change(
+            "numbers in all", sum(planned.dimension for planned in old), sum(planned.dimension for planned in new)
+        ),
+        *(
+            f"{printable(statistic, 60)} {counts[statistic]} times -> {new_counts[statistic]} times"
+            for statistic in sorted({*counts, *new_counts})
+            if counts[statistic] != new_counts[statistic]
+        ),
+        "noise, bounds or parameters of its sums",
+    ]
+
+
+def _party_changes(old_roster: tuple[Member, ...], new_roster: tuple[Member, ...]) -> list[str]:
+    old, new = ({member.name: member.identity for member in roster} for roster in (old_roster, new_roster))
+    return [
+        *(f"without the party {name}" for name in sorted(old.keys() - new.keys())),
+        *(
+            f"with the party of fingerprint {party_fingerprint(name, new[name])}, {name}"
+            for name in sorted(new.keys() - old.keys())
+        ),
+        *(
+            f"another identity key, of fingerprint {party_fingerprint(name, new[name])}, for the party {name}"
+            for name in sorted(old.keys() & new.keys())
+            if old[name] != new[name]
+        ),
+    ]
+
+
+def _print_value(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else printable(str(value), 120)

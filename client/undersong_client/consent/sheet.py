@@ -1,0 +1,266 @@
+"""The sheet of a proposed run: the figures that people read before they decide, and that their approval signs.
+
+A sheet's hash covers its JSON. Whoever changes a field's name here breaks the hashes of sheets that were read before.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, TypeVar
+
+from undersong_client.consent.people import PersonalDecision
+from undersong_common.canonical import canonical_json, tagged_hash
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True)
+class StatedTask:
+    """The task as its operator states it; None for what is not stated."""
+
+    name: str
+    description: str | None
+    labels: Sequence[str] | None
+    purpose: str | None
+    publication: str | None
+    generators: Sequence[str] | None
+    columns: Sequence[str] | None
+
+
+@dataclass(frozen=True)
+class OwnRecords:
+    """The figures by which people recognise their data set, as (name, words), and the word for one user."""
+
+    word: str
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class NamedParty:
+    """The name and the fingerprint of a party, or of the coordinator."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class UnitPromise:
+    """What the run promises to one privacy unit. An epsilon of None is unlimited.
+
+    Attributes:
+        unit_word: the unit in this party's words.
+        best_guess: largest share of right guesses about one unit, from all that is published.
+        stopping_refunds: True if a run that stops early costs only what was opened.
+    """
+
+    epsilon: float | None
+    delta: float
+    unit: str
+    unit_word: str
+    max_per_unit: int
+    max_records: int
+    best_guess: float
+    epsilon_if_all_others_collude: float | None
+    stopping_refunds: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetEffect:
+    """The budget before and after a run, all at the budget's delta. An epsilon of None is unlimited.
+
+    Attributes:
+        alone: the run by itself.
+        best_guess_after: as in :class:`UnitPromise`, for all runs together; None on a sheet of version 0.3.
+        worst_before, worst_after: spent if every other party colludes in every run.
+    """
+
+    delta: float
+    budget: float | None
+    before: float | None
+    alone: float | None
+    after: float | None
+    best_guess_after: float | None = None
+    left_after: float | None
+    worst_before: float | None
+    worst_after: float | None
+
+
+@dataclass(frozen=True)
+class ReleaseGroup:
+    """Private sums of one statistic with the same noise.
+
+    Attributes:
+        meaning: the question, in a sentence.
+        source: distribution of a statistic that is not the product's; "" for the product's.
+        releases: number of the sums.
+        numbers: number of coordinates of each sum.
+    """
+
+    statistic: str
+    meaning: str
+    source: str
+    releases: int
+    numbers: Sequence[int]
+    sigma: float
+    l2_sensitivity: float
+    law: str
+
+
+@dataclass(frozen=True)
+class FinalCost:
+    """Cost of an ended run, and of all runs up to its end, at one delta. An epsilon of None is unlimited."""
+
+    epsilon: float | None
+    spent: float | None
+    releases: int
+    delta: float
+
+
+@dataclass(frozen=True)
+class SignedReceipt:
+    """A receipt's canonical JSON, and its signature (hex) by this party."""
+
+    body: str
+    signature: str
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """What an ended run left behind; None for what there is none of."""
+
+    cost: FinalCost | None
+    receipt: SignedReceipt | None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Everything that people read about a proposed run.
+
+    Some figures depend on the records. They are for this party's own people, and must not leave the building.
+
+    Attributes:
+        two_people: True if the policy asks for two people.
+        drill: True if this party's folder is a rehearsal's.
+        manifest: hash (hex) of the plan's manifest.
+        operator: who asks, in words.
+        asked: the questions of the plan, as sentences.
+        own: figures of the data set; None without them.
+        coordinator: the coordinator that this party has joined; None without one.
+        cost: effect on the budget; None without a budget.
+        required_parties: names of the parties that the policy demands.
+        others: least number of other parties with whose numbers a sum opens.
+        clock_bits: largest number of bits that the time of one answer can tell.
+        first_rung_s: earliest time of an answer.
+        numbers_in_all: number of coordinates of all sums.
+        labels_missing: True if the run uses labels and the data set has none.
+        objections, remedies: reasons of the policy's checks against the plan, and what to do about each.
+        cautions: warnings that depend on the records.
+        warnings: warnings that do not depend on the records.
+        words: the plan's nine words.
+        number, revises, changes, replaced, people: as in :class:`undersong_client.consent.approvals.Proposal`.
+        as_signed: True if these figures were signed.
+        ended: the run's end; None before.
+    """
+
+    two_people: bool
+    drill: bool
+    run: str
+    manifest: str
+    task: StatedTask
+    operator: str
+    asked: Sequence[str]
+    own: OwnRecords | None
+    method: str
+    coordinator: NamedParty | None
+    privacy: UnitPromise
+    cost: BudgetEffect | None
+    party: str
+    required_parties: Sequence[str]
+    parties: Sequence[NamedParty]
+    others: int
+    tolerated_dropouts: int
+    colluders: int
+    post_quantum: bool
+    releases: Sequence[ReleaseGroup]
+    clock_bits: float
+    first_rung_s: float
+    numbers_in_all: int
+    labels_missing: bool
+    objections: Sequence[str]
+    remedies: Sequence[str]
+    cautions: Sequence[str]
+    warnings: Sequence[str]
+    words: str = ""
+    number: int = 1
+    revises: str = ""
+    changes: Sequence[str] = ()
+    replaced: bool = False
+    as_signed: bool = False
+    people: Sequence[PersonalDecision] = ()
+    ended: RunEnd | None = None
+
+    @property
+    def hash(self) -> str:
+        """Hash (hex) of all figures: plan, budget before and after, and warnings, without the people who approved."""
+        return hash_stored(self.to_json())
+
+    @property
+    def part_hashes(self) -> dict[str, str]:
+        """Hash (hex) of each part of the sheet that may change while the plan stays, by the part's name."""
+        figures = self.to_json()
+        parts = {
+            "the budget (set anew, or charged by another run)": ("cost",),
+            "the policy": ("objections", "remedies", "required_parties", "two_people"),
+            "the records": ("cautions", "labels_missing", "own"),
+            "the warnings about policy and records": ("warnings",),
+        }
+        return {
+            name: tagged_hash("undersong sheet part", canonical_json([figures[key] for key in keys])).hex()
+            for name, keys in parts.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the figures as JSON values, in the order of the signed files."""
+        figures = asdict(self)
+        return figures | {"cost": figures["cost"] or {}}
+
+    @classmethod
+    def from_json(cls, figures: Mapping[str, Any]) -> "Sheet":
+        """Reads the figures of a stored sheet; says the same in today's fields if version 0.3 wrote it."""
+        figures = {**_figures_of_before(figures), **figures}
+        end = figures.get("ended")
+        parts: dict[str, Any] = {
+            "task": _read_part(StatedTask, figures["task"]),
+            "own": _read_part(OwnRecords, figures["own"]),
+            "coordinator": _read_part(NamedParty, figures["coordinator"]),
+            "privacy": _read_part(UnitPromise, figures["privacy"]),
+            "cost": _read_part(BudgetEffect, figures["cost"]),
+            "parties": tuple(NamedParty(**party) for party in figures["parties"]),
+            "releases": tuple(ReleaseGroup(**release) for release in figures["releases"]),
+            "people": tuple(PersonalDecision(**person) for person in figures.get("people", ())),
+            "ended": end and RunEnd(_read_part(FinalCost, end["cost"]), _read_part(SignedReceipt, end["receipt"])),
+        }
+        names = {field.name for field in fields(cls)}
+        return cls(**{name: part for name, part in {**figures, **parts}.items() if name in names})
+
+
+def hash_stored(figures: Mapping[str, Any]) -> str:
+    """Returns the hash (hex) of a sheet's figures as they are stored, whichever version wrote them."""
+    signed_figures = {key: figure for key, figure in figures.items() if key != "people"}
+    return tagged_hash("undersong sheet", canonical_json(signed_figures)).hex()
+
+
+def _read_part(part: Callable[..., Part], figures: Mapping[str, Any] | None) -> Part | None:
+    return part(**figures) if figures else None
+
+
+def _figures_of_before(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures that a sheet of version 0.3 lacks, computed from those that it has."""
+    coordinator = figures["coordinator"]
+    operator = "the operator" if coordinator is None else f"the operator (coordinator {coordinator['name']!r})"
+    return {
+        "operator": operator,
+        "asked": tuple(dict.fromkeys(release["meaning"] for release in figures["releases"])),
+        "others": len(figures["parties"]) - figures["tolerated_dropouts"] - 1,
+        "own": None,
+        "remedies": (),
+    }
