@@ -15,7 +15,7 @@ from tests.doubles.party_home import HashedEmbedder, command, joined
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.embedding import Embedder
+from undersong_common.models.embedding import Embedder
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice
 from undersong_protocol.agreement import receipt
