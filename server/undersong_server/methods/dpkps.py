@@ -36,7 +36,7 @@ class Options(VocabularyOptions):
         label_shares: of the corpus: "even", or a table with a number for each label.
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
-        split: of the budget, between vocabulary and densities.
+        split: of the budget (mu squared; epsilon with Laplace noise), between vocabulary and densities.
         sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md.
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
