@@ -36,8 +36,11 @@ from undersong_server.release.files import (
     JSONL_NAME,
     MANIFEST_NAME,
     OUTPUT_NAMES,
+    PAPERS_WITHOUT_TEXTS,
     SEQUENCES_NAME,
+    LeftOut,
     copy_outputs,
+    corpus_without,
     published_manifest,
     sign_archive,
 )
@@ -59,18 +62,28 @@ class Exported:
     files: tuple[str, ...]
 
 
-def export(home: Path, run: str, folder: Path) -> Exported:
+def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) -> Exported:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into ``folder``.
 
     A name that ends in ".zip" becomes one file of these and the dossier (:func:`archive`).
 
-    Raises ConfigurationError for a run that is unknown or has not finished, and if the folder cannot be written or
-    holds another run.
+    Args:
+        without_marked: leaves the marked texts out, as only an archive can say so.
+
+    Raises ConfigurationError for a run that is unknown or has not finished, if the folder cannot be written or holds
+    another run, and without marked texts as :func:`archive_without_marked` does.
     """
     finished_run = CoordinatorHome(home).finished(run, "export it when it has finished")
     if folder.suffix == ".zip":
-        replace_file(folder, archive(home, run), durable=True)
+        packed = archive_without_marked(home, run) if without_marked else archive(home, run)
+        replace_file(folder, packed, durable=True)
         return Exported(run, folder.parent, (folder.name,))
+    if without_marked:
+        raise ConfigurationError(
+            f"{folder}: an export without the marked texts is one archive, which says so",
+            "name a file that ends in .zip with --out",
+            code="no-archive",
+        )
     _check_target(folder, finished_run.output)
     return Exported(run, folder, tuple(copy_outputs(finished_run.output, folder)))
 
@@ -103,17 +116,42 @@ def archive(home: Path, run: str) -> bytes:
 
     Raises ConfigurationError for a run that has not finished.
     """
+    published = {name: read_file(home, run, name) for name in files(home, run)}
+    return _pack_archive(home, run, published, {})
+
+
+def archive_without_marked(home: Path, run: str) -> bytes:
+    """Makes the ZIP file of :func:`archive` with a corpus that lacks the marked texts.
+
+    What shows texts or numbers them is left out, too. The archive's signed ``archive.json`` states how many texts are
+    missing, so that :func:`verify` knows the shorter corpus as the coordinator's.
+
+    Raises ConfigurationError for a run that has not finished or has no marked text, and if all texts are marked.
+    """
+    output = _output(home, run)
+    marked = CoordinatorHome(home).run(run).annotations().marked
+    if not marked:
+        raise ConfigurationError(f"run {run!r} has no marked text", "mark texts on its Result first", code="no-marks")
+    if len(marked) >= len(_rows(output)):
+        raise ConfigurationError(f"run {run!r}: every text is marked", "take some marks away", code="no-text-left")
+    corpus, left_out = corpus_without(output, marked)
+    papers = {name: read_file(home, run, name) for name in files(home, run) if name in PAPERS_WITHOUT_TEXTS}
+    return _pack_archive(home, run, papers, corpus, left_out)
+
+
+def _pack_archive(
+    home: Path, run: str, published: Mapping[str, bytes], changed: Mapping[str, bytes], left_out: LeftOut | None = None
+) -> bytes:
+    """Packs files as they were published, ``changed`` ones, the dossier, and the coordinator's word for the latter."""
     output = _output(home, run)  # This comes first, because a page's reader names no folder.
     authority = CoordinatorHome(home).authority()
     page, _ = dossier(home, str(output), fingerprint=authority.fingerprint, parties={}, audit=None)
-    filed = {DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
+    filed: dict[str, bytes | str] = {**changed, DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
     manifest = read_file(home, run, MANIFEST_NAME)
-    filed[ARCHIVE_NAME] = sign_archive(authority.signing_key, manifest, dict(filed))
+    filed[ARCHIVE_NAME] = sign_archive(authority.signing_key, manifest, dict(filed), left_out)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name in files(home, run):
-            packed.writestr(f"{run}/{name}", read_file(home, run, name))
-        for name, content in filed.items():
+        for name, content in {**published, **filed}.items():
             packed.writestr(f"{run}/{name}", content)
     return buffer.getvalue()
 
@@ -173,33 +211,48 @@ class Found:
 
     Attributes:
         texts: their published rows, in order.
+        numbers: the row of each in the corpus, from 1.
         labels, generators: number of matching texts by name.
         corpus: number of texts in all.
+        marked: rows of all marked texts.
     """
 
     texts: tuple[Mapping[str, Any], ...]
+    numbers: tuple[int, ...]
     labels: Mapping[str, int]
     generators: Mapping[str, int]
     corpus: int
+    marked: tuple[int, ...] = ()
 
 
-def search(home: Path, run: str, *, find: str = "", label: str = "", generator: str = "") -> Found:
+def search(
+    home: Path, run: str, *, find: str = "", label: str = "", generator: str = "", marked_only: bool = False
+) -> Found:
     """Returns the texts that contain ``find`` (in any case), with this label and generator; "" means any.
 
     The counts leave out their own filter: they state what another choice would give.
     """
     rows = _rows(_output(home, run))
+    marked = CoordinatorHome(home).run(run).annotations().marked
     needle = find.casefold()
-    matching_rows = [row for row in rows if needle in str(row.get("text", "")).casefold()]
-    of_label = [row for row in matching_rows if not label or row.get("label") == label]
-    of_generator = [row for row in matching_rows if not generator or row.get("generator") == generator]
-    shown_rows = [row for row in of_label if not generator or row.get("generator") == generator]
+    candidates = {number: rows[number - 1] for number in marked} if marked_only else dict(enumerate(rows, 1))
+    matching = {n: row for n, row in candidates.items() if needle in str(row.get("text", "")).casefold()}
+    of_label = {n: row for n, row in matching.items() if not label or row.get("label") == label}
+    of_generator = {n: row for n, row in matching.items() if not generator or row.get("generator") == generator}
+    shown_rows = {n: row for n, row in of_label.items() if n in of_generator}
     return Found(
-        texts=tuple(shown_rows),
-        labels=dict(Counter(str(row.get("label", "")) for row in of_generator)),
-        generators=dict(Counter(str(row.get("generator", "")) for row in of_label)),
+        texts=tuple(shown_rows.values()),
+        numbers=tuple(shown_rows),
+        labels=dict(Counter(str(row.get("label", "")) for row in of_generator.values())),
+        generators=dict(Counter(str(row.get("generator", "")) for row in of_label.values())),
         corpus=len(rows),
+        marked=marked,
     )
+
+
+def count_texts(home: Path, run: str) -> int:
+    """Number of a finished run's published texts. Raises ConfigurationError for one that has not finished."""
+    return len(_rows(_output(home, run)))
 
 
 @dataclass(frozen=True)
@@ -311,7 +364,8 @@ def drawn_rows(count: int, drawn: int) -> list[int]:
 
 
 def _rows(output: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (output / JSONL_NAME).read_text(encoding="utf-8").splitlines()]
+    # A text may hold separators such as U+2028, which end a line for str.splitlines and not in this format.
+    return [json.loads(line) for line in (output / JSONL_NAME).read_bytes().split(b"\n") if line]
 
 
 def embedder(model: str, cluster: Cluster | None = None, public_cache: Path | None = None) -> Embed:

@@ -13,7 +13,7 @@ import os
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,6 +24,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.models.embedding import TextLengths
+from undersong_common.printable import counted
 from undersong_common.privacy import accounting
 from undersong_common.program.machine import fault_of
 from undersong_common.version import VERSION
@@ -61,6 +62,8 @@ ADAPTERS_NAME = "adapters.zip"  # Only a method that tunes its generators has th
 CORPUS_NAMES = (JSONL_NAME, PARQUET_NAME, SEQUENCES_NAME, ADAPTERS_NAME)
 # The manifest holds the hashes of these files.
 HASHED_NAMES = (*CORPUS_NAMES, SET_ASIDE_NAME, LINEAGE_NAME, ROUNDS_NAME, CARD_NAME, REPORT_NAME)
+# Papers that neither show texts of the corpus nor number them: they stay true of it where texts are left out.
+PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAME)
 # Everything a finished run leaves in its folder for its user.
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
@@ -198,6 +201,43 @@ def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
     return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _write_parquet(names, rows)}
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """Number of texts that a coordinator left out of an archive's corpus, and of all texts that the run wrote."""
+
+    texts: int
+    of: int
+
+    @property
+    def words(self) -> str:
+        return f"{self.texts:,} of {counted(self.of, 'text')}"
+
+
+def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes], LeftOut]:
+    """Returns a published corpus without the texts of some rows (numbered from 1), its card, and how many are left out.
+
+    The card begins with the number of texts that are left out, for it describes them all.
+    """
+    import pyarrow.parquet
+
+    lines = (folder / JSONL_NAME).read_bytes().splitlines(keepends=True)
+    left_out = {row - 1 for row in rows} & set(range(len(lines)))
+    remaining_rows = [row for row in range(len(lines)) if row not in left_out]
+    sink = io.BytesIO()
+    table = pyarrow.parquet.read_table(folder / PARQUET_NAME)
+    pyarrow.parquet.write_table(table.take(remaining_rows), sink, compression="zstd")
+    number = LeftOut(len(left_out), len(lines))
+    header, end_of_header, card = (folder / CARD_NAME).read_text(encoding="utf-8").partition("\n---\n")
+    remark = f"> The coordinator left out {number.words} after the run. Every figure below is of all of them.\n\n"
+    changed_card = f"{header}{end_of_header}\n{remark}{card.lstrip()}" if end_of_header else f"{remark}{header}"
+    corpus = {
+        JSONL_NAME: b"".join(lines[row] for row in remaining_rows),
+        PARQUET_NAME: sink.getvalue(),
+        CARD_NAME: changed_card.encode("utf-8"),
+    }
+    return corpus, number
+
+
 def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
     text = sample.text.encode("utf-8", "replace").decode("utf-8")
@@ -306,36 +346,58 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
 ARCHIVE_TAG = "undersong archive"
 
 
-def sign_archive(signing_key: Ed25519PrivateKey, manifest: bytes, contents: Mapping[str, bytes | str]) -> str:
-    """Returns the text of ``archive.json``: hashes of ``contents``, signed for this ``manifest.json`` and no other."""
-    hashes = {
+@dataclass(frozen=True)
+class ArchivePapers:
+    """An archive's word for what it has beside the published files, or in the place of some: hashes (hex) by name."""
+
+    files: Mapping[str, str]
+    left_out: LeftOut | None = None
+
+
+def sign_archive(
+    signing_key: Ed25519PrivateKey,
+    manifest: bytes,
+    contents: Mapping[str, bytes | str],
+    left_out: LeftOut | None = None,
+) -> str:
+    """Returns the text of ``archive.json``: hashes of ``contents``, signed for this ``manifest.json`` and no other.
+
+    Args:
+        left_out: the texts that the corpus in ``contents`` lacks; None if it is the published one.
+    """
+    statement = {
         "manifest": _hash_content(manifest),
         "files": {name: _hash_content(content) for name, content in contents.items()},
+        **({} if left_out is None else {"left_out": asdict(left_out)}),
     }
-    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(hashes)))
-    return json.dumps({**hashes, "signature": signature.hex()}, indent=2) + "\n"
+    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(statement)))
+    return json.dumps({**statement, "signature": signature.hex()}, indent=2) + "\n"
 
 
-def read_archive(folder: Path, published: Mapping[str, Any]) -> Mapping[str, str]:
-    """Returns the hashes (hex) by name that an archive's ``archive.json`` states; empty if there is no such file.
+def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
+    """Returns what an archive's ``archive.json`` states; nothing if there is no such file.
 
     Raises PrivacyRefusal if it is not signed by the coordinator that signed ``manifest.json``, for that file; raises
     ConfigurationError if it is no text.
     """
     text = read_text(folder / ARCHIVE_NAME)
     if text is None:
-        return {}
+        return ArchivePapers({})
     try:
         archive = json.loads(text, object_pairs_hook=once)
         files = {str(name): str(digest) for name, digest in archive["files"].items()}
-        hashes = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
+        statement: dict[str, Any] = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
+        left_out = None
+        if "left_out" in archive:
+            left_out = LeftOut(int(archive["left_out"]["texts"]), int(archive["left_out"]["of"]))
+            statement["left_out"] = asdict(left_out)
         key = bytes.fromhex(published[KEY]["signing_key"])
-        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(hashes)), bytes.fromhex(archive["signature"]))
+        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(statement)), bytes.fromhex(archive["signature"]))
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
-    if not set(files) <= {DOSSIER_NAME}:
+    if not set(files) <= {DOSSIER_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME, CARD_NAME))}:
         raise PrivacyRefusal("it names files that no archive has", FRESH)
-    return files
+    return ArchivePapers(files, left_out)
 
 
 def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> bool:

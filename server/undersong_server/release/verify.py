@@ -38,6 +38,8 @@ from undersong_server.release.files import (
     MANIFEST_NAME,
     OUTPUT_NAMES,
     WORKSPACE_NAME,
+    ArchivePapers,
+    LeftOut,
     PublisherSignature,
     check_simulation,
     participation_of,
@@ -91,11 +93,11 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     charged = _charged_events(manifest, opened_sums, final, faults)
     spent = {name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
     exposed_events = [_exposed_events(manifest, final.get(member.name)) for member in manifest.roster]
-    further: Mapping[str, str] = {}
+    further = ArchivePapers({})
     if (folder / ARCHIVE_NAME).exists():
         with _note_faults(faults, ARCHIVE_NAME):
             further = read_archive(folder, published)
-    unchecked, outside_files = _check_files(folder, published, further, faults)
+    unchecked, outside_files = _check_files(folder, published, further.files, faults)
     signature = _publisher_signature(published, fingerprint, faults)
     simulated = False
     with _note_faults(faults, "the simulation's signatures"):
@@ -132,6 +134,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         unchecked=unchecked,
         outside=outside_files,
         workspace=workspace,
+        left_out=further.left_out,
     )
 
 
@@ -274,7 +277,7 @@ def _check_files(
     """Compares files with their hashes; returns the names of missing files, and of files that no paper names.
 
     Args:
-        further: hashes of the files that the console's archive has beside the published ones.
+        further: hashes of the files that the console's archive has beside the published ones, or instead of them.
     """
     present = sorted(os.listdir(folder))
     hashes = published.get("files", {})
@@ -284,6 +287,8 @@ def _check_files(
     for name in HASHED_NAMES:
         if name not in present:
             continue
+        if name in further:
+            continue  # The archive's own file; it is compared below.
         if name in hashes:
             if sha256_of(folder / name) != hashes[name]:
                 faults.append(f"{name}: is not the file that the run wrote")
@@ -331,6 +336,7 @@ class Verdict:
         unchecked: files of the data set that are not there.
         outside: names of files in the folder that the manifest does not list.
         workspace: the folder in which a simulation works lies among the files.
+        left_out: the texts that an archive's corpus lacks by the coordinator's word; None if it lacks none.
     """
 
     manifest: Manifest
@@ -352,6 +358,7 @@ class Verdict:
     unchecked: tuple[str, ...]
     outside: tuple[str, ...]
     workspace: bool
+    left_out: LeftOut | None = None
 
     @property
     def strangers(self) -> tuple[str, ...]:
@@ -409,6 +416,7 @@ class Verdict:
             "planned_but_not_opened": list(self.unopened),
             "files_not_there": list(self.unchecked),
             "files_outside": list(self.outside),
+            "texts_left_out": 0 if self.left_out is None else self.left_out.texts,
         }
 
     def lines(self) -> list[str]:
@@ -455,6 +463,11 @@ class Verdict:
                 f"'{WORKSPACE_NAME}' is this simulation's own folder, with its keys and ledgers: no paper covers it,"
                 " and nobody else needs it",
             ),
+            (
+                self.left_out is not None,
+                f"left out by the coordinator after the run: {'' if self.left_out is None else self.left_out.words};"
+                " card, papers and scores are of all of them",
+            ),
             (self.outside, f"outside the papers, so of unknown origin: {_quote_names(self.outside)}"),
             (self.insecure, "NOT PRIVATE: by its own word the noise came from a fixed seed (tests)"),
             (
@@ -467,6 +480,7 @@ class Verdict:
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
         signer = "" if self.signature is None else f"the coordinator '{printable(self.signature.name, 63)}'"
+        integrity_words = "whole: every file here is as it was when the papers were made"
         if self.faults:
             integrity, signer_words = (
                 f"CHANGED: {counted(len(self.faults), 'fault')}, named above",
@@ -474,9 +488,13 @@ class Verdict:
             )
             promise = "none that counts"
         else:
+            if self.left_out is not None:
+                integrity_words = (
+                    f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
+                )
             missing = f"; {counted(len(self.unchecked), 'file')} not here" if self.unchecked else ""
             foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin" if self.outside else ""
-            integrity = f"whole: every file here is as it was when the papers were made{missing}{foreign}"
+            integrity = f"{integrity_words}{missing}{foreign}"
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
             elif self.holds:

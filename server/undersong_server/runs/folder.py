@@ -1,8 +1,9 @@
 """One run of the coordinator as files: its plan, the requested action, its status and its outputs.
 
 Commands and the serving process communicate through these files only. Each file is replaced as a whole, so either may
-be killed at any time. Only the serving process writes ``status.json``; only the commands write ``requested.json``.
-Where machines share a database, these three files and the outputs go into it first, and each machine copies them.
+be killed at any time. Only the serving process writes ``status.json``; only the commands write ``requested.json`` and
+``annotations.json``. Where machines share a database, these files and the outputs go into it first, and each machine
+copies them.
 """
 
 import contextlib
@@ -75,6 +76,18 @@ class UnreadableRun(ConfigurationError):
     ) -> None:
         super().__init__(f"run {path.parent.name}: {path}: {reason}", remedy, code=UNREADABLE)
         self.run, self.file, self.reason = path.parent.name, path.name, reason
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """The operator's own words about a run: no party and no receiver sees them.
+
+    ``marked`` holds row numbers of published texts, from 1, in order.
+    """
+
+    note: str = ""
+    tags: tuple[str, ...] = ()
+    marked: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -162,6 +175,7 @@ _STATUS = TypeAdapter(RunStatus)
 _ACTION = TypeAdapter(RequestedAction)
 _HEARD = TypeAdapter(HeardEnding)
 _PLANNED = TypeAdapter(Planned)
+_ANNOTATIONS = TypeAdapter(Annotations)
 Kept = TypeVar("Kept")
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # bytes in which the last usage of the generators is looked for
@@ -255,8 +269,17 @@ class RunFolder:
         """True if a journal was begun."""
         return self._shared is not None or os.path.lexists(self.journal_path)
 
+    def annotations(self) -> Annotations:
+        """Reads the operator's words about the run. Raises UnreadableRun if they are damaged."""
+        return self._object("annotations.json", _ANNOTATIONS.validate_python) or Annotations()
+
+    def annotate(self, annotations: Annotations) -> None:
+        """Replaces the operator's words about the run. Raises ConfigurationError if there is no run."""
+        self._check_exists()
+        self._replace("annotations.json", asdict(annotations))
+
     def put_away(self, successor: str = "") -> None:
-        """Notes that the run's failure needs no attention any more. Raises ConfigurationError if there is no run.
+        """Notes that the run needs no attention any more. Raises ConfigurationError if there is no run.
 
         Args:
             successor: run that replaces this one.
@@ -265,6 +288,13 @@ class RunFolder:
         with named_faults(self.path), (self.path / "put-away").open("a", encoding="utf-8") as file:
             file.write(f"{successor}\n" if successor else "")
         os.utime(file.name)
+
+    def take_back(self) -> None:
+        """Undoes :meth:`put_away`, but for the successor's name. Raises ConfigurationError if there is no run."""
+        self._check_exists()
+        with named_faults(self.path):
+            if self.is_put_away:
+                os.utime(self.path / "put-away", (0, 0))
 
     @property
     def successor(self) -> str:

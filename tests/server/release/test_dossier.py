@@ -7,9 +7,11 @@ import json
 import shutil
 import zipfile
 
+import pyarrow.parquet
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.doubles.coded import raises
 from tests.doubles.parties import public_of
 from tests.doubles.published import PARTIES
 from tests.doubles.stream import make_home
@@ -18,8 +20,9 @@ from tests.doubles.typed import typed
 from undersong_common.errors import ConfigurationError
 from undersong_server.cli.app import app
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import releases, runs
-from undersong_server.release.files import Signer, sign_archive
+from undersong_server.operations import curation, releases, runs
+from undersong_server.pool import Sample
+from undersong_server.release.files import LeftOut, Signer, corpus_files, sha256_of, sign_archive, write_files
 from undersong_server.release.verify import verify
 from undersong_server.runs.folder import RunStatus
 
@@ -97,6 +100,48 @@ def test_verify_knows_every_file_of_the_archive_and_compares_its_hash(tmp_path, 
     assert verify(unpacked, fingerprint=fingerprint).faults == (
         "dossier.html: is not the file that the coordinator put into the archive",
     )
+
+
+def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, published):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="first"))
+    run = home.run("first")
+    run.write_status(RunStatus("finished"))
+    samples = [Sample(text, "a", "g", 1, "new") for text in ("a hotel", "left\u2028wrist", "fever")]
+    files = {**corpus_files(samples), "README.md": "---\nlicense: mit\n---\n\n# 3 texts\n", "report.html": "a hotel"}
+    write_files(run.output, files)
+    hashes = {name: sha256_of(run.output / name) for name in files}
+    signed = Signer("clinics", home.authority(), {name: public_of(name) for name in PARTIES})
+    (run.output / "manifest.json").write_text(json.dumps(signed.sign({**published[0], "files": hashes})))
+    archive_file = tmp_path / "shorter.zip"
+    with raises(ConfigurationError, "no-marks"):
+        releases.export(home.path, "first", archive_file, without_marked=True)
+    curation.mark_texts(home.path, "first", [1])
+    with raises(ConfigurationError, "no-archive"):
+        releases.export(home.path, "first", tmp_path / "folder", without_marked=True)
+    releases.export(home.path, "first", archive_file, without_marked=True)
+    with zipfile.ZipFile(archive_file) as packed:
+        assert not any(b"a hotel" in packed.read(name) for name in packed.namelist())
+        packed.extractall(tmp_path)
+    unpacked = tmp_path / "first"
+    rows = [json.loads(line)["text"] for line in (unpacked / "synthetic.jsonl").read_bytes().split(b"\n") if line]
+    assert rows == ["left\u2028wrist", "fever"]
+    assert pyarrow.parquet.read_table(unpacked / "synthetic.parquet")["text"].to_pylist() == rows
+    assert (
+        (unpacked / "README.md")
+        .read_text()
+        .startswith("---\nlicense: mit\n---\n\n> The coordinator left out 1 of 3 texts")
+    )
+    verdict = verify(unpacked, fingerprint=home.authority().fingerprint)
+    assert (verdict.faults, verdict.outside, verdict.left_out) == ((), (), LeftOut(1, 3))
+    assert verdict.conclusion()[0].startswith("Files: whole, but for 1 of 3 texts that the coordinator left out")
+    (unpacked / "synthetic.jsonl").write_bytes(files["synthetic.jsonl"])
+    assert verify(unpacked, fingerprint=home.authority().fingerprint).faults == (
+        "synthetic.jsonl: is not the file that the coordinator put into the archive",
+    )
+    curation.mark_texts(home.path, "first", [2, 3])
+    with raises(ConfigurationError, "no-text-left"):
+        releases.archive_without_marked(home.path, "first")
 
 
 def test_an_archives_list_of_another_hand_is_a_fault(tmp_path, published):

@@ -1,0 +1,78 @@
+"""The operator's own words about runs: a note, tags, marks on published texts. No party and no receiver sees them."""
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from undersong_common.errors import ConfigurationError
+from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.operations import releases
+from undersong_server.runs.folder import Annotations
+
+LONGEST_NOTE = 4_000  # characters
+LONGEST_TAG = 40  # characters
+MOST_TAGS = 20
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+# Two clicks on one page are two threads, and either reads the file before it writes it.
+_WRITING = threading.Lock()
+
+
+def show(home: Path, run: str) -> Annotations:
+    """Reads note, tags and marks of a run. Raises ConfigurationError for an unknown run."""
+    folder = CoordinatorHome(home).run(run)
+    folder.status()
+    return folder.annotations()
+
+
+def describe(home: Path, run: str, *, note: str | None = None, tags: Iterable[str] | None = None) -> Annotations:
+    """Replaces a run's note, its tags, or both; None leaves one as it is. Equal tags in other case are one.
+
+    Raises ConfigurationError for an unknown run, and for words that are too long or no plain text.
+    """
+    with _WRITING:
+        annotations = show(home, run)
+        if note is not None:
+            text = note.replace("\r\n", "\n").strip()
+            if len(text) > LONGEST_NOTE or _CONTROLS.search(text):
+                raise ConfigurationError(
+                    "the note is too long, or holds control characters", f"write at most {LONGEST_NOTE:,} characters"
+                )
+            annotations = replace(annotations, note=text)
+        if tags is not None:
+            annotations = replace(annotations, tags=_checked_tags(tags))
+        CoordinatorHome(home).run(run).annotate(annotations)
+    return annotations
+
+
+def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    words = [" ".join(tag.split()) for tag in tags]
+    by_word = {word.casefold(): word for word in reversed(words) if word}
+    unfit = [word for word in by_word.values() if len(word) > LONGEST_TAG or "," in word or _CONTROLS.search(word)]
+    if unfit or len(by_word) > MOST_TAGS:
+        raise ConfigurationError(
+            "a tag is too long, or the tags are too many",
+            f"write at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters, with commas between them",
+        )
+    return tuple(sorted(by_word.values(), key=str.casefold))
+
+
+def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True) -> Annotations:
+    """Marks published texts of a finished run by their rows, from 1, or takes their marks away.
+
+    Raises ConfigurationError for a run that has not finished, and for a row that its corpus does not have.
+    """
+    named_rows = set(rows)
+    count = releases.count_texts(home, run)
+    if unknown_rows := sorted(row for row in named_rows if not 1 <= row <= count):
+        raise ConfigurationError(
+            f"run {run!r} has no text {unknown_rows[0]}", f"its texts have the numbers 1 to {count:,}", code="no-text"
+        )
+    with _WRITING:
+        annotations = show(home, run)
+        rows_before = set(annotations.marked)
+        rows_after = rows_before | named_rows if marked else rows_before - named_rows
+        annotations = replace(annotations, marked=tuple(sorted(rows_after)))
+        CoordinatorHome(home).run(run).annotate(annotations)
+    return annotations
