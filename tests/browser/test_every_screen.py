@@ -78,7 +78,7 @@ def test_a_failed_run_before_and_after_it_is_put_away(chromium, window, tmp_path
             operator.check(f"{path} of a failed run, {width}")
         operator.go("/").get_by_role("button", name="Put lost away").click()
         operator.page.get_by_text("Put away: Home does not list it").wait_for()
-        for path in ("/", "/runs/one/lost", "/runs"):
+        for path in ("/", "/runs/one/lost", "/runs", "/runs?state=archive"):
             operator.go(path)
             operator.check(f"{path} of a run that is put away, {width}")
         assert served.site.violations == []
@@ -107,6 +107,11 @@ def test_compared_runs_and_an_evaluated_result(console, coordinator, finished, w
         page = operator.go(RESULT["result"])
         page.get_by_text("Evaluate on a test file").click()
         operator.check(f"result with Evaluate open, {width}, dark: {dark}")
+        page.get_by_role("button", name="Mark text 1", exact=True).click()
+        page.get_by_role("link", name="Download without the 1 marked").wait_for()
+        operator.check(f"result with a marked text, {width}, dark: {dark}")
+        page.get_by_role("button", name="Unmark text 1", exact=True).click()
+        page.get_by_text("0 marked").wait_for()
         operator.shoot(f"console-evaluate-{width}")
     assert console.site.violations == []
 

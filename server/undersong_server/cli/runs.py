@@ -11,7 +11,7 @@ import typer
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file
-from undersong_common.printable import printable, printable_lines, shell_path
+from undersong_common.printable import counted, printable, printable_lines, shell_path
 from undersong_common.program import entry
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
 release_app = typer.Typer()
+NO_RUN = "no run is planned: undersong run plan TASK.toml"
 UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who made them
 
 
@@ -108,10 +109,59 @@ def stop(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
 
 
 @app.command()
-def put_away(name: RunName, home: HomeFolder = DEFAULT_HOME) -> None:
-    """Takes a run that has failed from the console's list of what needs attention; it can still be resumed."""
-    operations.runs.put_away(home, name)
-    operations.coordinator.note_command(home, "run put away", name)
+def put_away(
+    name: RunName,
+    back: Annotated[bool, typer.Option("--back", help="Take it out of the archive again.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+) -> None:
+    """Moves a run that is not under way into the archive, out of Home and the lists; nothing of it is lost."""
+    if back:
+        operations.runs.take_back(home, name)
+    else:
+        operations.runs.put_away(home, name)
+    operations.coordinator.note_command(home, "run take back" if back else "run put away", name)
+
+
+@app.command()
+def note(
+    name: RunName,
+    text: Annotated[str | None, typer.Option(help="Your own words about the run; they replace the last ones.")] = None,
+    tags: Annotated[
+        str | None, typer.Option(metavar="TAG,TAG", help="The run's tags; they replace the last ones.")
+    ] = None,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Writes a note and tags beside a run, or shows them. No hospital and no receiver sees them."""
+    if text is None and tags is None:
+        annotations = operations.curation.show(home, name)
+    else:
+        tag_list = None if tags is None else tags.split(",")
+        annotations = operations.curation.describe(home, name, note=text, tags=tag_list)
+        operations.coordinator.note_command(home, "run note", name)
+    print_result(
+        annotations,
+        f"tags: {', '.join(annotations.tags) or 'none'}",
+        printable_lines(annotations.note or "no note"),
+        as_json=as_json,
+    )
+
+
+@app.command()
+def mark(
+    name: RunName,
+    rows: Annotated[list[int], typer.Argument(metavar="ROW...", help="Texts by their row in the corpus, from 1.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the marks away.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
+    """Marks texts of a finished run, which `undersong export --without-marked` leaves out."""
+    annotations = operations.curation.mark_texts(home, name, rows, marked=not remove)
+    operations.coordinator.note_command(home, "run unmark" if remove else "run mark", f"{name}: {len(set(rows))}")
+    count = len(annotations.marked)
+    print_result(
+        annotations, f"{counted(count, 'text')} of run {name!r} {'is' if count == 1 else 'are'} marked", as_json=as_json
+    )
 
 
 def _print_request(home: Path, command: str, requested: "ActionRequest", as_json: bool, quiet: bool) -> None:
@@ -166,14 +216,20 @@ def watch(
 
 
 @app.command(name="list")
-def list_runs(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
+def list_runs(
+    find: Annotated[str, typer.Option(help="Runs with these words in name, note or tags.")] = "",
+    tag: Annotated[str, typer.Option(help="Runs with this tag only.")] = "",
+    archive: Annotated[bool, typer.Option("--archive", help="The runs that were put away, instead.")] = False,
+    home: HomeFolder = DEFAULT_HOME,
+    as_json: AsJson = False,
+) -> None:
     """Lists the runs with their status, the newest first."""
-    runs = operations.overview.list_runs(home)
+    runs = operations.overview.listed_runs(operations.overview.list_runs(home), find=find, tag=tag, archive=archive)
     print_table(
         [run.to_json() for run in runs],
         ("run", "state", "status"),
         [(run.run, run.status.state, run.status.words) for run in runs],
-        "no run is planned: undersong run plan TASK.toml",
+        "no run fits: see `undersong run list`" if find or tag or archive else NO_RUN,
         as_json=as_json,
     )
     if runs and not as_json:
@@ -247,14 +303,18 @@ def search(
     find: Annotated[str, typer.Option(help="Words that a text holds, in any case.")] = "",
     label: Annotated[str, typer.Option(help="Texts of this label only.")] = "",
     generator: Annotated[str, typer.Option(help="Texts of this generator only.")] = "",
+    marked: Annotated[bool, typer.Option("--marked", help="Marked texts only.")] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
 ) -> None:
     """Searches the published texts of a finished run; counts the matches per label and per generator."""
-    search_result = operations.releases.search(home, name, find=find, label=label, generator=generator)
+    search_result = operations.releases.search(
+        home, name, find=find, label=label, generator=generator, marked_only=marked
+    )
     lines = [
-        printable(f"{row.get('label', '')}\t{row.get('generator', '')}\t", 300) + printable(str(row["text"]), 2000)
-        for row in search_result.texts
+        printable(f"{number}\t{row.get('label', '')}\t{row.get('generator', '')}\t", 300)
+        + printable(str(row["text"]), 2000)
+        for number, row in zip(search_result.numbers, search_result.texts, strict=True)
     ]
     lines.append(f"{len(search_result.texts)} of {search_result.corpus} texts")
     for filter_name, counts in (("labels", search_result.labels), ("generators", search_result.generators)):
@@ -314,12 +374,15 @@ def generators(
 def export(
     name: RunName,
     out: Annotated[Path, typer.Option("--out", help="The folder to write into, or FILE.zip for one archive.")],
+    without_marked: Annotated[
+        bool, typer.Option("--without-marked", help="Leave the marked texts out, into FILE.zip.")
+    ] = False,
     home: HomeFolder = DEFAULT_HOME,
     as_json: AsJson = False,
     quiet: entry.Quiet = False,
 ) -> None:
     """Copies a finished run's corpus, card, report, manifest with receipts and ledgers into a folder of yours."""
-    exported = operations.releases.export(home, name, out)
+    exported = operations.releases.export(home, name, out, without_marked=without_marked)
     checked = f"check it with: undersong verify {shell_path(out)}"
     words = f"wrote {', '.join(exported.files)} into {out}; {checked}"
     if out.suffix == ".zip":

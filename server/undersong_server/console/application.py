@@ -73,13 +73,14 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
     parties = cache(lambda: enrolment.parties(context.home))
     needs = cache(lambda: overview.needs(context.home, all_runs(), parties()))
     needy_names = cache(lambda: {need.name for need in needs()})
-    other_runs = cache(lambda: [run for run in all_runs() if run.run not in needy_names()])  # not shown above
+    shown_runs = cache(lambda: overview.listed_runs(all_runs()))
+    other_runs = cache(lambda: [run for run in shown_runs() if run.run not in needy_names()])  # not shown above
     enrolled = cache(lambda: [party for party in parties() if party.party.state == "enrolled"])
     parts: dict[str, Part] = {
         "first_steps": lambda: {"steps": beginning.first_steps(context.home, all_runs(), parties())},
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
-            "under_way": [run for run in other_runs() if run.status.state in overview.UNDER_WAY][:20],
+            "under_way": [run for run in other_runs() if run.status.state in runs.UNDER_WAY][:20],
             "latest": other_runs()[:5],
         },
         "figures": lambda: {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi.responses import Response
 from markupsafe import Markup
@@ -16,11 +16,13 @@ from markupsafe import Markup
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
 from undersong_common.pages.stream import Pulse
+from undersong_common.printable import counted
 from undersong_server.defaults import RunOptions
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import (
     comparison,
     coordinator,
+    curation,
     drafts,
     enrolment,
     form_faults,
@@ -70,7 +72,8 @@ class ConsoleContext:
         return {"topic": topic, "pulse": self.pulse(topic).version}
 
 
-STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable")
+ARCHIVE = "archive"  # choice beside the states: the runs that were put away
+STATES = ("planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable", ARCHIVE)
 ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], str]] = {
     "start": (
         partial(runs.request, action="run"),
@@ -79,9 +82,11 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
     "pause": (partial(runs.request, action="pause"), "The run pauses at its next step; nothing is lost."),
     "resume": (partial(runs.request, action="run"), "The run continues."),
     "stop": (partial(runs.request, action="stop"), "The run ends for good at its next step."),
-    "put-away": (runs.put_away, "Put away: Home does not list it any more. It can still be resumed."),
+    "put-away": (runs.put_away, "Put away: Home does not list it any more; it is in the archive of Runs."),
+    "take-back": (runs.take_back, "Taken out of the archive."),
 }
 TEXTS_SHOWN = 12
+SEARCHED = ("find", "label", "generator", "marked")  # fields of the search in a corpus
 REPORT_POLICY = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 
 
@@ -100,6 +105,7 @@ class RunScreens:
                 f"{run_path}/file/{{name}}": self._file,
                 f"{run_path}/report": self._report,
                 f"{run_path}/archive.zip": self._archive,
+                f"{run_path}/without-marked.zip": self._archive_without_marked,
                 "/compare": self._compare,
                 "/compare/figures.csv": self._compare_csv,
             }
@@ -116,6 +122,8 @@ class RunScreens:
                 f"/runs/new/{{draft}}{LIVE}": self._live,
                 **{f"{run_path}/{action}": partial(self._act, action) for action in ACTIONS},
                 f"{run_path}/result": self._evaluate,
+                f"{run_path}/note": self._describe,
+                f"{run_path}/marks": self._mark,
             },
             least="operator",
         )
@@ -123,17 +131,17 @@ class RunScreens:
     # Lists and new runs
 
     def _list(self, visit: Visit) -> Response:
-        find, state = visit.query.get("find", "").strip(), visit.query.get("state", "")
+        find, state, tag = (visit.query.get(key, "").strip() for key in ("find", "state", "tag"))
+        archive = state == ARCHIVE
 
         def listed() -> dict[str, Any]:
             everything = overview.list_runs(self._home)
-            fitting_runs = [
-                run
-                for run in everything
-                if find.casefold() in run.run.casefold() and (not state or run.status.state == state)
-            ]
-            page = visit.listed(fitting_runs)
-            return {**page, "find": find, "state": state, "states": STATES, "any": bool(everything)}
+            fitting_runs = overview.listed_runs(
+                everything, find=find, state="" if archive else state, tag=tag, archive=archive
+            )
+            tags = sorted({name for run in everything for name in run.tags}, key=str.casefold)
+            filters = {"find": find, "state": state, "states": STATES, "tag": tag, "tags": tags}
+            return {**visit.listed(fitting_runs), **filters, "any": bool(everything)}
 
         return visit.page("Runs", {"runs": listed}, **self._context.live("all"))
 
@@ -143,7 +151,7 @@ class RunScreens:
             "New run",
             templates=drafts.templates(),
             files=drafts.offered(self._context.tasks),
-            earlier=overview.list_runs(self._home)[:50],
+            earlier=overview.listed_runs(overview.list_runs(self._home))[:50],
             unfinished=drafts.unfinished(self._home),
         )
 
@@ -301,6 +309,7 @@ class RunScreens:
 
         parts: dict[str, Part] = {
             "standing": standing,
+            "notes": lambda: {"run": run, "annotations": curation.show(self._home, run)},
             "timeline": lambda: {"events": runs.timeline(self._home, run), "now": time.time()},
             "live": lambda: {
                 "live": live_run(),
@@ -326,19 +335,26 @@ class RunScreens:
         condition = "" if requested is None or requested.served else " This takes effect once the coordinator runs."
         return visit.go("/" if action == "put-away" else f"/runs/one/{quote(run)}", words + condition)
 
+    def _describe(self, visit: Visit) -> str:
+        run = visit.path["run"]
+        tags = visit.form.get("tags", "").split(",")
+        curation.describe(self._home, run, note=visit.form.get("note", ""), tags=tags)
+        visit.note("run note", run)
+        return visit.go(f"/runs/one/{quote(run)}", "Saved.")
+
     # Results
 
     def _result(self, visit: Visit) -> Response:
         run = visit.path["run"]
-        query = {key: visit.query.get(key, "") for key in ("find", "label", "generator")}
+        query = {key: visit.query.get(key, "") for key in SEARCHED}
 
-        corpus_search = cache(lambda: releases.search(self._home, run, **query))
+        corpus_search = cache(lambda: self._search(run, query))
         parts: dict[str, Part] = {
             "verdict": lambda: {"verdict": releases.verdict(self._home, run)},
             "evaluation": lambda: self._evaluation(run),
             "files": lambda: {"files": releases.files(self._home, run), "run": run},
             "corpus": lambda: {
-                **visit.listed(corpus_search().texts),
+                **visit.listed(list(zip(corpus_search().numbers, corpus_search().texts, strict=True))),
                 "found": corpus_search(),
                 "wanted": query,
                 "run": run,
@@ -346,6 +362,21 @@ class RunScreens:
             "card": lambda: {"card": releases.read_file(self._home, run, "README.md").decode("utf-8", "replace")},
         }
         return visit.page(f"Result of {run}", parts, run=run)
+
+    def _search(self, run: str, query: Mapping[str, str]) -> releases.Found:
+        words = {key: query.get(key, "") for key in ("find", "label", "generator")}
+        return releases.search(self._home, run, **words, marked_only=bool(query.get("marked")))
+
+    def _mark(self, visit: Visit) -> str:
+        """Marks one text, or all that the form's search finds; leads back to where the person was."""
+        run, row = visit.path["run"], visit.form.get("row", "")
+        marked = visit.form.get("mark", "yes") == "yes"
+        query = {key: visit.form[key] for key in (*SEARCHED, "page") if visit.form.get(key)}
+        rows = (_whole(row),) if row else self._search(run, query).numbers
+        curation.mark_texts(self._home, run, rows, marked=marked)
+        visit.note("run mark" if marked else "run unmark", f"{run}: {counted(len(rows), 'text')}")
+        anchor = f"text-{row}" if row else "corpus"
+        return visit.go(f"/runs/one/{quote(run)}/result?{urlencode(query)}#{anchor}")
 
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
@@ -377,6 +408,12 @@ class RunScreens:
         visit.note("export", f"{run}: everything")
         return download(releases.archive(self._home, run), f"{run}.zip", "application/zip")
 
+    def _archive_without_marked(self, visit: Visit) -> Response:
+        run = visit.path["run"]
+        packed = releases.archive_without_marked(self._home, run)
+        visit.note("export", f"{run}: everything without the marked texts")
+        return download(packed, f"{run}-without-marked.zip", "application/zip")
+
     def _report(self, visit: Visit) -> Response:
         """The report as it was published: its own small script runs in a sandbox without origin, cookies or network."""
         data = releases.read_file(self._home, visit.path["run"], "report.html")
@@ -384,7 +421,7 @@ class RunScreens:
 
     def _compare(self, visit: Visit) -> Response:
         run_names, sort = self._asked(visit)
-        choices = [run.run for run in overview.list_runs(self._home)[:200]]
+        choices = [run.run for run in overview.listed_runs(overview.list_runs(self._home))[:200]]
         return visit.page(
             "Compare runs",
             {"compared": lambda: {"found": comparison.compare(self._home, run_names, sort=sort), "named": run_names}},

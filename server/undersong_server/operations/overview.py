@@ -11,7 +11,7 @@ import time
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -28,9 +28,9 @@ from undersong_server.evaluation import private_score
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party
-from undersong_server.operations.runs import RunSummary, is_put_away, log
+from undersong_server.operations.runs import UNDER_WAY, RunSummary, log
 from undersong_server.pool import Sample
-from undersong_server.runs.folder import UNREADABLE, RunFailure, RunFolder, RunStatus
+from undersong_server.runs.folder import UNREADABLE, Annotations, RunFailure, RunFolder, RunStatus, UnreadableRun
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
 
 CERTIFICATE_DAYS = 30.0
@@ -38,7 +38,6 @@ AWAY_S = 120.0  # a party that is away for less may be restarting
 NEW_S = 900.0  # time in which an enrolled party installs its grant
 MOST_SUMMARIES = 50_000  # kept in memory, former ones of a run too
 BUNDLED_LOGS = 50  # newest runs whose log is in a support bundle
-UNDER_WAY = ("waiting", "running", "paused")
 
 
 def list_runs(home: Path) -> list[RunSummary]:
@@ -52,11 +51,17 @@ def _summary(path: Path) -> tuple[float, RunSummary]:
     try:
         status, planned = os.stat(f"{path}/status.json"), os.stat(f"{path}/plan.json")
         # The time of its change tells a file whose rights alone were changed, too.
-        return _read_summary(str(path), status.st_ctime_ns, status.st_ino, planned.st_ctime_ns, planned.st_ino)
+        versions = (status.st_ctime_ns, status.st_ino, planned.st_ctime_ns, planned.st_ino)
+        return _read_summary(str(path), *versions, *map(file_state, _own_words(path)))
     except (OSError, UndersongError) as error:
         fault = error if isinstance(error, UndersongError) else _unreadable(path, error)
         failure = RunFailure(fault.problem, fault.remedy, fault.exit_code)
         return 0.0, RunSummary(path.name, (), RunStatus(UNREADABLE, error=failure))
+
+
+def _own_words(path: Path) -> tuple[Path, Path]:
+    """The files in which the operator's words about a run are, which most runs do not have."""
+    return path / "annotations.json", path / "put-away"
 
 
 def _unreadable(path: Path, error: OSError) -> UndersongError:
@@ -70,10 +75,35 @@ def _unreadable(path: Path, error: OSError) -> UndersongError:
 
 
 @lru_cache(maxsize=MOST_SUMMARIES)
-def _read_summary(path: str, *_versions: int) -> tuple[float, RunSummary]:
+def _read_summary(path: str, *_versions: object) -> tuple[float, RunSummary]:
     run = RunFolder(Path(path))
     planned_at = os.stat(run.path / "plan.json").st_mtime
-    return planned_at, RunSummary(run.name, run.planned().roster, run.status())
+    try:
+        annotations = run.annotations()
+    except UnreadableRun:
+        annotations = Annotations()  # The run's own screen tells of the damage, and the run goes on without them.
+    summary = RunSummary(run.name, run.planned().roster, run.status())
+    summary = replace(summary, note=annotations.note, tags=annotations.tags, put_away=run.is_put_away)
+    return planned_at, summary
+
+
+def listed_runs(
+    runs: Sequence[RunSummary], *, find: str = "", state: str = "", tag: str = "", archive: bool = False
+) -> list[RunSummary]:
+    """Runs whose name, note or tag contains ``find``, in this state and with this tag; "" is any.
+
+    Args:
+        archive: lists the runs that were put away instead of the others.
+    """
+    needle = find.casefold()
+    return [
+        run
+        for run in runs
+        if run.put_away == archive
+        and (not state or run.status.state == state)
+        and (not tag or tag in run.tags)
+        and any(needle in words.casefold() for words in (run.run, run.note, *run.tags))
+    ]
 
 
 @dataclass(frozen=True)
@@ -132,7 +162,7 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
         status = run.status
         if status.state == UNREADABLE and status.error is not None:
             yield Need("now", "run", run.run, f"cannot be read: {status.error.problem}", status.error.remedy)
-        elif status.error is not None and not is_put_away(home, run.run):
+        elif status.error is not None and not run.put_away:
             rejecting_parties = [facts_by_name[name] for name in status.error.rejected_by if name in facts_by_name]
             talk = [
                 f"telephone {party_facts.party.name}: {party_facts.party.contact}"
@@ -237,7 +267,7 @@ def fitting(parties: Sequence[PartyFacts], *, find: str = "", state: str = "") -
 def support_bundle(home: Path) -> bytes:
     """Returns a ZIP file for support: parties by name and fingerprint, states and logs.
 
-    Texts, journals, task files, key files and telephone contacts are left out.
+    Texts, journals, task files, key files, telephone contacts, notes and tags are left out.
     """
     runs = list_runs(home)
     contents: dict[str, object] = {
@@ -246,7 +276,7 @@ def support_bundle(home: Path) -> bytes:
         "parties.json": [
             {key: item for key, item in party.to_json().items() if key != "contact"} for party in every_party(home)
         ],
-        "runs.json": [run.to_json() for run in runs],
+        "runs.json": [{key: item for key, item in run.to_json().items() if key != "tags"} for run in runs],
     }
     newest = sorted(runs, key=lambda run: -(run.status.at or 0.0))[:BUNDLED_LOGS]
     file = io.BytesIO()

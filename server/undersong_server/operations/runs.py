@@ -35,6 +35,7 @@ from undersong_server.runs.planning import (
 from undersong_server.runs.task import Task, for_its_preset
 
 WHO_ASKS = "state both once: undersong coordinator change --operator NAME --contact WORDS"
+UNDER_WAY = ("waiting", "running", "paused")
 REHEARSAL = "a rehearsal with invented records"
 LOG_LINES = 20  # lines of a run's log that are displayed with it
 POLL_S = 0.2
@@ -182,8 +183,22 @@ def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]
 
 
 def put_away(home: Path, run: str) -> None:
-    """Takes a run that has failed from the list of what needs attention; it can still be resumed."""
-    CoordinatorHome(home).run(run).put_away()
+    """Moves a run that is not under way into the archive, out of Home and the lists; nothing of it is lost.
+
+    One that fails anew comes back by itself. Raises ConfigurationError for a run that is unknown or under way.
+    """
+    folder = CoordinatorHome(home).run(run)
+    state = folder.status().state
+    if state in UNDER_WAY:
+        raise ConfigurationError(
+            f"run {run!r} is {state}", "put it away when it has ended, or stop it first", code="under-way"
+        )
+    folder.put_away()
+
+
+def take_back(home: Path, run: str) -> None:
+    """Takes a run out of the archive. Raises ConfigurationError for an unknown one."""
+    CoordinatorHome(home).run(run).take_back()
 
 
 def is_put_away(home: Path, run: str) -> bool:
@@ -309,14 +324,18 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run as the list of runs shows it: name, parties and status."""
+    """A run as the list of runs shows it: name, parties, status, note and tags; ``put_away`` is True in the archive."""
 
     run: str
     parties: tuple[str, ...]
     status: RunStatus
+    note: str = field(default="", kw_only=True)
+    tags: tuple[str, ...] = field(default=(), kw_only=True)
+    put_away: bool = field(default=False, kw_only=True)
 
     def to_json(self) -> dict[str, Any]:
-        return {"run": self.run, **self.status.to_json(), "parties": list(self.parties)}
+        labels = {"tags": list(self.tags), "put_away": self.put_away}
+        return {"run": self.run, **self.status.to_json(), "parties": list(self.parties), **labels}
 
 
 def status(home: Path, run: str) -> RunStatus:
@@ -336,6 +355,9 @@ class RunDetails(RunSummary):
             "run": self.run,
             "parties": list(self.parties),
             "status": self.status.to_json(),
+            "note": self.note,
+            "tags": list(self.tags),
+            "put_away": self.put_away,
             "log": list(self.log),
             "plan": self.figures.to_json(),
         }
@@ -346,7 +368,17 @@ def show(home: Path, run: str) -> RunDetails:
     folder = CoordinatorHome(home).run(run)
     planned = folder.planned()
     figures = plan_figures(planned.load())
-    return RunDetails(run, planned.roster, folder.status(), tuple(folder.log()[-LOG_LINES:]), figures)
+    annotations = folder.annotations()
+    return RunDetails(
+        run,
+        planned.roster,
+        folder.status(),
+        tuple(folder.log()[-LOG_LINES:]),
+        figures,
+        note=annotations.note,
+        tags=annotations.tags,
+        put_away=folder.is_put_away,
+    )
 
 
 @dataclass(frozen=True)
@@ -423,7 +455,7 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
 def mark(home: Path, run: str) -> list[object]:
     """A value that changes when any file of a run changes; the run need not exist."""
     folder = CoordinatorHome(home).run(run).path
-    names = ("status.json", "requested.json", "log.txt", "live.jsonl", "output")
+    names = ("status.json", "requested.json", "annotations.json", "put-away", "log.txt", "live.jsonl", "output")
     return [file_state(folder / name) for name in names]
 
 

@@ -1,0 +1,95 @@
+"""Notes, tags, archive and marks: the operator's own words about runs, which stand beside the run and nowhere else."""
+
+import io
+import json
+import zipfile
+
+import pytest
+
+from tests.doubles.coded import raises
+from tests.doubles.stream import make_home
+from tests.doubles.tasks import make_task
+from undersong_common.errors import ConfigurationError
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import curation, overview, releases, runs
+from undersong_server.runs.folder import RunStatus
+
+TEXTS = ["a hotel by the sea", "pain in the left wrist", "a\u2028separator", "fever since monday"]
+
+
+@pytest.fixture
+def home(tmp_path):
+    home = make_home(tmp_path / "home", ("alpha", "beta", "gamma"))
+    task = make_task(tmp_path / "task")
+    for name in ("first", "second"):
+        runs.plan(home.path, task, RunOptions(name=name))
+    run = home.run("first")
+    run.write_status(RunStatus("finished", 1))
+    run.output.mkdir()
+    rows = [{"text": text, "label": "ab"[row % 2], "generator": "g"} for row, text in enumerate(TEXTS)]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
+    (run.output / "synthetic.jsonl").write_text("".join(lines), encoding="utf-8")
+    return home
+
+
+def test_a_note_and_tags_find_their_run_and_leave_no_party_a_word(home):
+    curation.describe(home.path, "first", note="for the board\r\nkeep", tags=[" spring ", "Board", "board", ""])
+    assert curation.show(home.path, "first").tags == ("Board", "spring")
+    everything = overview.list_runs(home.path)
+    for filters, names in (
+        ({"tag": "spring"}, ["first"]),
+        ({"find": "BOARD"}, ["first"]),
+        ({"find": "second"}, ["second"]),
+        ({"tag": "nothing"}, []),
+    ):
+        assert [run.run for run in overview.listed_runs(everything, **filters)] == names
+    curation.describe(home.path, "first", tags=[])
+    kept = curation.show(home.path, "first")
+    assert (kept.note, kept.tags) == ("for the board\nkeep", ())
+    with zipfile.ZipFile(io.BytesIO(overview.support_bundle(home.path))) as bundle:
+        assert not any(b"for the board" in bundle.read(name) for name in bundle.namelist())
+
+
+@pytest.mark.parametrize(
+    "words", [{"note": "x" * 4001}, {"note": "\x1b[2J"}, {"tags": ["y" * 41]}, {"tags": map(str, range(21))}]
+)
+def test_words_that_are_too_long_or_no_text_change_nothing(home, words):
+    curation.describe(home.path, "first", note="before", tags=["kept"])
+    with pytest.raises(ConfigurationError):
+        curation.describe(home.path, "first", **words)
+    assert curation.show(home.path, "first").note == "before"
+    with raises(ConfigurationError, "no-run"):
+        curation.describe(home.path, "nobody planned it", note="x")
+
+
+def test_the_archive_takes_a_run_out_of_the_lists_and_gives_it_back(home):
+    names = lambda **filters: [run.run for run in overview.listed_runs(overview.list_runs(home.path), **filters)]  # noqa: E731
+    runs.put_away(home.path, "first")
+    assert (names(), names(archive=True)) == (["second"], ["first"])
+    runs.take_back(home.path, "first")
+    assert (sorted(names()), names(archive=True)) == (["first", "second"], [])
+    home.run("second").write_status(RunStatus("running", 1))
+    with raises(ConfigurationError, "under-way"):
+        runs.put_away(home.path, "second")
+
+
+def test_damaged_words_of_the_operator_leave_the_run_as_it_is(home):
+    (home.run("first").path / "annotations.json").write_text("{")
+    listed = {run.run: run.status.state for run in overview.list_runs(home.path)}
+    assert listed == {"first": "finished", "second": "planned"}
+    with raises(ConfigurationError, "unreadable"):
+        curation.show(home.path, "first")
+
+
+def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
+    curation.mark_texts(home.path, "first", [4, 1])
+    marked = releases.search(home.path, "first", marked_only=True)
+    assert (marked.numbers, [row["text"] for row in marked.texts]) == ((1, 4), [TEXTS[0], TEXTS[3]])
+    curation.mark_texts(home.path, "first", [4], marked=False)
+    assert releases.search(home.path, "first", find="separator").numbers == (3,)
+    assert releases.search(home.path, "first").marked == (1,)
+    for rows in ([0], [5]):
+        with raises(ConfigurationError, "no-text"):
+            curation.mark_texts(home.path, "first", rows)
+    with raises(ConfigurationError, "run-not-finished"):
+        curation.mark_texts(home.path, "second", [1])
