@@ -55,7 +55,8 @@ from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.models.model_files import model_folder
 from undersong_common.program import entry
 from undersong_common.text.table import Table
-from undersong_server.evaluation import panel, task_model
+from undersong_server import learning
+from undersong_server.evaluation import panel
 from undersong_server.evaluation.evaluate import joined, membership, sequences_of
 from undersong_server.evaluation.panel import score
 
@@ -116,8 +117,8 @@ class Papers:
         if corpus is None or test.labels is None:
             raise ConfigurationError(f"{row['name']}: no labelled corpus to fine-tune on", "leave out fine_tuned")
         settings = FineTuning(model_folder(self._encoder), **self._paper["fine_tuning"])
-        model = task_model.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
-        found = score(test.labels, task_model.predict(model, test.texts))
+        model = learning.fine_tune(corpus.texts, corpus.labels or (), settings, seed=seed)
+        found = score(test.labels, learning.predict(model, test.texts))
         records = bench.made(Cell(Variant.parse(PRIVATE_ONLY), None, cell.parties, cell.records, seed)).corpus
         attacks = attacked(model, records, test, seed=seed) if records is not None else {}
         figures = {"accuracy": found.accuracy, **found.averages, **attacks}
@@ -136,15 +137,15 @@ class Papers:
         figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages}
         figures["accuracy"] = judged.models["head"].accuracy
         if self._name == "dpkps":
-            layers = task_model.train(embeddings, labels, head="three-layer", seed=seed)
-            figures["layers"] = score(test.labels, task_model.predict(layers, real)).accuracy
+            layers = learning.train(embeddings, labels, head="three-layer", seed=seed)
+            figures["layers"] = score(test.labels, learning.predict(layers, real)).accuracy
             place = {"method": PRIVATE_ONLY, "epsilon": None, "records": self._paper["records"]}
             records = bench.made(_cell({**row, **place}, seed)).corpus
             assert records is not None  # private-only trains on the records themselves
             client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
             own = bench._embed_public([records.texts[at] for at in client])
-            adapted = task_model.adapt(embeddings, labels, own, seed=seed, head="three-layer")
-            figures["adapted"] = score(test.labels, task_model.predict(adapted, real)).accuracy
+            adapted = learning.adapt(embeddings, labels, own, seed=seed, head="three-layer")
+            figures["adapted"] = score(test.labels, learning.predict(adapted, real)).accuracy
         return figures
 
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
@@ -159,17 +160,15 @@ class Papers:
         for seed in range(times):
             for name, (table, embeddings, truth) in sides.items():
                 labels = np.random.default_rng(seed).permutation(np.array(table.labels)).tolist()
-                layers = task_model.train(bench._embed_public(table.texts), labels, head="three-layer", seed=seed)
-                found[name].append(score(truth.labels or (), task_model.predict(layers, embeddings)).accuracy)
+                layers = learning.train(bench._embed_public(table.texts), labels, head="three-layer", seed=seed)
+                found[name].append(score(truth.labels or (), learning.predict(layers, embeddings)).accuracy)
         return found
 
     def _sequences(self, bench: Bench, rows: Any, test: Table, seed: int) -> dict[str, float]:
         drawn = _drawn(rows)
-        model = task_model.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
+        model = learning.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
         own = sequences_of(test, drawn, keep_empty=True)  # test records are turned into sequences too (B.2.2)
-        return {
-            "sequences": score(own.labels or (), task_model.predict(model, bench._embed_public(own.texts))).accuracy
-        }
+        return {"sequences": score(own.labels or (), learning.predict(model, bench._embed_public(own.texts))).accuracy}
 
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:

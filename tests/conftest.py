@@ -60,7 +60,7 @@ LAST = "tests/server/"
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
 # Of `make quick`, these alone load torch, which takes a process more than two seconds: one worker does.
 QUICK_WITH_TORCH = (
-    "tests/server/evaluation/test_task_model.py",
+    "tests/server/test_learning.py",
     *(f"tests/server/methods/test_{name}.py" for name in ("interface", "prompts", "tuned")),
     "tests/server/report/test_report.py",
     *(f"tests/simulation/test_{name}.py" for name in ("authors", "compare")),

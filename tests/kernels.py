@@ -24,7 +24,7 @@ NUMERIC = (
     "tests/common/program/test_threads_of_computations.py",
     "tests/protocol/statistics",
     "tests/server/evaluation/test_panel.py",
-    "tests/server/evaluation/test_task_model.py",
+    "tests/server/test_learning.py",
     "tests/server/methods/test_discriminant.py",
 )
 WITH_TORCH = ("tests/common/models/test_embedding.py", "tests/common/models/test_hidden_states.py")

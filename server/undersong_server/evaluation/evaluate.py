@@ -23,7 +23,8 @@ from undersong_common.text.overlap import ClosestRecords, Overlap, closest_recor
 from undersong_common.text.personal_data import PersonalData, personal_data, presidio
 from undersong_common.text.table import Table, read_table
 from undersong_protocol.statistics.terms import Terms, words
-from undersong_server.evaluation import metrics, panel, task_model
+from undersong_server import learning
+from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.metrics import (
     FEWEST_TEXTS,
     LabelErrors,
@@ -265,8 +266,8 @@ def _train_panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, panel.Pr
 
 
 def _train_head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, panel.Predicted]:
-    model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
-    return model.description, {model.description: task_model.predict(model, test.x)}
+    model = learning.train(corpus.x, corpus.labels, head=head, seed=seed)
+    return model.description, {model.description: learning.predict(model, test.x)}
 
 
 def _train_adapted(
@@ -276,13 +277,13 @@ def _train_adapted(
         raise ConfigurationError(
             "the synthetic texts have no labels: nothing to adapt", "leave out --adapt", code="labels-missing"
         )
-    model = task_model.adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
-    return model.description, {model.description: task_model.predict(model, test.x)}
+    model = learning.adapt(corpus.x, tuple(corpus.labels), target, seed=seed, head=head)
+    return model.description, {model.description: learning.predict(model, test.x)}
 
 
 def _fine_tuned(corpus: _Texts, test: _Texts, seed: int, settings: FineTuning) -> tuple[str, panel.Predicted]:
-    model = task_model.fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
-    return model.description, {model.description: task_model.predict(model, test.table.texts)}
+    model = learning.fine_tune(corpus.table.texts, corpus.labels, settings, seed=seed)
+    return model.description, {model.description: learning.predict(model, test.table.texts)}
 
 
 def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Head, seed: int) -> "Membership":
@@ -290,7 +291,7 @@ def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Hea
         raise ConfigurationError(
             f"the {corpus.name} texts have no labels: there is no task model to attack", code="labels-missing"
         )
-    model = task_model.train(corpus.x, corpus.labels, head=head, seed=seed)
+    model = learning.train(corpus.x, corpus.labels, head=head, seed=seed)
     return membership(corpus.name, model, (members.table, members.x), (nonmembers.table, nonmembers.x), seed=seed)
 
 

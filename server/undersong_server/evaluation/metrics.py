@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from undersong_common.arrays import Float32, Float64, Floats, Int64
-from undersong_server.evaluation.task_model import train
+from undersong_server.learning import train
 
 BLOCK_MIB = 256  # size of the block of distances that is in memory at a time
 # Fixed and public, so that figures of different runs compare; finer where texts are short, as tweets and questions are.

@@ -4,7 +4,7 @@ And the scores: agreement of predicted and true labels, and how well scores tell
 
 The panel score of a corpus is the mean accuracy of ``words``, ``head`` and ``mlp`` on real texts. ``words`` shares
 nothing with the embeddings that methods see. Settings are frozen: a figure of another setting is another figure. A
-fine-tuned encoder (``task_model.fine_tune``) is reported beside the panel, not in it.
+fine-tuned encoder (``learning.fine_tune``) is reported beside the panel, not in it.
 """
 
 import math
@@ -18,7 +18,7 @@ from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.intervals import Interval, clopper_pearson, over_seeds
 from undersong_common.program.library_threads import one_library_thread
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 
 FIGURES = ("accuracy", "balanced_accuracy", "macro_f1", "rarest_recall")
 AVERAGES = {
@@ -180,7 +180,7 @@ WORDS_ITERATIONS = 300
 MLP_UNITS = (64,)
 SETTINGS: dict[Model, str] = {
     "words": "TF-IDF of word 1-2-grams and character 2-5-grams within words, sublinear; logistic regression, C = 3",
-    "head": f"linear head on the embeddings; C of {', '.join(f'{strength:g}' for strength in task_model.STRENGTHS)}"
+    "head": f"linear head on the embeddings; C of {', '.join(f'{strength:g}' for strength in learning.STRENGTHS)}"
     " chosen on a held-out fifth of the corpus",
     "mlp": "one hidden layer of 64 units on the embeddings; early stopping on a held-out fifth of the corpus",
 }
@@ -258,10 +258,10 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
     if model == "words":
         return _predict_by_words(corpus, texts)
     if model == "head":
-        trained = task_model.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
+        trained = learning.train(corpus.embeddings, corpus.labels, head="linear", seed=seed)
     else:
-        trained = task_model.train(corpus.embeddings, corpus.labels, head="mlp", hidden=MLP_UNITS, seed=seed)
-    return task_model.predict(trained, embeddings)
+        trained = learning.train(corpus.embeddings, corpus.labels, head="mlp", hidden=MLP_UNITS, seed=seed)
+    return learning.predict(trained, embeddings)
 
 
 def _predict_by_words(corpus: Labelled, texts: Sequence[str]) -> list[str]:

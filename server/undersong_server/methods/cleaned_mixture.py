@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from undersong_common.arrays import Float32, Float64, Int64
-from undersong_server.evaluation.task_model import classifier, probabilities
+from undersong_server.learning import classifier, probabilities
 from undersong_server.methods import mixture_labels
 from undersong_server.methods.interface import Method, RunContext, Sample
 

@@ -31,7 +31,7 @@ from undersong_protocol.statistics import EmbeddingSum, LabelHistogram, LengthHi
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
 from undersong_server.evaluation.panel import discrimination, precision_and_recall
-from undersong_server.evaluation.task_model import FineTunedModel, fine_tune
+from undersong_server.learning import FineTunedModel, fine_tune
 from undersong_server.methods.interface import (
     Input,
     Method,

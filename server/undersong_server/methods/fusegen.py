@@ -16,7 +16,7 @@ from pydantic import Field
 
 from undersong_common.arrays import Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
@@ -112,8 +112,8 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
     """
     weights = np.ones(len(labels))
     for _ in range(boosts):
-        head = task_model.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
-        right = task_model.probabilities(head, embeddings).argmax(axis=1) == labels
+        head = learning.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
+        right = learning.probabilities(head, embeddings).argmax(axis=1) == labels
         weights = weights * np.exp(np.where(right, rate, -rate))
         weights /= weights.mean()
     return weights
@@ -123,10 +123,10 @@ def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [
-        task_model.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
+        learning.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
         for k in range(len(run.setting.generators))
     ]
-    return np.stack([task_model.probabilities(head, embeddings)[rows, label_of] for head in heads])
+    return np.stack([learning.probabilities(head, embeddings)[rows, label_of] for head in heads])
 
 
 def _order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:

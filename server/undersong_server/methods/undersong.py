@@ -30,7 +30,8 @@ from undersong_protocol.statistics.classifier_votes import (
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
-from undersong_server.evaluation import private_score, task_model
+from undersong_server import learning
+from undersong_server.evaluation import private_score
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import (
     Input,
@@ -345,7 +346,7 @@ class State:
         """
         run, generators, labels = self.run, *self.chosen.shape
         x, label_of, author = self._texts()
-        heads = task_model.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
+        heads = learning.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
         block_of = np.arange(labels) * self.by_label
         inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
         found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())
@@ -405,7 +406,7 @@ class State:
         labels, heads, by_words = len(self.shares), [], []
         for rows in (mixture, ours):
             embeddings, words = self._texts(rows.position)[0], word_rows(self.run.pool.texts_of(rows.position))
-            heads.append(task_model.classifier(embeddings, rows.label_of, labels, strength=TUNING.strength))
+            heads.append(learning.classifier(embeddings, rows.label_of, labels, strength=TUNING.strength))
             by_words.append(word_classifier(words, rows.label_of, labels))
         # Both classifiers of each corpus, on the public grid.
         inputs = [

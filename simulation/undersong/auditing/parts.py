@@ -22,7 +22,7 @@ from undersong_common.intervals import clopper_pearson
 from undersong_common.models.embedding import Embed
 from undersong_common.privacy.accounting import gaussian_epsilon
 from undersong_common.text.table import Table, concatenate
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 from undersong_server.evaluation.evaluate import entropy, of_label
 from undersong_server.pool import Sample
 
@@ -479,7 +479,7 @@ def attack_corpus(
     scores[TRIPLES] = np.array([_share_of_triples(canary.rows.texts[0], corpus_triples) for canary in canaries])
     sample_labels = [sample.label for sample in samples]
     if ENTROPY in scores and len(set(sample_labels)) > 1:
-        model = task_model.train(sample_embeddings, sample_labels, head="linear")
+        model = learning.train(sample_embeddings, sample_labels, head="linear")
         probabilities = model.probabilities(canary_embeddings)
         scores[ENTROPY] = -entropy(probabilities)
         true_labels = tuple(canary.rows.labels[0] if canary.rows.labels else "" for canary in canaries)

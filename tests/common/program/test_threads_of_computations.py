@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from undersong_common.models import numpy_bert, hidden_states
 from undersong_common.models.embedding import Embedder, quantise
 from undersong_protocol.statistics import nearest, teachers
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 from undersong_server.methods import augpe, undersong
 
 threadpool_limits(3)
@@ -34,7 +34,7 @@ def watch(module, name):
 
 for module, name in (
     (np.linalg, "eigh"), (np.linalg, "svd"), (sklearn.linear_model.LogisticRegression, "fit"),
-    (sklearn.cluster.MiniBatchKMeans, "fit"), (numpy_bert, "_gelu"), (nearest, "_doubled"), (task_model, "fit_linear"),
+    (sklearn.cluster.MiniBatchKMeans, "fit"), (numpy_bert, "_gelu"), (nearest, "_doubled"), (learning, "fit_linear"),
     (teachers, "logistic"),
 ):
     watch(module, name)
@@ -58,7 +58,7 @@ computations = [
     lambda: undersong.by_centres(Centres, np.bincount(y) * 1.0, x, y, np.zeros(3, bool)),
     lambda: undersong.word_classifier(undersong.word_rows(texts), y, 3),
     lambda: augpe.cells_of(x, 4, 0),
-    lambda: task_model.classifier(x, y, 3, strength=1.0),
+    lambda: learning.classifier(x, y, 3, strength=1.0),
     lambda: hidden_states._axes(x.astype(np.float64), 8),
     lambda: teachers.votes(x, y, y, x, y, x, y, teachers=3, count=3, half=True),
 ]

@@ -8,12 +8,12 @@ import pytest
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.table import Table
+from undersong_server import learning
 from undersong_server.evaluation import evaluate as evaluation
-from undersong_server.evaluation import task_model
 from undersong_server.evaluation.evaluate import read_sequences, sequences_of
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import score
-from undersong_server.evaluation.task_model import WEIGHTS, adapt, covariance_distance, predict
+from undersong_server.learning import WEIGHTS, adapt, covariance_distance, predict
 from undersong_server.operations.releases import evaluate as evaluate_run
 
 
@@ -54,7 +54,7 @@ def test_the_three_layer_head_has_the_loss_of_deep_coral():
     means = [x.astype(np.float64) - x.astype(np.float64).mean(axis=0) for x in (source, target)]
     one, two = (x.T @ x / (len(x) - 1) for x in means)
     expected = ((one - two) ** 2).sum() / (4 * 16**2)
-    assert float(task_model._coral_distance(a, b, relative=False)) == pytest.approx(expected)
+    assert float(learning._coral_distance(a, b, relative=False)) == pytest.approx(expected)
     adapted = adapt(source, labels, target, seed=0, head="three-layer")
     assert adapted.chosen == 1.0
     assert len(adapted.hidden) == 2

@@ -10,7 +10,7 @@ from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.text.table import Table
 from undersong_server.evaluation import evaluate as evaluation
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.task_model import fine_tune, predict
+from undersong_server.learning import fine_tune, predict
 
 pytestmark = pytest.mark.heavy
 
@@ -64,7 +64,7 @@ def test_an_evaluation_s_settings_reach_the_fine_tuning(tiny_bert, monkeypatch):
         seen.append(settings)
         return SimpleNamespace(description="tuned", labels=("a",), probabilities=lambda texts: np.ones((len(texts), 1)))
 
-    monkeypatch.setattr(evaluation.task_model, "fine_tune", trained)
+    monkeypatch.setattr(evaluation.learning, "fine_tune", trained)
     table = Table(("one", "two", "three", "four"), ("a", "b", "a", "b"), None)
     options = EvaluationOptions(test=table, bert=tiny_bert, epochs=10, batch=64, learning_rate=1e-5, max_tokens=512)
     vectors = np.eye(4, 8, dtype=np.float32)

@@ -12,7 +12,7 @@ from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, plan_sums
-from undersong_server.evaluation.task_model import fine_tune
+from undersong_server.learning import fine_tune
 from undersong_server.methods import discriminator
 from undersong_server.methods.discriminator import Options
 from undersong_server.methods.interface import Setting

@@ -20,7 +20,7 @@ from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import CorpusComparison, ScoredComparison
 from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 from undersong_server.generators.interface import Answer
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
@@ -115,9 +115,9 @@ def test_the_method_is_small():
     parts = (
         undersong,
         shares,
-        task_model.classifier,
-        task_model.classifiers,
-        task_model.probabilities,
+        learning.classifier,
+        learning.classifiers,
+        learning.probabilities,
     )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
     assert sum(map(code_lines, (*parts, *cleaning))) <= 615

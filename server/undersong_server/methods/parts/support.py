@@ -12,7 +12,7 @@ import numpy as np
 from undersong_common.arrays import Bools, Float64, Int64
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.evaluation.task_model import probabilities
+from undersong_server.learning import probabilities
 from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.words import windows, word_classifier, word_rows
 

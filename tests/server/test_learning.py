@@ -3,7 +3,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
-from undersong_server.evaluation import task_model
+from undersong_server import learning
 from undersong_server.evaluation.options import HEADS
 from undersong_server.evaluation.panel import score
 
@@ -25,12 +25,12 @@ def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
 def test_learns_separable_classes_and_is_deterministic(head):
     x, labels, _ = clusters(300)
     test_x, test_labels, _ = clusters(200, seed=1)
-    model = task_model.train(x, labels, head=head, seed=3)
-    assert score(test_labels, task_model.predict(model, test_x)).accuracy > 0.97
+    model = learning.train(x, labels, head=head, seed=3)
+    assert score(test_labels, learning.predict(model, test_x)).accuracy > 0.97
     probabilities = model.probabilities(test_x)
     assert probabilities.shape == (200, 3)
     assert np.allclose(probabilities.sum(axis=1), 1)
-    again = task_model.train(x, labels, head=head, seed=3)
+    again = learning.train(x, labels, head=head, seed=3)
     assert np.array_equal(again.probabilities(test_x), probabilities)
 
 
@@ -43,8 +43,8 @@ def test_global_random_state_is_left_alone():
     before = torch.random.get_rng_state().clone(), np.random.get_state()[1].copy()
     threads = torch.get_num_threads()
     x, labels, _ = clusters(80)
-    task_model.train(x, labels, head="mlp")
-    task_model.adapt(x, labels, x)
+    learning.train(x, labels, head="mlp")
+    learning.adapt(x, labels, x)
     assert torch.equal(before[0], torch.random.get_rng_state())
     assert np.array_equal(before[1], np.random.get_state()[1])
     assert torch.get_num_threads() == threads
@@ -54,16 +54,16 @@ def test_linear_head_is_the_regularised_optimum():
     from sklearn.linear_model import LogisticRegression
 
     x, labels, _ = clusters(400, spread=0.5)
-    model = task_model.train(x, labels, head="linear")
+    model = learning.train(x, labels, head="linear")
     reference = LogisticRegression(C=model.chosen, max_iter=5000, tol=1e-8).fit(x, labels)
     assert np.abs(model.probabilities(x) - reference.predict_proba(x)).max() < 0.01
 
 
 def test_strength_follows_the_noise():
     x, labels, _ = clusters(600, spread=0.3, flips=0.6)
-    noisy = task_model.train(x, labels, head="linear")
+    noisy = learning.train(x, labels, head="linear")
     x, labels, _ = clusters(600, spread=0.05)
-    clean = task_model.train(x, labels, head="linear")
+    clean = learning.train(x, labels, head="linear")
     assert noisy.chosen < clean.chosen
 
 
@@ -72,9 +72,9 @@ def test_auto_takes_the_head_that_validates_better():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 8)).astype(np.float32)
     labels = ["odd" if a * b > 0 else "even" for a, b in x[:, :2]]  # no linear head can do this
-    assert task_model.train(x, labels, head="auto").hidden
+    assert learning.train(x, labels, head="auto").hidden
     noisy = [clusters(60, spread=0.5, flips=0.5, width=64, seed=seed) for seed in range(6)]
-    chosen = [task_model.train(x, labels, head="auto").hidden for x, labels, _ in noisy]
+    chosen = [learning.train(x, labels, head="auto").hidden for x, labels, _ in noisy]
     assert sum(map(bool, chosen)) < 3  # a dozen held-out texts decide, so not each time
 
 
@@ -90,7 +90,7 @@ def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
         MLPClassifier, "partial_fit", lambda self, *a, **k: made.append((self, a[0])) or fit(self, *a, **k)
     )
     x, labels, _ = clusters(120, classes=classes)
-    model = task_model.train(x, labels, head=head)
+    model = learning.train(x, labels, head=head)
     last, inputs = made[-1]
     assert np.allclose(model.probabilities(x), last.predict_proba(inputs), atol=1e-5)
 
@@ -98,21 +98,21 @@ def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
 @pytest.mark.heavy
 def test_three_layers_are_two_hidden_ones_and_the_output():
     x, labels, _ = clusters(60)
-    model = task_model.train(x, labels, head="three-layer")
+    model = learning.train(x, labels, head="three-layer")
     assert [weight.shape for weight, _ in model.hidden] == [(16, 256), (256, 256)]
     assert model.weight.shape == (256, 3)
     assert model.features(x).min() == 0.0
     assert "256 and 256 units" in model.description
-    assert len(task_model.train(x, labels, head="mlp").hidden) == 1
+    assert len(learning.train(x, labels, head="mlp").hidden) == 1
 
 
 @pytest.mark.heavy
 def test_a_class_of_one_text_and_tiny_sets_work():
     x = np.eye(4, dtype=np.float32)
     for head in HEADS:
-        model = task_model.train(x[:2], ["a", "b"], head=head)
-        assert task_model.predict(model, x[:2]) == ["a", "b"]
-        model = task_model.train(x, ["a", "a", "a", "b"], head=head)
+        model = learning.train(x[:2], ["a", "b"], head=head)
+        assert learning.predict(model, x[:2]) == ["a", "b"]
+        model = learning.train(x, ["a", "a", "a", "b"], head=head)
         assert set(model.labels) == {"a", "b"}
 
 
@@ -127,13 +127,13 @@ def test_a_class_of_one_text_and_tiny_sets_work():
 def test_refuses_what_it_cannot_train_on(arguments, code):
     given = {"labels": ["a", "b"] * 5, **arguments}
     with raises(ConfigurationError, code):
-        task_model.train(np.zeros((10, 4), dtype=np.float32), **given)
+        learning.train(np.zeros((10, 4), dtype=np.float32), **given)
 
 
 def test_an_unseen_test_label_is_an_error_not_a_crash():
     x, labels, _ = clusters(100)
-    model = task_model.train(x, labels, head="linear")
-    scores = score(["new", "new", *labels[2:4]], task_model.predict(model, x[:4]))
+    model = learning.train(x, labels, head="linear")
+    scores = score(["new", "new", *labels[2:4]], learning.predict(model, x[:4]))
     assert scores.accuracy == 0.5
     assert "new" in scores.labels
 
@@ -155,6 +155,6 @@ def test_steps_have_the_bits_of_torchs_optimiser():
                 each.grad = None
         return weights
 
-    ours = trained(lambda weights: task_model._AdamW(weights, rate=2e-3, decay=1e-2))
+    ours = trained(lambda weights: learning._AdamW(weights, rate=2e-3, decay=1e-2))
     theirs = trained(lambda weights: torch.optim.AdamW(weights, lr=2e-3, weight_decay=1e-2))
     assert all(map(torch.equal, ours, theirs))
