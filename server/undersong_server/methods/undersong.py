@@ -31,7 +31,6 @@ from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMa
 from undersong_protocol.statistics.inputs import COEFFICIENTS
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_server import learning
-from undersong_server.evaluation import private_score
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
 from undersong_server.methods.interface import (
     Input,
@@ -44,7 +43,7 @@ from undersong_server.methods.interface import (
     Setting,
     SumRequest,
 )
-from undersong_server.methods.parts import form, shares, support
+from undersong_server.methods.parts import form, private_score, shares, support
 from undersong_server.methods.parts.constants import constant
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import (

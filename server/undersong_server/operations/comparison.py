@@ -15,7 +15,7 @@ from undersong_common.intervals import Interval, over_seeds
 from undersong_common.printable import number
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
-from undersong_server.evaluation.private_score import PrivateScore
+from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, Evaluated, drawn_rows, evaluated, published_texts
 from undersong_server.report.data import PANEL_SCORE, WORDS, Good

@@ -24,7 +24,7 @@ from undersong_common.program.machine import fault_of
 from undersong_common.version import SOFTWARE
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED, INVITED
-from undersong_server.evaluation import private_score
+from undersong_server.methods.parts import private_score
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party

@@ -36,9 +36,8 @@ from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_server.authority import Authority
-from undersong_server.evaluation import private_score
-from undersong_server.evaluation.private_score import PrivateScore
-from undersong_server.methods.parts import support
+from undersong_server.methods.parts import private_score, support
+from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
 from undersong_server.release.rounds import RoundFigure, table_of_rounds
 from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData, are_equal

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
-from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.generators.endpoints import UNREPORTED
+from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.report.data import PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar

@@ -5,7 +5,7 @@ import pytest
 
 from undersong_protocol.statistics.classifier_votes import CorpusComparison, ScoredComparison
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.evaluation.private_score import PrivateScore, score_of
+from undersong_server.methods.parts.private_score import PrivateScore, score_of
 
 RUNS, HELD_OUT, RECORDS = 100, 5000, 300
 SIGMAS = {1.0: 9.2, 4.0: 2.7}  # of the sums of a plan of the default method, by epsilon

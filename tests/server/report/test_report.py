@@ -21,8 +21,8 @@ from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.private_score import PrivateScore
 from undersong_server.generators.author import Usage
+from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html
