@@ -25,7 +25,7 @@ import numpy as np
 from undersong_common.models.embedding import CachedEmbedder, Embedder, MemoryCache, quantise
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
-from undersong_server.evaluation.panel import discrimination
+from undersong_server.methods.parts.discrimination import discrimination
 
 LABELS, WIDTH, QUERIES, CONTRAST = 10, 384, 400, 1000
 LIMIT_S = 60.0

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from undersong_common.program.owner import home_folder
 
@@ -14,6 +14,8 @@ INVITATION_DAYS = 14.0
 PATIENCE_S = 120.0  # longest wait of a request for a party
 TOKEN_DAYS = 90.0  # life of a token with which a script reads the console
 KEEPALIVE_S = 20.0  # silence on a stream after which either side asks
+Head = Literal["auto", "linear", "mlp", "three-layer"]  # kinds of task models on frozen embeddings
+HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
 
 
 def public_cache_path(environment: Mapping[str, str]) -> Path:

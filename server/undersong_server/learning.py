@@ -32,7 +32,7 @@ from undersong_common.models.fine_tuning import FineTuning, load, logits, optimi
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
-from undersong_server.evaluation.options import HEADS, Head
+from undersong_server.defaults import HEADS, Head
 
 VALIDATION_SHARE = 0.2
 # Inverse regularisation of the linear head, weakest fit first. Validation matters: on 6 000 texts of mixed quality

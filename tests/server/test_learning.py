@@ -4,7 +4,7 @@ import pytest
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_server import learning
-from undersong_server.evaluation.options import HEADS
+from undersong_server.defaults import HEADS
 from undersong_server.evaluation.panel import score
 
 

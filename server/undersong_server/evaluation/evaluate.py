@@ -24,6 +24,7 @@ from undersong_common.text.personal_data import PersonalData, personal_data, pre
 from undersong_common.text.table import Table, read_table
 from undersong_protocol.statistics.terms import Terms, words
 from undersong_server import learning
+from undersong_server.defaults import Head
 from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.metrics import (
     FEWEST_TEXTS,
@@ -33,7 +34,7 @@ from undersong_server.evaluation.metrics import (
     neighbourhoods,
     next_word_loss,
 )
-from undersong_server.evaluation.options import EvaluationOptions, Head, Source
+from undersong_server.evaluation.options import EvaluationOptions, Source
 
 SEQUENCES = "keyphrase sequences alone"
 NO_PRIVACY = "private data only, no privacy"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from undersong_server.defaults import Option
-
-Head = Literal["auto", "linear", "mlp", "three-layer"]
-HEADS: tuple[Head, ...] = ("auto", "linear", "mlp", "three-layer")
+from undersong_server.defaults import Head, Option
 
 if TYPE_CHECKING:
     from undersong_common.text.table import Table

@@ -30,7 +30,6 @@ from undersong_common.privacy import accounting
 from undersong_protocol.statistics import EmbeddingSum, LabelHistogram, LengthHistogram, TopQVotes
 from undersong_protocol.statistics.teacher_votes import LARGEST_TEACHERS, TeacherVotes
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.evaluation.panel import discrimination, precision_and_recall
 from undersong_server.learning import FineTunedModel, fine_tune
 from undersong_server.methods.interface import (
     Input,
@@ -45,6 +44,7 @@ from undersong_server.methods.interface import (
     SumRequest,
     plan_sums,
 )
+from undersong_server.methods.parts.discrimination import discrimination, precision_and_recall
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label

@@ -17,7 +17,7 @@ from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.limits import LARGEST_PARTIES, LARGEST_SPARE_ATTEMPTS
 from undersong_protocol.secagg.parameters import check_graph, check_quorum, default_threshold, defaults
 from undersong_server import methods
-from undersong_server.evaluation.options import Head
+from undersong_server.defaults import Head
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.methods.interface import EXPECTED_RECORDS, MethodOptions
 from undersong_server.methods.parts import papers

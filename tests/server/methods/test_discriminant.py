@@ -5,8 +5,8 @@ import pytest
 
 from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics.teachers import Whitening
-from undersong_server.evaluation.panel import discrimination
 from undersong_server.methods import discriminator
+from undersong_server.methods.parts.discrimination import discrimination
 
 WIDTH, CLASSES = 12, 3
 
