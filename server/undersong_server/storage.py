@@ -205,15 +205,17 @@ class Sqlite(Database):
         try:
             self._connection = open_database(path, timeout_s=WRITE_S)
             self._connection.row_factory = sqlite3.Row
-            self._connection.executescript(schema if epoch is None else LEASE + schema)
-            found = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            if version and not found:
+            stored_version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if stored_version in (0, version):  # another release's file stays as it is, without tables of this one
+                self._connection.executescript(schema if epoch is None else LEASE + schema)
+            if version and not stored_version:
                 self._connection.execute(f"PRAGMA user_version={version}")
         except (sqlite3.Error, OSError) as error:
             raise fault_of(error, path) from None
-        if found not in (0, version):
+        if stored_version not in (0, version):
+            self._connection.close()
             raise ConfigurationError(
-                f"{path}: registry of version {found}, this program writes {version}",
+                f"{path}: registry of version {stored_version}, this program writes {version}",
                 "use the release of Undersong that made this folder",
                 code="registry-version",
             )

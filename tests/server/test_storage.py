@@ -115,6 +115,16 @@ def test_of_a_holder_that_was_replaced_nothing_is_kept(opened):
     assert old.get("before") == b"1"  # whoever reads may
 
 
+def test_a_registry_of_another_release_is_refused_and_stays_as_it_is(tmp_path):
+    path = tmp_path / "registry.sqlite"
+    with closing(Sqlite(path, "CREATE TABLE IF NOT EXISTS party (name TEXT)", version=1)):
+        pass
+    before = path.read_bytes()
+    with raises(ConfigurationError, "registry-version"):
+        Registry(path)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {path.name: before}
+
+
 def test_an_epoch_is_never_lower_than_the_time(opened):
     place, now = opened(), time.time()
     epoch = place.take("one", 0.0)
