@@ -242,17 +242,20 @@ def comparison(rows: Sequence[Paired]) -> str:
     return table([*heads, *BESIDE], lines)
 
 
-def summary(rows: Sequence[Paired]) -> str:
-    """The sentence under a comparison."""
-    above, below = ([row.setting for row in rows if row.holm < LEVEL and sign * row.difference > 0] for sign in (1, -1))
-    found = Pooled.of(rows)
-    said = [
-        f"Mean of {len(rows)} settings, each capped at +{MOST:.0f}: {found.mean:+.2f} ({found.low:+.2f} to"
-        f" {found.high:+.2f}); median {found.median:+.2f}; lowest lower end {min(row.low for row in rows):+.1f}."
-    ]
-    for title, names in (("above", above), ("below", below)):
-        said.append(f"After Holm significantly {title} zero: {', '.join(names) or 'none'}.")
-    return " ".join(said)
+def differences(panels: Mapping[str, Sequence[Paired]]) -> str:
+    """Returns a row per setting: the default method minus each baseline; bold where Holm's p is below 5 %."""
+    settings = dict.fromkeys(row.setting for rows in panels.values() for row in rows)
+    columns = [{row.setting: row for row in rows} for rows in panels.values()]
+    lines = [[marked(name), *(_difference(column.get(name)) for column in columns)] for name in settings]
+    return table(["setting", *(f"minus `{name}`" for name in panels)], lines)
+
+
+def _difference(row: Paired | None) -> str:
+    if row is None:
+        return "-"
+    number = f"{row.difference:+.1f}"
+    shown = f"**{number}**" if row.holm < LEVEL else number
+    return f"{shown} ({row.low:+.1f} to {row.high:+.1f})"
 
 
 def unlabelled(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
@@ -360,20 +363,12 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
         "worth": worth(cells, methods, seeds),
         "goals": goals(cells, seeds),
         "scores": scores(cells, methods, seeds, "panel"),
-        "macro-F1": scores(cells, methods, seeds, "macro_f1"),
-        "rarest recall": scores(cells, methods, seeds, "rarest_recall"),
         "unlabelled": unlabelled(cells, methods, seeds),
         "sums": sums(cells),
-        "declared": comparison(declared(cells, seeds)),
         "programs": "\n\n".join((programs(cells, methods, seeds), missing(cells, methods, seeds), panel.settings())),
     }
-    panels = {}
-    for other in AGAINST:
-        found = paired(cells, OURS, other, labelled(), seeds)
-        panels[other] = found
-        parts[f"against {other}"] = f"{comparison(found)}\n\n{summary(found)}" if found else "Not measured yet."
-    found = paired(cells, CLEANED, MIXTURE, labelled(), seeds)
-    parts["cleaning"] = f"{comparison(found)}\n\n{summary(found)}" if found else "Not measured yet."
+    panels = {other: paired(cells, OURS, other, labelled(), seeds) for other in AGAINST}
+    parts["differences"] = differences(panels)
     text = page.read_text(encoding="utf-8")
     for name, content in parts.items():
         mark = re.compile(rf"(<!-- begin {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
