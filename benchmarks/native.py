@@ -38,7 +38,7 @@ from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.consent import trust as joining
 from undersong_client.home import Declared, PartyHome, PartySettings
-from undersong_client.storage import datasets
+from undersong_client.storage.addition import Addition
 from undersong_common.models.embedding import publishable
 from undersong_common.program.entry import only_tls_1_3
 from undersong_protocol import statistics
@@ -117,9 +117,7 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
     rows = [{"text": f"{name} note {number}", "label": "ab"[number % 2]} for number in range(RECORDS)]
     notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
     checkpoints = folder / "marks" / name
-    datasets.add(
-        home, Declared(str(notes), "text", "label"), policy=policy.read(home), checkpoints=checkpoints, at=time.time()
-    )
+    Addition(home, Declared(str(notes), "text", "label"), policy.read(home), checkpoints, time.time()).run()
 
 
 def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:

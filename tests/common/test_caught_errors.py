@@ -576,7 +576,7 @@ ACTS = {
     ),
     "client/undersong_client/records/fhir/resources.py Listing._is_resource": find_no_resource,
     "client/undersong_client/storage/checkpoints.py _salt": salt_a_folder,
-    "client/undersong_client/storage/datasets.py _writable": gives(False, "_writable", "below"),
+    "client/undersong_client/storage/addition.py _writable": gives(False, "_writable", "below"),
     "client/undersong_client/storage/store.py Journal.__init__": open_no_database("Journal"),
     "server/undersong_server/authority.py Authority._read": lambda m, paths, _: refuses(m.Authority, paths.gone),
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),

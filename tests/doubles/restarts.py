@@ -28,7 +28,8 @@ from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome
 from undersong_client.keys import from_system
-from undersong_client.storage import checkpoints, datasets, store
+from undersong_client.storage import checkpoints, store
+from undersong_client.storage.addition import Addition, AdditionOptions
 from undersong_common.privacy import ledger as ledger_module
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg import coordinator as secagg
@@ -79,14 +80,9 @@ class Hospital:
     def add_data(self) -> None:
         """The data set is added anew, as it is now."""
         home = PartyHome(self.path)
-        datasets.add(
-            home,
-            Declared(str(self.notes), "text", "label", "patient"),
-            policy=policy.read(home),
-            checkpoints=self.marks,
-            new_version=True,
-            at=1.0,
-        )
+        declared = Declared(str(self.notes), "text", "label", "patient")
+        options = AdditionOptions(new_version=True)
+        Addition(home, declared, policy.read(home), self.marks, 1.0, options=options).run()
 
     @property
     def identity(self) -> bytes:

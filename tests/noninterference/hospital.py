@@ -32,6 +32,7 @@ from undersong_client.consent.people import Decision
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.records.private import DataSet, PrivateRecords
 from undersong_client.storage import datasets, store
+from undersong_client.storage.addition import Addition
 from undersong_client.storage.attempts import COINS_PURPOSE
 from undersong_common.errors import UndersongError
 from undersong_common.models.embedding import Embedder
@@ -226,19 +227,14 @@ class Copy:
         columns |= records.columns
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         self.notes.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        datasets.add(
-            self.home,
-            Declared(
-                str(self.notes),
-                "text",
-                "label" if "label" in columns else "",
-                "user" if "user" in columns else "",
-                {name: name for name in records.columns},
-            ),
-            policy=allowed,
-            checkpoints=folder / "marks",
-            at=self.clock(),
+        declared = Declared(
+            str(self.notes),
+            "text",
+            "label" if "label" in columns else "",
+            "user" if "user" in columns else "",
+            {name: name for name in records.columns},
         )
+        Addition(self.home, declared, allowed, folder / "marks", self.clock()).run()
         self.restart()
 
     def restart(self) -> None:

@@ -9,6 +9,7 @@ from tests.trial.stranger import started
 from tests.trial.test_life import Life, fingerprint, run_once
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import data, joining
+from undersong_client.storage.addition import AdditionOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import drill
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
@@ -25,13 +26,13 @@ def test_hospital_s_drill_has_other_keys_and_only_invented_records(tmp_path):
     assert made.drill_records.read_bytes() != other.drill_records.read_bytes()
     invented = Declared(str(made.drill_records), "text", "label", "keeper")
     assert data.add(made.path, invented, checkpoints=tmp_path / "heads").survey.records == joining.DRILL_RECORDS
-    notes = write_notes(tmp_path / "real.jsonl")
+    notes, newer = write_notes(tmp_path / "real.jsonl"), AdditionOptions(new_version=True)
     with pytest.raises(ConfigurationError) as refused:
-        data.add(made.path, Declared(str(notes)), checkpoints=tmp_path / "heads", new_version=True)
+        data.add(made.path, Declared(str(notes)), checkpoints=tmp_path / "heads", options=newer)
     assert refused.value.code == "drill"
     made.drill_records.write_bytes(notes.read_bytes())  # neither under the name of the invented ones
     with pytest.raises(ConfigurationError) as refused:
-        data.add(made.path, invented, checkpoints=tmp_path / "heads", new_version=True)
+        data.add(made.path, invented, checkpoints=tmp_path / "heads", options=newer)
     assert refused.value.code == "drill"
     assert PartyHome(joining.create(tmp_path / "real", "alpha").path).settings.drill is False
 

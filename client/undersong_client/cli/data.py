@@ -169,6 +169,7 @@ def add(
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
     from undersong_client.home import Declared
+    from undersong_client.storage.addition import AdditionOptions
 
     folder = home_of(home)
     if epsilon is None and (delta is not None or per_run is not None):
@@ -212,15 +213,15 @@ def add(
         folder,
         declaration,
         checkpoints=checkpoints_folder(),
-        cache=cache_dir,
-        new_version=new_version,
-        abandon=abandon_runs,
-        backup=restore_ledger,
-        charge_missing=charge_missing,
-        receipts=receipts or (),
-        confirm=confirm,
+        options=AdditionOptions(
+            cache=cache_dir,
+            new_version=new_version,
+            abandon=abandon_runs,
+            confirm=confirm,
+            rows_read=show_rows_read(time.monotonic()),
+        ),
+        restoration=operations.data.Restoration(restore_ledger, charge_missing, receipts or ()),
         progress=show_progress(time.monotonic()),
-        rows_read=show_rows_read(time.monotonic()),
     )
     if epsilon is not None:
         budget_facts = operations.rules.set_budget(
@@ -310,6 +311,8 @@ def refresh(
     as_json: AsJson = False,
 ) -> None:
     """Reads the declared source anew as the next version, and says what has changed; what was spent stays spent."""
+    from undersong_client.storage.addition import AdditionOptions
+
     folder = home_of(home)
     with _whole_remedies():
         refreshed = operations.data.refresh(
@@ -317,10 +320,12 @@ def refresh(
             same_patient=same_patient or "",
             other_patient=other_patient or "",
             checkpoints=checkpoints_folder(),
-            abandon=abandon_runs,
-            confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
+            options=AdditionOptions(
+                abandon=abandon_runs,
+                confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
+                rows_read=show_rows_read(time.monotonic()),
+            ),
             progress=show_progress(time.monotonic()),
-            rows_read=show_rows_read(time.monotonic()),
         )
     changes = ["unchanged"]
     if refreshed.new_records or refreshed.gone_records:

@@ -19,6 +19,7 @@ from undersong_client.records import snapshot, sources
 from undersong_client.records.declared import caution_remedy
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
+from undersong_client.storage.addition import DEFAULT_OPTIONS, Addition, AdditionOptions
 from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
@@ -35,20 +36,36 @@ LARGEST_DRILL_BYTES = 2**20
 EXAMPLES = 3  # masked texts of a dry run
 
 
+@dataclass(frozen=True)
+class Restoration:
+    """Files from which a ledger is restored, as a person names them.
+
+    Attributes:
+        backup: a copy of the ledger; None without a copy.
+        charge_missing: True if the owner agrees that everything that may be missing counts as spent.
+        receipts: published ``manifest.json`` files that hold this party's receipts.
+    """
+
+    backup: Path | None = None
+    charge_missing: bool = False
+    receipts: Sequence[Path] = ()
+
+    def read(self, home: PartyHome) -> Source:
+        party = home.settings.party
+        return Source(self.backup, self.charge_missing, tuple(read_receipts(path, party) for path in self.receipts))
+
+
+NO_RESTORATION = Restoration()
+
+
 def add(
     home: Path,
     declared: Declared,
     *,
     checkpoints: Path,
-    cache: Path | None = None,
-    new_version: bool = False,
-    abandon: bool = False,
-    backup: Path | None = None,
-    charge_missing: bool = False,
-    receipts: Sequence[Path] = (),
-    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
+    options: AdditionOptions = DEFAULT_OPTIONS,
+    restoration: Restoration = NO_RESTORATION,
     progress: Progress = lambda _done, _total: None,
-    rows_read: Callable[[int], None] = lambda _rows: None,
 ) -> datasets.Added:
     """Declares a source as this party's data set and seals a copy; sends nothing.
 
@@ -56,13 +73,9 @@ def add(
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
-        cache: folder for encrypted embeddings; None takes the one beside the data.
-        new_version: True replaces the present data set; what was spent stays spent.
-        abandon: True ends the runs under way, with the charges made so far, and destroys their secrets.
-        backup, charge_missing, receipts: as in :func:`restore_ledger`, if releases were made before.
-        confirm: called with warnings about this data set, if there are any; raises an error to refuse.
+        options: decisions of a person; ``abandon`` also destroys the secrets of the runs that it ends.
+        restoration: sources of the ledger, if releases were made before and it is missing.
         progress: called with (done, total) numbers of texts while they are embedded.
-        rows_read: called with the number of rows that were read, now and then.
 
     Raises:
         ConfigurationError: the source or a column is wrong, the daemon is running, there is a data set already and
@@ -72,26 +85,21 @@ def add(
     party_home = PartyHome(home)
     with _told_of_stops(party_home):
         _check_drill(party_home, declared)
-        allowed = policy.read(party_home)
         embedder = party_home.settings.load_embedder()
         if party_home.settings.embedder != PACKAGED:
             embedder.try_out()
         with party_home.running():
-            added = datasets.add(
+            addition = Addition(
                 party_home,
                 declared,
-                policy=allowed,
-                checkpoints=checkpoints,
-                cache=cache,
-                embedder=embedder,
-                new_version=new_version,
-                abandon=abandon,
-                source=_source(party_home, backup, charge_missing, receipts),
-                confirm=confirm,
-                rows_read=rows_read,
-                at=time.time(),
+                policy.read(party_home),
+                checkpoints,
+                time.time(),
+                embedder,
+                replace(options, source=restoration.read(party_home)),
             )
-    if abandon:
+            added = addition.run()
+    if options.abandon:
         # The attempts end before the embedding, which may take an hour and be interrupted.
         end_attempts(party_home, checkpoints)
     with party_home.running():
@@ -186,15 +194,14 @@ def refresh(
     same_patient: str = "",
     other_patient: str = "",
     checkpoints: Path,
-    abandon: bool = False,
-    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
+    options: AdditionOptions = DEFAULT_OPTIONS,
     progress: Progress = lambda _done, _total: None,
-    rows_read: Callable[[int], None] = lambda _rows: None,
 ) -> Refreshed:
     """Reads the declared source again and seals it as the next version; the ledger goes on, and what was spent counts.
 
     Args:
         same_patient, other_patient: new decisions about look-alikes, as in :meth:`Declared.decided`.
+        options: as in :func:`add`; a refresh is always a new version, with its embeddings where they are.
 
     The remaining budget is the same for new patients: it never depends on who is in a version. Raises as :func:`add`.
     """
@@ -205,12 +212,8 @@ def refresh(
         home,
         Declared.of(party_home.settings).decided(same_patient, other_patient),
         checkpoints=checkpoints,
-        cache=Path(party_home.settings.cache),
-        new_version=True,
-        abandon=abandon,
-        confirm=confirm,
+        options=replace(options, cache=Path(party_home.settings.cache), new_version=True),
         progress=progress,
-        rows_read=rows_read,
     )
     table = datasets.load(party_home).table
     rows, rows_before = _counted_rows(table), _counted_rows(former_table)
@@ -299,9 +302,7 @@ def restore_ledger(
 
     Args:
         checkpoints: the user's folder for heads of ledgers.
-        backup: a copy of the ledger; None without a copy.
-        charge_missing: True if the owner agrees that everything that may be missing counts as spent.
-        receipts: published ``manifest.json`` files that hold this party's receipts.
+        backup, charge_missing, receipts: as in :class:`Restoration`.
 
     Raises:
         ConfigurationError: nothing is missing, there is no data set, or the daemon is running.
@@ -310,18 +311,13 @@ def restore_ledger(
     party_home, now_s = PartyHome(home), time.time()
     allowed = policy.read(party_home)
     with party_home.running():
-        source = _source(party_home, backup, charge_missing, receipts)
+        source = Restoration(backup, charge_missing, receipts).read(party_home)
         ledger_checkpoints, fingerprint = datasets.checkpoints_of(party_home, checkpoints)
         restored = recover(party_home, ledger_checkpoints, fingerprint, allowed, source, at=now_s)
         restored.ledger.adopt(fingerprint, at=now_s)
         datasets.declare(restored.ledger, allowed, at=now_s)
         ledger_checkpoints.keep(restored.ledger)
         return restored
-
-
-def _source(home: PartyHome, backup: Path | None, charge_missing: bool, receipts: Sequence[Path]) -> Source:
-    party = home.settings.party
-    return Source(backup, charge_missing, tuple(read_receipts(path, party) for path in receipts))
 
 
 @dataclass(frozen=True)

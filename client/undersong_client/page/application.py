@@ -18,6 +18,7 @@ from undersong_client.consent import two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
+from undersong_client.storage.addition import AdditionOptions
 from undersong_client.storage.own_figures import own_figures
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import file_state
@@ -353,8 +354,9 @@ class HospitalPage:
                 self._home,
                 declaration,
                 checkpoints=self._paths.checkpoints,
-                new_version=bool(former_file),
-                confirm=lambda against: _despite(visit, against),
+                options=AdditionOptions(
+                    new_version=bool(former_file), confirm=lambda against: _despite(visit, against)
+                ),
             )
         except ConfigurationError as error:
             if "--" not in error.remedy:

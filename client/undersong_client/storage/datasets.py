@@ -1,39 +1,30 @@
 """Adds and opens the data set: counts its records, seals a copy, and binds it to its ledger outside the folder too."""
 
-import hmac
-import json
-import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
-from undersong_client.home import Declared, PartyHome, make_folder
+from undersong_client.home import Declared, PartyHome
 from undersong_client.records import cautions, snapshot, sources
 from undersong_client.records.declared import Skipped
-from undersong_client.records.objections import Objections, SealedObjections, exclusion_sentence, identifier_digest
+from undersong_client.records.objections import SealedObjections, exclusion_sentence
 from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.storage.checkpoints import (
     RESTORE,
     LedgerCheckpoints,
     Restored,
-    Source,
-    beside,
     budget_of,
     check,
     checkpoint_name,
-    former_name,
-    recover,
     salted,
 )
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.models.embedding import Embedder, TextLengths
-from undersong_common.printable import printable
+from undersong_common.models.embedding import TextLengths
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.program.chain import HashChain
 from undersong_common.text.patient_ids import LookAlikes, PatientId
@@ -167,133 +158,17 @@ def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
     )
 
 
-def add(
-    home: PartyHome,
-    declared: Declared,
-    *,
-    policy: HospitalPolicy,
-    checkpoints: Path,
-    cache: Path | None = None,
-    embedder: Embedder | None = None,
-    new_version: bool = False,
-    abandon: bool = False,
-    source: Source | None = None,
-    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None,
-    rows_read: Callable[[int], None] = lambda _rows: None,
-    at: float,
-) -> Added:
-    """Declares a source as this party's data set and seals a copy, which the party answers from; sends nothing.
-
-    Args:
-        checkpoints: the user's folder for heads of ledgers.
-        cache: where embeddings are kept, encrypted; None keeps them beside the data.
-        embedder: that the data set is bound to; None in tests, which bind it to none and count no long text.
-        new_version: the file replaces the present data set; what was spent stays spent.
-        abandon: ends the runs that are under way, at what they have charged; they never meet another version.
-        source: what its ledger is put together from, where that is missing or older.
-        confirm: called with what speaks against this data set, where something does; may refuse.
-        rows_read: called with the number of rows that were read, now and then.
-        at: seconds since the epoch.
-
-    Raises:
-        ConfigurationError: the file, a column, a second data set without ``new_version``, or a run under way without
-            ``abandon``.
-        PrivacyRefusal: the data set was released from before and its ledger is not here.
-    """
-    declared = declared.absolute()
-    path = declared.path
-    reading = sources.read(declared, progress=rows_read)
-    reading.check_patients()
-    # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
-    name = checkpoint_name(reading.table, checkpoints)
-    remaining, held_out = hold_out(reading.table, keys.secret(home, "data"), declared.hold_out)
-    reading = replace(reading, table=remaining)
-    data = DataSet(reading.table, keys.secret(home, "data"))
-    confirm(warnings_about(home, reading, policy, declared))
-    accepted = _accepted_shares(home, declared)
-    if reading.loses_more(accepted):
-        accepted = reading.lost_shares
-    ledger_checkpoints = LedgerCheckpoints(home, path, name, checkpoints, former_name(reading.table, checkpoints))
-    restored = None
-    if source is not None and source.named:
-        restored = recover(home, ledger_checkpoints, data.fingerprint, policy, source, at=at)
-    has_ledger = home.ledger.exists()
-    model = "" if embedder is None else embedder.fingerprint
-    is_changed = has_ledger and bool(home.settings.data) and Ledger.read(home.ledger).fingerprint != data.fingerprint
-    with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
-        is_changed = is_changed or snapshot.facts(home).embedder not in ("", model)
-    if is_changed and restored is None and not new_version:
-        raise ConfigurationError(
-            "another data set, another version of it, or the same with another embedder, was added before",
-            "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
-            code="another-data-set",
-        )
-    ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if has_ledger else None
-    check(ledger_checkpoints.read(), ledger)
-    _check_hold_out(home, declared, ledger)
-    if is_changed and ledger is not None:
-        _end_runs(ledger, abandon, at)
-    ledger = ledger or Ledger.open(home.ledger, data.fingerprint, budget_of(policy), at=at)
-    ledger.adopt(data.fingerprint, at=at)
-    declare(ledger, policy, at=at)
-    earlier = None
-    with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
-        earlier, _ = checkpoints_of(home, checkpoints)
-    texts = data.table.texts
-    lengths = TextLengths(len(texts), 0, 0) if embedder is None else embedder.lengths(texts)
-    facts = snapshot.Facts(
-        data.fingerprint,
-        ledger_checkpoints.name,
-        salted(checkpoints),
-        len(texts),
-        model,
-        lengths.long,
-        lengths.cut,
-        at,
-        _left_out(reading, len(held_out)),
-    )
-    if reading.objections is not None:
-        _log_exclusion(home, data, reading.objections, at)
-    # The setting is stored before the records. Otherwise a run could be answered after an interruption here, from
-    # records that count as held out afterwards.
-    home.change(hold_out=_still_out(declared, home.settings))
-    snapshot.seal(home, data.table, facts)
-    if len(held_out):
-        snapshot.seal(home, held_out, replace(facts, rows=len(held_out)), held_out=True)
-    else:
-        home.held_out.unlink(missing_ok=True)
-    place = (cache or beside(path)).absolute()
-    if cache is None and (home.settings.insecure_noise_seed is not None or not _writable(place)):
-        place = home.path / "cache"
-    make_folder(place)
-    home.change(**asdict(declared), cache=str(place), accepted_shares=accepted)
-    ledger_checkpoints.keep(ledger)
-    if earlier is not None:
-        earlier.leave(ledger, ledger_checkpoints, budget_of(policy) if policy.has_budget else None)
-    return Added(replace(survey(reading, lengths), held_out=len(held_out)), ledger, restored, unit_of=reading.unit_of)
-
-
 def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPolicy, declared: Declared) -> list[str]:
     """Returns what speaks against sealing these records, for a person to confirm."""
-    warnings = reading.cautions(sealed_objections(home), _accepted_shares(home, declared))
+    warnings = reading.cautions(sealed_objections(home), accepted_shares(home, declared))
     if policy.approval == "standing":
         return warnings + cautions.of_standing_consent(policy, reading.table, declared.user_is)
     return warnings + ([] if len(reading.table) else [cautions.EMPTY if reading.rows else NO_ROWS])
 
 
-def _accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
+def accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
     """Shares of lost rows, by the reason, that a person has accepted for this source; none of another one's."""
     return home.settings.accepted_shares if declared.data == home.settings.data else {}
-
-
-def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:
-    """Number of rows by the reason for which they are no records of the data set."""
-    objected = reading.objections.records if reading.objections else 0
-    return {
-        **Counter(row.why for row in reading.skipped),
-        "of patients who object": objected,
-        "held out, to judge a corpus by": held_out,
-    }
 
 
 def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:
@@ -373,65 +248,3 @@ def checkpoints_of(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoint
     if facts.salted != salted(checkpoints):  # the user's state folder is another one than at `data add`
         name = checkpoint_name(snapshot.table(home), checkpoints)
     return LedgerCheckpoints(home, Path(home.settings.data), name, checkpoints), facts.fingerprint
-
-
-def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
-    """Closes runs under way, or raises ConfigurationError: a run ends on the version that it began with."""
-    runs = [total for total in ledger.totals() if not total.closed]
-    if runs and not abandon:
-        raise ConfigurationError(
-            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in runs)}",
-            "let them end; or end them here, at what they have charged: --abandon-runs",
-            code="runs-under-way",
-        )
-    for run in runs:
-        ledger.close(run.run, run.manifest, at=at)
-
-
-def _still_out(declared: Declared, before: Declared) -> int:
-    """Per cent of the records that were held out with the settings ``before`` and stay so."""
-    by_user = declared.user_field or before.user_field
-    is_same_rule = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
-    return min(declared.hold_out, before.hold_out) if is_same_rule else 0
-
-
-def _naming(declared: Declared) -> tuple[object, ...]:
-    """Returns the settings that name the units of a data set, and so decide the side of the hold-out of each record."""
-    choice = declared.choice
-    return declared.user_field, choice.same, "bases" in choice.other, dict(declared.fhir_systems)
-
-
-def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
-    """Raises ConfigurationError where records that a run was answered from would count as held out."""
-    was_charged = ledger is not None and (ledger.totals() or ledger.lost_budgets)
-    if was_charged and declared.hold_out > _still_out(declared, home.settings):
-        raise ConfigurationError(
-            f"{home.ledger}: runs were answered from records that would be held out now",
-            "leave --hold-out, the column that it goes by, --same-patient, --other-patient and --fhir-system"
-            " as they were; judge a corpus by other records: undersong-party corpus check --held-out FILE",
-            code="hold-out-too-late",
-        )
-
-
-def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: float) -> None:
-    """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
-    identifiers = json.dumps(sorted(objections.units)).encode("ascii")
-    chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
-    with chain.locked():
-        chain.append(
-            at=at,
-            list=hmac.digest(data.key, b"undersong exclusions\0" + identifiers, "sha256").hex(),
-            identifiers=len(objections.units),
-            patients=objections.present,
-            records=objections.records,
-            matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
-            out=sorted(identifier_digest(data.key, name) for name in objections.out),
-        )
-
-
-def _writable(folder: Path) -> bool:
-    try:
-        make_folder(folder)
-    except OSError:
-        return False
-    return os.access(folder, os.W_OK)

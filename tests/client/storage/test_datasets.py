@@ -13,6 +13,7 @@ from undersong_client import keys
 from undersong_client.consent import policy
 from undersong_client.home import Declared, PartyHome, PartySettings
 from undersong_client.storage import checkpoints, datasets
+from undersong_client.storage.addition import Addition, AdditionOptions
 from undersong_client.storage.checkpoints import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import TextLengths
@@ -33,8 +34,9 @@ def make_home(path):
 def add(home, file, tmp_path, **changes):
     fields = {name: changes.pop(name) for name in Declared.__dataclass_fields__ if name in changes}
     declared = Declared(str(file), **{"label_field": "label", "user_field": "patient", **fields})
-    options = {"policy": POLICY, "at": 1.0, **changes}
-    added = datasets.add(home, declared, checkpoints=tmp_path / "marks", **options)
+    policy, at, embedder = changes.pop("policy", POLICY), changes.pop("at", 1.0), changes.pop("embedder", None)
+    options = AdditionOptions(**changes)
+    added = Addition(home, declared, policy, tmp_path / "marks", at, embedder, options).run()
     return added.survey, added.ledger
 
 

@@ -10,6 +10,7 @@ from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from undersong_client.home import Declared
 from undersong_client.operations import data
 from undersong_client.storage import datasets, store
+from undersong_client.storage.addition import AdditionOptions
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.privacy.ledger import Ledger
 from undersong_protocol.wire import codec
@@ -119,9 +120,8 @@ def test_the_file_from_before_a_new_version_gives_no_fresh_budget(tmp_path: Path
             hospital.path,
             Declared(str(file), "text", "label", "patient"),
             checkpoints=hospital.marks,
-            new_version=True,
-            abandon=True,
-            charge_missing=charge_missing,
+            options=AdditionOptions(new_version=True, abandon=True),
+            restoration=data.Restoration(charge_missing=charge_missing),
         )
 
     def a_run(name: str) -> None:

@@ -13,6 +13,7 @@ from undersong_client.consent import policy
 from undersong_client.home import Declared
 from undersong_client.operations import data
 from undersong_client.storage import checkpoints, datasets
+from undersong_client.storage.addition import Addition, AdditionOptions
 from undersong_client.storage.checkpoints import Source
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy.accounting import Gaussian
@@ -155,10 +156,8 @@ def test_new_folder_without_a_backup_goes_on_from_the_checkpoints(home, tmp_path
     spent = release(home, tmp_path).spent(DELTA)
     shutil.rmtree(home.path)
     fresh = make_home(home.path)
-    source = Source(charge_missing=True)
-    added = datasets.add(
-        fresh, Declared(str(tmp_path / "notes.jsonl")), policy=POLICY, checkpoints=marks, source=source, at=3.0
-    )
+    declared, options = Declared(str(tmp_path / "notes.jsonl")), AdditionOptions(source=Source(charge_missing=True))
+    added = Addition(fresh, declared, POLICY, marks, 3.0, options=options).run()
     assert added.restored is not None
     assert not added.restored.whole_budget
     assert added.ledger.spent(DELTA) == pytest.approx(spent)
@@ -171,7 +170,8 @@ def test_owner_can_state_past_spending_where_nothing_is_left(home, tmp_path, mar
     shutil.rmtree(checkpoints.beside(tmp_path / "notes.jsonl"))
     fresh = make_home(home.path)
     policy.write(fresh, policy.HospitalPolicy())
-    added = data.add(fresh.path, Declared(str(tmp_path / "notes.jsonl")), checkpoints=marks, charge_missing=True)
+    declared, restoration = Declared(str(tmp_path / "notes.jsonl")), data.Restoration(charge_missing=True)
+    added = data.add(fresh.path, declared, checkpoints=marks, restoration=restoration)
     assert added.restored is not None
     assert math.isinf(added.restored.spending.spent)
 

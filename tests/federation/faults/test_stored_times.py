@@ -90,7 +90,7 @@ TIMES_IN_FILES = {
     ("client/undersong_client/operations/evidence.py", "saved_s"): ("shown", SHOWN),
     ("client/undersong_client/records/snapshot.py", "Facts.read_s"): ("shown", SHOWN),
     ("client/undersong_client/storage/attempts.py", "_Begun.at"): ("the attempt was abandoned", ABANDONED),
-    ("client/undersong_client/storage/datasets.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
+    ("client/undersong_client/storage/addition.py", "append(at)"): ("shown: the chain orders entries", SHOWN),
     ("common/undersong_common/program/machine.py", "HeldStep.since_s"): ("shown", SHOWN),
     ("common/undersong_common/pages/stream.py", "at"): ("no file holds it", SHOWN),
     (PAGES, "append(at)"): ("shown: the chain orders entries", SHOWN),
@@ -151,7 +151,7 @@ NOT_IN_FILES = {
         "OpenedSum.at",
     ),
     *("Party.enrolled_at", "Party.invited_at", "Party.revoked_at", "Backup.made_at", "Invitation.expires_at"),
-    *("CoordinatorFacts.certificate_expires_at", "Issued.expires_at", "Moment.at"),
+    *("CoordinatorFacts.certificate_expires_at", "Issued.expires_at", "Moment.at", "Addition.at"),
 }
 NAME = re.compile(r"(^|_)(at|s|since|until|expires|epoch|time|date|day)$")
 

@@ -1,0 +1,313 @@
+"""Adds a data set in four steps, each of which is safe to repeat: whoever is interrupted gives the same command again.
+
+The steps stand in this order so that no crash between two of them lets a run be answered from records that nobody
+counted, or gives the budget of an earlier version back.
+"""
+
+import hmac
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from undersong_client import keys
+from undersong_client.consent.policy import HospitalPolicy
+from undersong_client.home import Declared, PartyHome, make_folder
+from undersong_client.records import snapshot, sources
+from undersong_client.records.objections import Objections, identifier_digest
+from undersong_client.records.private import DataSet, hold_out
+from undersong_client.storage.checkpoints import (
+    LedgerCheckpoints,
+    Restored,
+    Source,
+    beside,
+    budget_of,
+    check,
+    checkpoint_name,
+    former_name,
+    recover,
+    salted,
+)
+from undersong_client.storage.datasets import (
+    EXCLUSIONS_TAG,
+    Added,
+    Survey,
+    accepted_shares,
+    checkpoints_of,
+    declare,
+    survey,
+    warnings_about,
+)
+from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import Embedder, TextLengths
+from undersong_common.printable import printable
+from undersong_common.privacy.ledger import Ledger
+from undersong_common.program.chain import HashChain
+from undersong_common.text.table import Table
+
+
+@dataclass(frozen=True)
+class AdditionOptions:
+    """Decisions of a person about the addition of a data set, and what the person is told meanwhile.
+
+    Attributes:
+        cache: folder for encrypted embeddings; None takes the one beside the data.
+        new_version: True replaces the present data set; what was spent stays spent.
+        abandon: True ends the runs under way, at what they have charged; they never meet another version.
+        source: sources of the ledger, if it is missing or older.
+        confirm: called with warnings about this data set, if there are any; raises an error to refuse.
+        rows_read: called with the number of rows that were read, now and then.
+    """
+
+    cache: Path | None = None
+    new_version: bool = False
+    abandon: bool = False
+    source: Source = field(default_factory=Source)
+    confirm: Callable[[Sequence[str]], None] = lambda _cautions: None
+    rows_read: Callable[[int], None] = lambda _rows: None
+
+
+DEFAULT_OPTIONS = AdditionOptions()
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """A source as it was read, before anything is written.
+
+    Attributes:
+        reading: the records that take part.
+        held_out: records that are kept out to judge a corpus by.
+        records: the records that take part, with their fingerprint.
+        accepted_shares: shares of lost rows, by the reason, that a person has accepted.
+        checkpoints: heads of the data set's ledger.
+    """
+
+    reading: sources.Reading
+    held_out: Table
+    records: DataSet
+    accepted_shares: Mapping[str, float]
+    checkpoints: LedgerCheckpoints
+
+
+@dataclass(frozen=True)
+class BoundLedger:
+    """The ledger that counts for the data set; ``restored`` says how it came back, None if it was here."""
+
+    ledger: Ledger
+    restored: Restored | None
+
+
+@dataclass(frozen=True)
+class Addition:
+    """Declares a source as this party's data set and seals a copy, which the party answers from; sends nothing.
+
+    Attributes:
+        checkpoints: the user's folder for heads of ledgers.
+        at: time now, seconds since the epoch.
+        embedder: the model that the data set is bound to; None in tests, which bind it to none and count no long text.
+    """
+
+    home: PartyHome
+    declared: Declared
+    policy: HospitalPolicy
+    checkpoints: Path
+    at: float
+    embedder: Embedder | None = None
+    options: AdditionOptions = field(default_factory=AdditionOptions)
+
+    def run(self) -> Added:
+        """Takes the four steps.
+
+        Raises:
+            ConfigurationError: the file, a column, a second data set without ``new_version``, or a run under way
+                without ``abandon``.
+            PrivacyRefusal: the data set was released from before and its ledger is not here.
+        """
+        source = self.read()
+        bound = self.bind(source)
+        counts = self.seal(source)
+        self.publish_checkpoint(source, bound)
+        return Added(counts, bound.ledger, bound.restored, unit_of=source.reading.unit_of)
+
+    def read(self) -> ReadSource:
+        """Reads the records and has a person confirm the warnings; writes nothing."""
+        home, declared = self.home, self.declared.absolute()
+        reading = sources.read(declared, progress=self.options.rows_read)
+        reading.check_patients()
+        whole_table, secret = reading.table, keys.secret(home, "data")
+        # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
+        name, name_before = checkpoint_name(whole_table, self.checkpoints), former_name(whole_table, self.checkpoints)
+        remaining, held_out = hold_out(whole_table, secret, declared.hold_out)
+        reading = replace(reading, table=remaining)
+        self.options.confirm(warnings_about(home, reading, self.policy, declared))
+        accepted = accepted_shares(home, declared)
+        return ReadSource(
+            reading,
+            held_out,
+            DataSet(remaining, secret),
+            reading.lost_shares if reading.loses_more(accepted) else accepted,
+            LedgerCheckpoints(home, declared.path, name, self.checkpoints, name_before),
+        )
+
+    def bind(self, source: ReadSource) -> BoundLedger:
+        """Binds the ledger to the data set, and ends the checkpoints of the version before.
+
+        These end before the new version is sealed. After a crash here, they count the whole budget of a file that
+        somebody adds again without this ledger; with it, they are written anew.
+        """
+        home, fingerprint, restoration = self.home, source.records.fingerprint, self.options.source
+        restored = None
+        if restoration.named:
+            restored = recover(home, source.checkpoints, fingerprint, self.policy, restoration, at=self.at)
+        has_ledger = home.ledger.exists()
+        is_changed = self._is_changed(fingerprint)
+        if is_changed and restored is None and not self.options.new_version:
+            raise ConfigurationError(
+                "another data set, another version of it, or the same with another embedder, was added before",
+                "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
+                code="another-data-set",
+            )
+        ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if has_ledger else None
+        check(source.checkpoints.read(), ledger)
+        _check_hold_out(home, self.declared, ledger)
+        if is_changed and ledger is not None:
+            _end_runs(ledger, self.options.abandon, self.at)
+        ledger = ledger or Ledger.open(home.ledger, fingerprint, budget_of(self.policy), at=self.at)
+        ledger.adopt(fingerprint, at=self.at)
+        declare(ledger, self.policy, at=self.at)
+        with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
+            earlier, _ = checkpoints_of(home, self.checkpoints)
+            whole_budget = budget_of(self.policy) if self.policy.has_budget else None
+            earlier.leave(ledger, source.checkpoints, whole_budget)
+        return BoundLedger(ledger, restored)
+
+    def seal(self, source: ReadSource) -> Survey:
+        """Seals the records, and declares them in the settings; returns their counts."""
+        home, held_out, settings = self.home, source.held_out, self.home.settings
+        declared, texts = self.declared.absolute(), source.records.table.texts
+        lengths = TextLengths(len(texts), 0, 0) if self.embedder is None else self.embedder.lengths(texts)
+        facts = snapshot.Facts(
+            source.records.fingerprint,
+            source.checkpoints.name,
+            salted(self.checkpoints),
+            len(texts),
+            self._model,
+            lengths.long,
+            lengths.cut,
+            self.at,
+            _left_out(source.reading, len(held_out)),
+        )
+        if source.reading.objections is not None:
+            _log_exclusion(home, source.records, source.reading.objections, self.at)
+        # The setting is stored before the records. Otherwise a run could be answered after an interruption here, from
+        # records that count as held out afterwards.
+        home.change(hold_out=_still_out(declared, settings))
+        snapshot.seal(home, source.records.table, facts)
+        if len(held_out):
+            snapshot.seal(home, held_out, replace(facts, rows=len(held_out)), held_out=True)
+        else:
+            home.held_out.unlink(missing_ok=True)
+        home.change(**asdict(declared), cache=str(self._make_cache()), accepted_shares=source.accepted_shares)
+        return replace(survey(source.reading, lengths), held_out=len(held_out))
+
+    def publish_checkpoint(self, source: ReadSource, bound: BoundLedger) -> None:
+        """Keeps the ledger's head outside the party's folder."""
+        source.checkpoints.keep(bound.ledger)
+
+    @property
+    def _model(self) -> str:
+        return "" if self.embedder is None else self.embedder.fingerprint
+
+    def _is_changed(self, fingerprint: str) -> bool:
+        """Returns True if another data set, or the same with another embedder, was added before."""
+        if not self.home.ledger.exists() or not self.home.settings.data:
+            was_other = False
+        else:
+            was_other = Ledger.read(self.home.ledger).fingerprint != fingerprint
+        with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
+            was_other = was_other or snapshot.facts(self.home).embedder not in ("", self._model)
+        return was_other
+
+    def _make_cache(self) -> Path:
+        """Makes the folder of the embeddings; in the party's folder where none beside the data can be written."""
+        place = (self.options.cache or beside(self.declared.absolute().path)).absolute()
+        is_test = self.home.settings.insecure_noise_seed is not None
+        if self.options.cache is None and (is_test or not _writable(place)):
+            place = self.home.path / "cache"
+        make_folder(place)
+        return place
+
+
+def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:
+    """Number of rows by the reason for which they are no records of the data set."""
+    objected = reading.objections.records if reading.objections else 0
+    return {
+        **Counter(row.why for row in reading.skipped),
+        "of patients who object": objected,
+        "held out, to judge a corpus by": held_out,
+    }
+
+
+def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
+    """Closes runs under way, or raises ConfigurationError: a run ends on the version that it began with."""
+    runs = [total for total in ledger.totals() if not total.closed]
+    if runs and not abandon:
+        raise ConfigurationError(
+            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in runs)}",
+            "let them end; or end them here, at what they have charged: --abandon-runs",
+            code="runs-under-way",
+        )
+    for run in runs:
+        ledger.close(run.run, run.manifest, at=at)
+
+
+def _still_out(declared: Declared, before: Declared) -> int:
+    """Per cent of the records that were held out with the settings ``before`` and stay so."""
+    by_user = declared.user_field or before.user_field
+    is_same_rule = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
+    return min(declared.hold_out, before.hold_out) if is_same_rule else 0
+
+
+def _naming(declared: Declared) -> tuple[object, ...]:
+    """Returns the settings that name the units of a data set, and so decide the side of the hold-out of each record."""
+    choice = declared.choice
+    return declared.user_field, choice.same, "bases" in choice.other, dict(declared.fhir_systems)
+
+
+def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
+    """Raises ConfigurationError where records that a run was answered from would count as held out."""
+    was_charged = ledger is not None and (ledger.totals() or ledger.lost_budgets)
+    if was_charged and declared.hold_out > _still_out(declared, home.settings):
+        raise ConfigurationError(
+            f"{home.ledger}: runs were answered from records that would be held out now",
+            "leave --hold-out, the column that it goes by, --same-patient, --other-patient and --fhir-system"
+            " as they were; judge a corpus by other records: undersong-party corpus check --held-out FILE",
+            code="hold-out-too-late",
+        )
+
+
+def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: float) -> None:
+    """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
+    identifiers = json.dumps(sorted(objections.units)).encode("ascii")
+    chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
+    with chain.locked():
+        chain.append(
+            at=at,
+            list=hmac.digest(data.key, b"undersong exclusions\0" + identifiers, "sha256").hex(),
+            identifiers=len(objections.units),
+            patients=objections.present,
+            records=objections.records,
+            matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
+            out=sorted(identifier_digest(data.key, name) for name in objections.out),
+        )
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        make_folder(folder)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
