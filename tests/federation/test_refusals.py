@@ -280,6 +280,7 @@ def test_withdrawn_consent_leaves_the_party_out_with_the_reason(alliance, monkey
     assert "left out: beta refuses: run 'withdrawn' was revoked by this party: the ethics board" in said
     assert "withdrawn" not in {run for run, _, _ in each.charges}
     assert "revoked" in each("requests")
+    assert "beta is in no opened sum." in " ".join(alliance.hospitals["alpha"]("preview", "withdrawn").split())
 
 
 def test_where_too_many_withdraw_the_run_ends_with_their_reasons(alliance, monkeypatch):

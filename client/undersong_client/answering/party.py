@@ -515,6 +515,7 @@ class Party:
             self._attempts.keep(attempt)
             raise
         self._attempts.keep(attempt)
+        self._attempts.note_survivors(attempt)
         if step.vector:
             self._record_send(attempt, step.payload)
             answer.may_leave = partial(self._has_consent, manifest)

@@ -124,6 +124,7 @@ def preview(
         print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
         if part := operations.runs.own_part(folder, request):
             show_lines([part])
+    show_lines(operations.runs.others_part(folder, request))
     operations.runs.note_shown(folder, shown)
 
 

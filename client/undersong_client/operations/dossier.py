@@ -58,7 +58,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
         (
             *preview.marked(sheet),
             _spent(request, sheet, ledger, _joined_ids(party_home, request)),
-            _decision(request, runs.own_part(home, request), local_time),
+            _decision(request, (runs.own_part(home, request), *runs.others_part(home, request)), local_time),
             preview.purpose(sheet),
             _flow(sheet),
             _left(messages),
@@ -83,12 +83,12 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     )
 
 
-def _decision(request: Proposal, part: str, local_time: Callable[[float], str]) -> Section:
+def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> Section:
     decision = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
     reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
     return Section(
         "Decision",
-        (part,) if part else (),
+        tuple(filter(None, parts)),
         figures=(
             ("plan, in words", request.words),
             ("proposed", local_time(request.received_s)),

@@ -149,6 +149,28 @@ def own_part(home: Path, request: Proposal) -> str:
     )
 
 
+def others_part(home: Path, request: Proposal) -> tuple[str, ...]:
+    """Sentences on other hospitals that are not in every sum which this one helped to open: until which they took part.
+
+    Every sentence rests on the signatures that this party checked. Raises ConfigurationError if the journal is damaged.
+    """
+    from undersong_client.storage.attempts import survivors_of
+    from undersong_client.storage.store import Store
+    from undersong_protocol.agreement.manifest import Manifest
+    from undersong_protocol.agreement.participation import Participation
+
+    party_home = PartyHome(home)
+    if not party_home.journal.exists():
+        return ()
+    party = party_home.settings.party
+    store = Store(party_home.journal, party, keys.secret(party_home, "store"))
+    manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
+    survivors = {planned.name: survivors_of(store, manifest, planned.name) for planned in manifest.plan.sums}
+    opened_sums = tuple((name, parties) for name, parties in survivors.items() if parties)
+    others = tuple(member.name for member in manifest.roster if member.name != party)
+    return Participation(others, opened_sums).absences if opened_sums else ()
+
+
 def make_sheet(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger | None") -> Sheet:
     """Returns the sheet of a request as this party's folder makes it now, with its cost if there is a ledger."""
     from undersong_client.consent import policy, preview, trust

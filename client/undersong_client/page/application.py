@@ -218,7 +218,12 @@ class HospitalPage:
 
         def decision() -> dict[str, Any]:
             request = self._find(manifest)
-            return {"request": request, "roles": _roles(visit), "part": runs.own_part(self._home, request)}
+            return {
+                "request": request,
+                "roles": _roles(visit),
+                "part": runs.own_part(self._home, request),
+                "others": runs.others_part(self._home, request),
+            }
 
         parts: dict[str, Part] = {
             "decision": decision,

@@ -261,6 +261,12 @@ class Attempts:
         """Returns q, the digest of a sum's public inputs, from its first attempt; None if they were not named yet."""
         return self._store.get(_question_key(manifest, query))
 
+    def note_survivors(self, attempt: Attempt) -> None:
+        """Keeps who is in a sum that this party's shares open, for its own people; does nothing before that."""
+        if survivors := attempt.machine.survivors:
+            names = json.dumps(survivors).encode()
+            self._store.put(_survivors_key(attempt.manifest, attempt.query), names)
+
     def _inputs(self, key: str) -> tuple[Input, ...] | None:
         if (inputs := self._store.get(f"{key}/inputs")) is None:
             return None
@@ -291,6 +297,16 @@ def _replies(key: str) -> str:
 
 def _reply_key(key: str, stage: Stage, roll: int) -> str:
     return f"{_replies(key)}{int(stage)}/{roll}"
+
+
+def survivors_of(store: Store, manifest: Manifest, query: str) -> tuple[str, ...] | None:
+    """Returns the parties in a sum that this party's shares opened; None if it has opened none of this name."""
+    names = store.get(_survivors_key(manifest, query))
+    return None if names is None else tuple(json.loads(names))
+
+
+def _survivors_key(manifest: Manifest, query: str) -> str:
+    return f"survivors/{manifest.hash.hex()}/{query}"
 
 
 def _question_key(manifest: Manifest, query: str) -> str:

@@ -171,6 +171,13 @@ class PartyMachine:
         return self._state.released
 
     @property
+    def survivors(self) -> tuple[str, ...]:
+        """Names of the parties in the sum that this party's shares open; empty until it has sent them."""
+        if self._state.phase is not Phase.DONE:
+            return ()
+        return tuple(map(self._parameters.name, self._state.survivors))
+
+    @property
     def answered(self) -> dict[tuple[Stage, int], bytes]:
         """Every reply given so far, by stage and roll; empty once the attempt was ended."""
         return {place: answer.reply for place, answer in self._state.answered.items()}

@@ -9,8 +9,10 @@ from tests.client.cli.test_cli import proposed
 from tests.doubles.party_home import command, joined
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
-from undersong_client.operations.runs import own_part
+from undersong_client.keys import secret
+from undersong_client.operations.runs import others_part, own_part
 from undersong_client.storage.outbox import Outbox
+from undersong_client.storage.store import Store
 from undersong_common.privacy.accounting import Gaussian
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
@@ -113,3 +115,21 @@ def test_a_withdrawal_before_the_first_sum_says_so(home):
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
     command("revoke", "spring", "--home", home)
     assert "took part in no sum" in own_part(home, Proposals(PartyHome(home)).find("spring"))
+
+
+def test_another_hospitals_withdrawal_is_told_by_the_sums_it_is_missing_from(home, tmp_path):
+    manifest = proposed(home)
+    request = Proposals(PartyHome(home)).find("spring")
+    assert others_part(home, request) == ()
+    store = Store(PartyHome(home).journal, "alpha", secret(PartyHome(home), "store"))
+    everybody = tuple(member.name for member in manifest.roster)
+    lost = next(name for name in everybody if name != "alpha")
+    for name, parties in (("labels", everybody), ("votes/1", [name for name in everybody if name != lost])):
+        store.put(f"survivors/{manifest.hash.hex()}/{name}", json.dumps(parties).encode())
+    [sentence] = others_part(home, request)
+    assert sentence.startswith(f"{lost} took part until sum 1 of 2 ('labels'); the 1 sum after it was opened without")
+    shown = " ".join(command("preview", "spring", "--home", home).split())
+    assert sentence in shown
+    page = tmp_path / "dossier.html"
+    command("dossier", "spring", "--out", page, "--home", home)
+    assert f"{lost} took part until sum 1 of 2" in page.read_text()

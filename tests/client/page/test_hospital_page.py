@@ -20,7 +20,9 @@ from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO
 from undersong_client.home import PartyHome
+from undersong_client.keys import secret
 from undersong_client.page.application import PartyPaths, build
+from undersong_client.storage.store import Store
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.duties import DAY_S
@@ -317,6 +319,17 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
         assert browser.post("/policy", form).status_code == status
         assert json.loads(command("policy", "show", "--home", home, "--json"))["two_people"] == two
     site.close()
+
+
+def test_a_request_says_until_which_sum_another_hospital_took_part(page, home):
+    manifest = proposed(home, run="spring")
+    address = f"/requests/{manifest.hash.hex()}"
+    assert "by the signatures that this hospital checked" not in text(page.get(address)).casefold()
+    store = Store(PartyHome(home).journal, "alpha", secret(PartyHome(home), "store"))
+    names = [member.name for member in manifest.roster]
+    for sum_name, parties in (("labels", names), ("votes/1", [name for name in names if name != "beta"])):
+        store.put(f"survivors/{manifest.hash.hex()}/{sum_name}", json.dumps(parties).encode())
+    assert "beta took part until sum 1 of 2" in text(page.get(address))
 
 
 def test_a_rejection_needs_its_second_step(page, home):
