@@ -52,9 +52,9 @@ from undersong_protocol.secagg.graph import COMPLETE_UP_TO
 from undersong_protocol.secagg.parameters import Member, default_threshold
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
+from undersong_server.database.journal import Journal
 from undersong_server.defaults import public_cache_path
 from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.runs.task import load
 

@@ -46,13 +46,13 @@ from undersong_common.arrays import Float32
 from undersong_common.errors import GenerationError
 from undersong_common.models.embedding import Embedder
 from undersong_common.text.table import Table, read_table
+from undersong_server.database.journal import Journal
 from undersong_server.evaluation.evaluate import evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Surroundings
 from undersong_server.generators.kinds import GeneratorTable
 from undersong_server.generators.orders import Order
-from undersong_server.journal import Journal
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts, TaskWords

@@ -123,8 +123,8 @@ def enrol(folder: Path, coordinator: Any, name: str) -> None:
 def measure(parties: int, processes: int, patience_s: float, keepalive_s: float) -> dict[str, Any]:
     """One sum at one size; see the module."""
     from tests.doubles.parties import DIMENSION
+    from undersong_server.database.journal import Journal
     from undersong_server.federation.driver import Federation, PublicBlocks
-    from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 
     tenth = max(1, parties // 10)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong.cli import main
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 
 PLACE = Path(sys.argv[sys.argv.index("--home") + 1]).parent / "stop-at"
 _exchange = Journal.exchange

@@ -163,9 +163,9 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
     from undersong_protocol.secagg.parameters import Member, defaults
     from undersong_protocol.statistics import LabelHistogram
+    from undersong_server.database.journal import Journal
     from undersong_server.federation import driver
     from undersong_server.federation.driver import PublicBlocks, introduce
-    from undersong_server.journal import Journal
     from undersong_server.progress import Silent
 
     names = sorted(hospitals.hospitals)

@@ -18,7 +18,7 @@ from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 from undersong_server.runs import execution
 from undersong_server.runs.folder import RunFolder
 

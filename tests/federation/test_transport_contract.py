@@ -24,8 +24,8 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as fed
 from undersong_protocol.wire.public import Input, Segment, encode_embeddings
+from undersong_server.database.journal import Journal
 from undersong_server.federation.driver import Federation, PublicBlocks, introduce
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
 pytestmark = pytest.mark.heavy

@@ -16,9 +16,9 @@ from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, new_tls_key
-from undersong_server import storage
 from undersong_server.authority import Authority
 from undersong_server.coordinator.parties import Registry
+from undersong_server.database import interface as storage
 
 
 @pytest.fixture(scope="module")

@@ -232,9 +232,9 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
     """
     import numpy as np
 
+    from undersong_server.database.journal import Journal
     from undersong_server.generators.author import Author
     from undersong_server.generators.orders import Order
-    from undersong_server.journal import Journal
     from undersong_server.methods.parts.selection import balanced_labels
     from undersong_server.progress import Silent
 

@@ -23,8 +23,8 @@ from undersong_common.models.embedding import Embed
 from undersong_common.privacy import accounting
 from undersong_common.text.table import Table
 from undersong_dpsgd import dp_classifier
+from undersong_server.database.journal import Journal
 from undersong_server.generators.orders import Order
-from undersong_server.journal import Journal
 from undersong_server.methods.discriminator import kept
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.metadata import shares_of_counts

@@ -13,7 +13,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
-from undersong_server.storage import LEASE, Database, Sqlite
+from undersong_server.database.interface import LEASE, Database, Sqlite
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
@@ -83,7 +83,7 @@ class Registry:
 
     Args:
         place: the SQLite file, or the database in which the registry is.
-        epoch: as in :class:`undersong_server.storage.Database`.
+        epoch: as in :class:`undersong_server.database.interface.Database`.
     """
 
     def __init__(self, place: Path | Database, epoch: int | None = None) -> None:

@@ -32,8 +32,9 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.cluster import Cluster, spread
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
+from undersong_server.database.interface import Away, Superseded
+from undersong_server.database.journal import Journal
 from undersong_server.federation.driver import Rejected, Transport, decode
-from undersong_server.journal import Journal
 from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round
@@ -51,7 +52,6 @@ from undersong_server.runs.folder import (
     UnreadableRun,
 )
 from undersong_server.runs.planning import Planned, RunPlan, build_author, require_packages
-from undersong_server.storage import Away, Superseded
 
 log = logging.getLogger(__name__)
 

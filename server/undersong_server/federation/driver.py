@@ -31,8 +31,8 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, block_id, named_blocks, question
+from undersong_server.database.journal import Journal, json_bytes
 from undersong_server.federation.course import Course
-from undersong_server.journal import Journal, json_bytes
 from undersong_server.progress import Progress
 
 STAGE_TIMEOUT_S = 120.0

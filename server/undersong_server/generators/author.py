@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.database.journal import Journal, json_bytes
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.endpoints import batch_prefix, merged
 from undersong_server.generators.interface import (
@@ -29,7 +30,6 @@ from undersong_server.generators.interface import (
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
 from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, Reading, misses_length, read
-from undersong_server.journal import Journal, json_bytes
 from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.interface import (
     Answer,
     BudgetExhausted,
@@ -33,7 +34,6 @@ from undersong_server.generators.interface import (
     Loss,
     PaidGenerator,
 )
-from undersong_server.journal import Journal
 
 T = TypeVar("T")
 _LIMITS = ("requests", "tokens")  # the order of every tuple and list of limits a minute

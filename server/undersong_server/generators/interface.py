@@ -15,7 +15,7 @@ from undersong_common.arrays import Float32
 from undersong_common.errors import GenerationError, InternalError
 from undersong_common.models.embedding import Embed
 from undersong_common.program.configuration import NAME
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
 

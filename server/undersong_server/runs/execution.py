@@ -18,6 +18,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server import methods
+from undersong_server.database.journal import Journal
 from undersong_server.federation.driver import (
     STAGE_TIMEOUT_S,
     Federation,
@@ -26,7 +27,6 @@ from undersong_server.federation.driver import (
     introduce,
 )
 from undersong_server.generators.author import Author, Usage
-from undersong_server.journal import Journal
 from undersong_server.methods.interface import Observe, RunContext
 from undersong_server.methods.parts import distance, metadata
 from undersong_server.pool import Origin, Sample, each_once

@@ -24,10 +24,10 @@ from undersong_common.files import LOST_AND_FOUND, replace_file
 from undersong_common.printable import printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import RUN_NAME
-from undersong_server.journal import Journal
-from undersong_server.postgres import Postgres
+from undersong_server.database.interface import SharedFiles
+from undersong_server.database.journal import Journal
+from undersong_server.database.postgres import Postgres
 from undersong_server.runs.planning import Planned
-from undersong_server.storage import SharedFiles
 
 Action = Literal["run", "pause", "stop"]
 State = Literal["planned", "waiting", "running", "paused", "stopped", "finished", "failed", "unreadable"]

@@ -25,12 +25,12 @@ from undersong_protocol.agreement import words as sentences
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_server import methods
 from undersong_server.cluster import Cluster
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import RETRIES, TRIAL_ORDERS, Author
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Estimate, GeneratorSettings, Surroundings
 from undersong_server.generators.kinds.transformers import spread
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.journal import Journal
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.distance import with_distance

@@ -31,7 +31,7 @@ from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import BlockStore
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 from undersong_server.release.files import OUTPUT_NAMES, WORKSPACE_NAME
 from undersong_server.runs.task import Task
 

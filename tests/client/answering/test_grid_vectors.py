@@ -31,8 +31,8 @@ from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, TopQ
 from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
+from undersong_server.database.journal import Journal
 from undersong_server.federation.driver import Federation, PublicBlocks
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
 COINS = bytes(range(32))

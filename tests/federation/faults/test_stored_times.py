@@ -37,9 +37,9 @@ STORED_TIMES = {
     (PARTIES, "certificate", "expires_at"): ("its beginning lies ahead too", AHEAD),
     (PARTIES, "certificate", "revoked_at"): ("a certificate is revoked at any time", SHOWN),
     (PARTIES, "former_identity", "replaced_at"): ("it orders a list", SHOWN),
-    ("server/undersong_server/storage.py", "lease", "until"): (
+    ("server/undersong_server/database/interface.py", "lease", "until"): (
         "a lease longer than any is free",
-        "tests/server/test_storage.py::test_clock_set_back_keeps_nobody_off_longer_than_a_minute",
+        "tests/server/database/test_storage.py::test_clock_set_back_keeps_nobody_off_longer_than_a_minute",
     ),
     ("client/undersong_client/storage/store.py", "sent", "at"): ("shown", SHOWN),
 }

@@ -12,8 +12,8 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.run_driver import tell_ending
+from undersong_server.database.journal import Journal
 from undersong_server.defaults import RunOptions
-from undersong_server.journal import Journal
 from undersong_server.operations import runs
 from undersong_server.runs.folder import RunFailure, RunStatus
 

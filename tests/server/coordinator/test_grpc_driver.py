@@ -10,7 +10,7 @@ from undersong_server.authority import Authority
 from undersong_server.coordinator.grpc_transport import Presence, Waiting
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.run_driver import GrpcRunDriver
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import RunFolder, RunStatus
 from undersong_server.runs.planning import Planned

@@ -20,11 +20,11 @@ from undersong_common.models.embedding import Embedder
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import GrpcRunDriver
 from undersong_server.coordinator.service import Coordinator
+from undersong_server.database.interface import Away
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import enrolment, runs
 from undersong_server.runs.folder import ENDED, Awaited, RunStatus
-from undersong_server.storage import Away
 
 
 @pytest.fixture

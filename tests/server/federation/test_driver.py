@@ -25,9 +25,9 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings, named_blocks
+from undersong_server.database.journal import Journal
 from undersong_server.federation import driver
 from undersong_server.federation.driver import Federation, PublicBlocks
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 
 LABELS = ("x", "y")

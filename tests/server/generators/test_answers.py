@@ -11,6 +11,7 @@ import pytest
 
 from tests.doubles.misbehaving_endpoint import Endpoint, completion
 from tests.doubles.pace import examples
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
@@ -19,7 +20,6 @@ from undersong_server.generators.kinds.openai.attempt import Connection
 from undersong_server.generators.kinds.openai.states import Exchange, State, judge
 from undersong_server.generators.orders import Order
 from undersong_server.generators.reading import read
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

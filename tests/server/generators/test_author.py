@@ -7,11 +7,11 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
 from undersong_server.generators.orders import Order
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

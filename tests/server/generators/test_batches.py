@@ -12,6 +12,7 @@ import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
 from undersong_common.errors import GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
@@ -19,7 +20,6 @@ from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.generators.kinds.openai.batches import BatchRequest
 from undersong_server.generators.orders import Order
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

@@ -15,13 +15,13 @@ from tests.doubles.spread_writer import WriterSettings
 from tests.doubles.tiny_llama import save_tiny_llama
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_server.cluster import Cluster
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import GenerationRequest, Preference, Surroundings, TunableGenerator, Tuning
 from undersong_server.generators.kinds import transformers as spreading
 from undersong_server.generators.kinds.ngram import NgramSettings
 from undersong_server.generators.kinds.transformers import TransformersSettings, spread
 from undersong_server.generators.orders import Order
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

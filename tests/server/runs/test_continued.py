@@ -11,7 +11,7 @@ from tests.doubles.tasks import LABELS, make_task
 from undersong.run.records import private_tables
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.wire.public import MemoryBlocks
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 

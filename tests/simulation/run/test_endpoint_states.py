@@ -31,8 +31,8 @@ from tests.doubles.tasks import make_task
 from undersong.cli import app
 from undersong.run.simulation import Delivered
 from undersong_common.errors import GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.kinds.openai import generator as openai_generator
-from undersong_server.journal import Journal
 from undersong_server.report.screen import final_screen
 from undersong_server.runs import task as tasks
 

@@ -28,9 +28,9 @@ from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators import author
 from undersong_server.generators.interface import BudgetExhausted
-from undersong_server.journal import Journal
 from undersong_server.operations import tasks as task_files
 from undersong_server.runs import task as tasks
 
@@ -239,7 +239,7 @@ from undersong_server.generators.author import Author
 from undersong_server.generators.kinds.openai import OpenAIGenerator
 from undersong_server.generators.orders import Order
 from undersong_server.generators.kinds.openai import OpenAISettings
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

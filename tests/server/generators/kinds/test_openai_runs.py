@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tests.doubles.misbehaving_endpoint import Endpoint
 from tests.doubles.pace import examples
 from undersong_common.errors import GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import generator as openai_generator
@@ -22,7 +23,6 @@ from undersong_server.generators.kinds.openai.batches import LOOKS
 from undersong_server.generators.kinds.openai.states import BILLED_STATUSES, Exchange
 from undersong_server.generators.orders import Order
 from undersong_server.generators.reading import REFUSED
-from undersong_server.journal import Journal
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
 

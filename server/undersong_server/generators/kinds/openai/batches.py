@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from undersong_common.errors import GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import AttemptLog, batch_prefix
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, parsed
-from undersong_server.journal import Journal
 
 _WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
 ENDED = _WHOLE | {"failed", "expired", "cancelled", "canceled", "error", "timeout_exceeded"}

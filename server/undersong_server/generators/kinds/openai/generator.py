@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merged
 from undersong_server.generators.interface import MOST_CHARACTERS, Answer, BudgetExhausted, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
@@ -34,7 +35,6 @@ from undersong_server.generators.kinds.openai.batches import Path as BatchPath
 from undersong_server.generators.kinds.openai.batches import Result as BatchResult
 from undersong_server.generators.kinds.openai.settings import Endpoint, EndpointSettings
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
-from undersong_server.journal import Journal
 
 PATIENCE_S = 120.0  # shortest wait for a busy endpoint that announces no pause
 _FIRST_PAUSE_S = 0.5

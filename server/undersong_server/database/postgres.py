@@ -7,7 +7,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.program import extras
-from undersong_server.storage import AGAIN_S, PATIENCE_S, Away, Database, Statements
+from undersong_server.database.interface import AGAIN_S, PATIENCE_S, Away, Database, Statements
 
 SILENT_S = 10.0  # a server that says nothing for so long while it is waited for is given up, connected or not
 STALLED_MS = 5000  # the server ends the transaction of a client that is silent in it for so long

@@ -21,18 +21,14 @@ from tests.doubles.postgres import Line, PostgresServer
 from tests.doubles.processes import environment
 from tests.doubles.stream import Credentials, make_home
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_server import postgres, storage
 from undersong_server.coordinator import home as homes
 from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.coordinator.service import _await_turn
-from undersong_server.journal import Journal
-from undersong_server.operations import coordinator
-from undersong_server.postgres import STALLED_MS, Postgres, _Translated
-from undersong_server.runs.folder import RequestedAction, RunStatus
-from undersong_server.runs.planning import Planned
-from undersong_server.storage import (
+from undersong_server.database import interface as storage
+from undersong_server.database import postgres
+from undersong_server.database.interface import (
     ENTRIES,
     FILES,
     LEASE,
@@ -44,6 +40,11 @@ from undersong_server.storage import (
     Sqlite,
     Superseded,
 )
+from undersong_server.database.journal import Journal
+from undersong_server.database.postgres import STALLED_MS, Postgres, _Translated
+from undersong_server.operations import coordinator
+from undersong_server.runs.folder import RequestedAction, RunStatus
+from undersong_server.runs.planning import Planned
 
 TABLES = LEASE + ENTRIES + FILES + SCHEMA
 LEASED_S = 0.2
@@ -553,8 +554,8 @@ def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
 # A holder that stops itself once the named step of a write is reached, and says what became of it afterwards.
 HOLDER = """
 import os, signal, sys, threading
-from undersong_server import postgres, storage
-from undersong_server.journal import Journal
+from undersong_server.database import postgres, interface
+from undersong_server.database.journal import Journal
 from undersong_common.errors import UndersongError
 
 target, step = sys.argv[1:]

@@ -2,7 +2,7 @@
 
 A method is a plain function; resume runs it again and the journal answers, so nothing is spent twice. Nothing is billed
 or asked twice, except requests in flight when the process died. SQLite in WAL mode: a value is on disk when ``put``
-returns. A coordinator whose machines share a PostgreSQL database keeps it there instead (storage.py).
+returns. A coordinator whose machines share a PostgreSQL database keeps it there instead (postgres.py).
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.files import holding
-from undersong_server.storage import ENTRIES, Database, Sqlite, Statements
+from undersong_server.database.interface import ENTRIES, Database, Sqlite, Statements
 
 SCHEMA_VERSION = 4  # 3 had entries for requests that failed for good, which their verdicts tell now
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them

@@ -6,7 +6,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError, InternalError
-from undersong_server.journal import Journal
+from undersong_server.database.journal import Journal
 
 
 def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
@@ -25,7 +25,7 @@ def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
 def test_values_survive_a_process_that_is_killed(tmp_path):
     path = tmp_path / "journal.sqlite"
     program = (
-        "import os, signal, sys; from pathlib import Path; from undersong_server.journal import Journal\n"
+        "import os, signal, sys; from pathlib import Path; from undersong_server.database.journal import Journal\n"
         "Journal(Path(sys.argv[1])).put('key', b'value'); os.kill(os.getpid(), signal.SIGKILL)"
     )
     finished = subprocess.run([sys.executable, "-c", program, str(path)], check=False)
