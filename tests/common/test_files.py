@@ -9,7 +9,8 @@ import pytest
 
 from undersong_common.files import LOST_AND_FOUND, is_empty, replace_file, replace_where_possible
 from undersong_common.pages.store import PageStore
-from undersong_server.database.interface import ENTRIES, Sqlite
+from undersong_server.database.interface import ENTRIES
+from undersong_server.database.sqlite import Sqlite
 
 
 def test_a_file_is_replaced_wherever_that_is_possible(tmp_path):

@@ -18,7 +18,7 @@ from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, new_tls_key
 from undersong_server.authority import Authority
 from undersong_server.coordinator.parties import Registry
-from undersong_server.database import interface as storage
+from undersong_server.database import sqlite
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_writers_wait_while_another_process_writes_or_repairs_the_register(home,
             raise busy
         return transaction(database)
 
-    monkeypatch.setattr(storage, "transaction", busy_once)
+    monkeypatch.setattr(sqlite, "transaction", busy_once)
     with closing(Registry(home.path / "registry.sqlite")) as register:
         register.touch({"lung": 5.0})
     assert len(begun) == 2

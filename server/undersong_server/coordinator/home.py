@@ -28,8 +28,9 @@ from undersong_protocol.agreement.enrolment import (
 from undersong_server import defaults
 from undersong_server.authority import AUTHORITY_DAYS, PARTY_DAYS, Authority
 from undersong_server.coordinator.parties import ENROLLED, SCHEMA, Registry
-from undersong_server.database.interface import ENTRIES, FILES, LEASE, Database, SharedFiles
+from undersong_server.database.interface import ENTRIES, LEASE, Database
 from undersong_server.database.postgres import Postgres
+from undersong_server.database.shared_files import FILES, SharedFiles
 from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replace_json
 
 LONGEST_FILE_NAME = 255  # bytes

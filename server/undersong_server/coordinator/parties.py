@@ -13,7 +13,8 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
-from undersong_server.database.interface import LEASE, Database, Sqlite
+from undersong_server.database.interface import LEASE, Database
+from undersong_server.database.sqlite import Sqlite
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left

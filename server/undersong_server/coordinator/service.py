@@ -25,7 +25,8 @@ from undersong_server.coordinator.home import CoordinatorHome, Serving, host_por
 from undersong_server.coordinator.metrics import HELD_UP, Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
-from undersong_server.database.interface import LEASE_S, Away, Database, Lease
+from undersong_server.database.interface import LEASE_S, Away, Database
+from undersong_server.database.lease import Lease
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, UNREADABLE, RunFolder, RunStatus
 from undersong_server.runs.planning import coordinator_task

@@ -13,7 +13,8 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.files import holding
-from undersong_server.database.interface import ENTRIES, Database, Sqlite, Statements
+from undersong_server.database.interface import ENTRIES, Database, Statements
+from undersong_server.database.sqlite import Sqlite
 
 SCHEMA_VERSION = 4  # 3 had entries for requests that failed for good, which their verdicts tell now
 _LAST = chr(0x10FFFF)  # no key has it: with a prefix it bounds the prefix's keys from above, so the index finds them

@@ -24,9 +24,9 @@ from undersong_common.files import LOST_AND_FOUND, replace_file
 from undersong_common.printable import printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import RUN_NAME
-from undersong_server.database.interface import SharedFiles
 from undersong_server.database.journal import Journal
 from undersong_server.database.postgres import Postgres
+from undersong_server.database.shared_files import SharedFiles
 from undersong_server.runs.planning import Planned
 
 Action = Literal["run", "pause", "stop"]

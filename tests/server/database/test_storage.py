@@ -26,22 +26,14 @@ from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.coordinator.service import _await_turn
-from undersong_server.database import interface as storage
-from undersong_server.database import postgres
-from undersong_server.database.interface import (
-    ENTRIES,
-    FILES,
-    LEASE,
-    LEASE_S,
-    LONGEST_LEASE_S,
-    Away,
-    Lease,
-    SharedFiles,
-    Sqlite,
-    Superseded,
-)
+from undersong_server.database import interface, postgres
+from undersong_server.database import lease as leases
+from undersong_server.database.interface import ENTRIES, LEASE, LEASE_S, LONGEST_LEASE_S, Away, Superseded
 from undersong_server.database.journal import Journal
+from undersong_server.database.lease import Lease
 from undersong_server.database.postgres import STALLED_MS, Postgres, _Translated
+from undersong_server.database.shared_files import FILES, SharedFiles
+from undersong_server.database.sqlite import Sqlite
 from undersong_server.operations import coordinator
 from undersong_server.runs.folder import RequestedAction, RunStatus
 from undersong_server.runs.planning import Planned
@@ -380,8 +372,8 @@ def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(serve
 @pytest.mark.slow
 def test_silent_database_connection_ends_the_holder_and_not_the_standby(server, target, monkeypatch, caplog):
     monkeypatch.setattr(postgres, "SILENT_S", 0.5)
-    monkeypatch.setattr(storage, "LOST_S", 1.0)
-    monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(leases, "LOST_S", 1.0)
+    monkeypatch.setattr(interface, "PATIENCE_S", 0.0)
     with closing(Line(server, target)) as line:
         place = Postgres(line.target)
         epoch = place.take("one")
@@ -554,14 +546,14 @@ def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
 # A holder that stops itself once the named step of a write is reached, and says what became of it afterwards.
 HOLDER = """
 import os, signal, sys, threading
-from undersong_server.database import postgres, interface
+from undersong_server.database import lease, postgres
 from undersong_server.database.journal import Journal
 from undersong_common.errors import UndersongError
 
 target, step = sys.argv[1:]
 place = postgres.Postgres(target)
 epoch = place.take("holder")
-storage.Lease(place, epoch, lambda: None)
+lease.Lease(place, epoch, lambda: None)
 journal = Journal(postgres.Postgres(target, epoch), "run/")
 journal.put("first", b"1")
 execute = postgres._Translated.execute

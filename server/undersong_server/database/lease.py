@@ -1,0 +1,62 @@
+"""The lease of a serving process: who serves renews it, and who loses it ends."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from undersong_common.errors import UndersongError
+from undersong_server.database.interface import Database, Superseded
+
+log = logging.getLogger(__name__)
+
+RENEW_S = 1.0
+LOST_S = 15.0  # a holder that reaches no database for so long ends, so that its parties find the one that does
+LAST_RENEWAL_S = 10.0  # longest wait for a renewal that is under way when the process ends
+
+
+class Lease:
+    """Renews the lease of a serving process, in a thread.
+
+    Args:
+        lost: called once, from the thread, when another process has the lease or the database stays away.
+    """
+
+    def __init__(self, database: Database, epoch: int, lost: Callable[[], None]) -> None:
+        self._database = database
+        self.epoch = epoch
+        self._lost = lost
+        self._stopping = threading.Event()
+        self.lost_by: UndersongError | None = None
+        self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
+        if database.leased:
+            self._thread.start()
+
+    def _work(self) -> None:
+        renewed = time.monotonic()
+        while not self._stopping.wait(RENEW_S):
+            begun = time.monotonic()
+            try:
+                if self._database.renew(self.epoch):
+                    renewed = begun
+                    continue
+                self.lost_by = Superseded(self.epoch)
+            except UndersongError as error:
+                log.warning("the lease was not renewed: %s", error.problem)
+                if time.monotonic() - renewed < LOST_S:
+                    continue
+                self.lost_by = error
+            self._lost()
+            return
+
+    def end(self) -> None:
+        """Gives the lease back, so that another process need not wait."""
+        self._stopping.set()
+        if self._database.leased:
+            self._thread.join(LAST_RENEWAL_S)
+            for _ in range(2):  # the first may learn only that its connection had ended
+                with suppress(UndersongError):
+                    self._database.renew(self.epoch, 0.0)
+                    break
+        self._database.close()
