@@ -19,6 +19,7 @@ from undersong_client.link.daemon import Backoff, Daemon
 from undersong_common.errors import UndersongError
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.service import Coordinator
+from undersong_server.database.turn import take_turn
 from undersong_server.methods import wasp
 
 NAMES = ("alpha", "beta", "delta", "gamma")
@@ -123,7 +124,7 @@ class Alliance(Operated):
     def serve(self) -> None:
         """Serves the coordinator that is in ``home``."""
         home = CoordinatorHome(self.home)
-        home.take_lease("this test")
+        take_turn(home.storage, home.candidate("this test"))
         self.coordinator = Coordinator(home, public_cache=self.folder / "cache.sqlite", environment={}, keepalive_s=5.0)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()

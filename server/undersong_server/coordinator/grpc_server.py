@@ -226,7 +226,7 @@ class GrpcServer:
         peer = Peer(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
         asked = partial(self._registry.refusal, peer.name, peer.serial, now=self._clock())
         try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
-            problem = await asyncio.to_thread(asked) if self._registry.database.leased else asked()
+            problem = await asyncio.to_thread(asked) if self._registry.database.remote else asked()
         except TransportError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's registry does not answer; try again")
         if problem:

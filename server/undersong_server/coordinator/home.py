@@ -1,8 +1,8 @@
 """A coordinator's folder: settings, keys, runs, and the enrolment of parties in its registry."""
 
-import json
 import os
 import re
+import socket
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, closing
@@ -27,16 +27,12 @@ from undersong_protocol.agreement.enrolment import (
 )
 from undersong_server import defaults
 from undersong_server.authority import AUTHORITY_DAYS, PARTY_DAYS, Authority
-from undersong_server.coordinator.parties import ENROLLED, SCHEMA, Registry
-from undersong_server.database.interface import ENTRIES, LEASE, Database
-from undersong_server.database.postgres import Postgres
-from undersong_server.database.shared_files import FILES, SharedFiles
+from undersong_server.coordinator.parties import ENROLLED, SCHEMA, SCHEMA_VERSION, Registry
+from undersong_server.database.storage import Storage
+from undersong_server.database.turn import Candidate
 from undersong_server.runs.folder import RunFolder, RunStatus, read_json, replace_json
 
 LONGEST_FILE_NAME = 255  # bytes
-_OWNER = "INSERT INTO entry VALUES ('coordinator', ?)"  # records the owner of the database by its fingerprint
-_OWNED = "SELECT key, value FROM entry WHERE key IN ('coordinator', 'served by')"
-_SERVES = "INSERT INTO entry VALUES ('served by', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ class CoordinatorSettings:
         drill: True for rehearsals with invented records only; every plan and output here says so.
         notify: command or address that is told when something waits for people, as
             :mod:`undersong_common.program.notices` says; "": none.
-        storage: connection string of the PostgreSQL database that holds registry, journals and runs; "": this folder.
+        storage: connection string of the database that holds registry, journals and runs (--storage); "": this folder.
         operator, contact: legal name of who runs it, and how hospitals reach a person; "" where task files say it.
     """
 
@@ -97,7 +93,6 @@ class CoordinatorHome:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = path / "serving.lock"
-        self.epoch: int | None = None  # this process's epoch, once it serves
         if moving.is_moving(path):
             raise ConfigurationError(
                 f"{path}: is on its way to the service's account or back, and was interrupted",
@@ -144,14 +139,10 @@ class CoordinatorHome:
         if settings.metrics:
             host_port(settings.metrics)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if settings.storage:
-            Postgres.create(settings.storage, LEASE + ENTRIES + FILES + SCHEMA)
+        storage = Storage(path, settings.storage, SCHEMA, SCHEMA_VERSION)
+        storage.create()
         authority = Authority.create(path / "authority", settings.name, settings.server_names, now=now)
-        if settings.storage:
-            with closing(Postgres(settings.storage)) as database, database.writing() as statements:
-                statements.execute(_OWNER, (authority.fingerprint.encode(),))
-        else:
-            Registry(path / "registry.sqlite").close()
+        storage.record_owner(authority.fingerprint)
         replace_json(path / "coordinator.json", asdict(settings), durable=True)
         return cls(path)
 
@@ -163,79 +154,38 @@ class CoordinatorHome:
     def authority(self) -> Authority:
         return Authority.open(self.path / "authority")
 
-    def registry(self) -> Registry:
-        if self.settings.storage:
-            return Registry(Postgres(self.settings.storage, self.epoch))
-        return Registry(self.path / "registry.sqlite", self.epoch)
-
     @cached_property
-    def shared(self) -> Postgres | None:
-        """The database that other machines share; None if the coordinator is this folder alone."""
-        return Postgres(self.settings.storage) if self.settings.storage else None
-
-    def take_lease(self, holder: str, *, standby: bool = False) -> tuple[Database, int] | None:
-        """Takes the lease for this process, which holds the lock; None while another machine's process has it.
-
-        From then on all that this object writes is kept only as long as the lease is this process's.
-
-        Args:
-            standby: True refuses to follow a process of another release, or with other settings.
-
-        Raises ConfigurationError for another coordinator's database, and as :meth:`Database.take` does.
-        """
-        database = self.registry().database
-        owned = {row["key"]: bytes(row["value"]) for row in (database.rows(_OWNED) if self.shared is not None else [])}
-        fingerprint = self.authority().fingerprint.encode()
-        if owned.get("coordinator", fingerprint) != fingerprint:
-            raise ConfigurationError(
-                f"{self.path}: the database of --storage holds another coordinator",
-                "copy the whole authority/ of the coordinator that made it",
-                code="other-coordinator",
-            )
-        name, addresses = self.settings.name, ", ".join(self.settings.addresses)
-        own_facts = {"release": SOFTWARE, "name": name, "addresses": addresses, "drill": str(self.settings.drill)}
-        served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
-        differences = [
-            f"{fact} {own_facts.get(fact)!r} here, {value!r} there"
-            for fact, value in served_facts.items()
-            if own_facts.get(fact) != value
-        ]
-        if differences:
-            raise ConfigurationError(
-                f"{self.path}: cannot stand by for a coordinator that was last served otherwise:"
-                f" {'; '.join(differences)}",
-                "make them the same; to go on with what is here: stop all machines, start this one without --standby",
-                code="other-standby",
-            )
-        epoch = database.take(holder)
-        if epoch is None:
-            database.close()
-            return None
-        database.end_others(epoch)
-        if self.shared is not None:
-            with closing(Postgres(self.settings.storage, epoch)) as fenced, fenced.writing() as statements:
-                statements.execute(_SERVES, (json.dumps(own_facts).encode(),))
-            self.shared.epoch = epoch
-            self.shared.close()  # its next connection bears the epoch
-        self.epoch = epoch
-        return database, epoch
+    def storage(self) -> Storage:
+        """What holds the registry, the journals and what another machine needs to go on."""
+        return Storage(self.path, self.settings.storage, SCHEMA, SCHEMA_VERSION)
 
     @property
-    def last_lease(self) -> tuple[int, str, bool]:
-        """The last epoch under which a process served, that process, and True while its lease lasts."""
-        with closing(self.registry()) as registry:
-            return registry.database.last
+    def epoch(self) -> int | None:
+        """This process's epoch, once it serves."""
+        return self.storage.epoch
+
+    def registry(self) -> Registry:
+        return Registry(self.storage.registry())
+
+    def candidate(self, holder: str = "") -> Candidate:
+        """This process as one that wants to serve; ``holder`` names it, by default its machine and its folder."""
+        addresses, drill = ", ".join(self.settings.addresses), str(self.settings.drill)
+        return Candidate(
+            holder or f"{socket.gethostname()}:{self.path.absolute()}",
+            self.settings.name,
+            self.authority().fingerprint,
+            {"release": SOFTWARE, "name": self.settings.name, "addresses": addresses, "drill": drill},
+            self.hold,
+        )
 
     def copy_shared(self, *names: str) -> list[RunFolder]:
-        """Copies what other machines have put into the shared database; returns runs whose plan is new or changed.
+        """Copies what other machines have kept of the runs; returns runs whose plan is new or changed.
 
         Args:
             names: the files of a run that are copied; none for all.
         """
-        if self.shared is None:
-            return []
         planned = []
-        for path, data in self._shared_files.changed(self.path / "runs", *names):
+        for path, data in self.storage.changed(self.path / "runs", *names):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(path, data)
             if path.name == "plan.json":
@@ -243,11 +193,6 @@ class CoordinatorHome:
                 if not (run.path / "status.json").exists():
                     run.write_status(RunStatus())
         return planned
-
-    @cached_property
-    def _shared_files(self) -> SharedFiles:
-        assert self.shared is not None
-        return SharedFiles(self.shared)
 
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which need not exist."""
@@ -260,7 +205,7 @@ class CoordinatorHome:
             raise ConfigurationError(
                 f"{name!r} is not the name of a run", "see `undersong run list`", code="invalid-name"
             )
-        return RunFolder(self.path / "runs" / name, self.shared)
+        return RunFolder(self.path / "runs" / name, self.storage)
 
     def finished(self, name: str, remedy: str) -> RunFolder:
         """The folder of a finished run. Raises ConfigurationError, with ``remedy``, for a run that has not finished."""
@@ -275,7 +220,7 @@ class CoordinatorHome:
         folder = self.path / "runs"
         with named_faults(folder):
             paths = sorted(folder.iterdir()) if os.path.lexists(folder) else []
-        return [run for run in (RunFolder(path, self.shared) for path in paths) if run.exists]
+        return [run for run in (RunFolder(path, self.storage) for path in paths) if run.exists]
 
     def invite(
         self,
@@ -395,7 +340,7 @@ class CoordinatorHome:
     @property
     def served(self) -> bool:
         """True while a process serves this coordinator, here or on another machine."""
-        return is_held(self._lock) or (self.shared is not None and self.last_lease[2])
+        return is_held(self._lock) or self.storage.is_served_elsewhere
 
     @property
     def serving(self) -> Serving | None:

@@ -13,7 +13,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
-from undersong_server.database.interface import LEASE, Database
+from undersong_server.database.interface import Database
 from undersong_server.database.sqlite import Sqlite
 
 SCHEMA_VERSION = 2
@@ -89,7 +89,7 @@ class Registry:
 
     def __init__(self, place: Path | Database, epoch: int | None = None) -> None:
         if isinstance(place, Path):
-            place = Sqlite(place, LEASE + SCHEMA, version=SCHEMA_VERSION, epoch=epoch)
+            place = Sqlite.served(place, SCHEMA, version=SCHEMA_VERSION, epoch=epoch)
         self.database = place
         # The last accepted certificates (serials by party), the state of the file then, and when the first expires.
         self._accepted: tuple[dict[str, str], object, float] = ({}, None, 0.0)

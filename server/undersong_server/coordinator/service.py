@@ -4,7 +4,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import threading
 import time
 from collections import Counter
@@ -15,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
+from undersong_common.errors import MachineFault, UndersongError
 from undersong_common.program.machine import HeldSteps
 from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
@@ -25,8 +24,7 @@ from undersong_server.coordinator.home import CoordinatorHome, Serving, host_por
 from undersong_server.coordinator.metrics import HELD_UP, Endpoint, FolderMetrics, Metrics
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
-from undersong_server.database.interface import LEASE_S, Away, Database
-from undersong_server.database.lease import Lease
+from undersong_server.database.turn import turn
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import ENDED, FINAL, STATE_AFTER, UNREADABLE, RunFolder, RunStatus
 from undersong_server.runs.planning import coordinator_task
@@ -35,7 +33,6 @@ log = logging.getLogger(__name__)
 
 RENEW_BEFORE_DAYS = 30
 REVIEW_S = 60.0
-STANDBY_S = 0.5  # time between two attempts to take over
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
 REVIEWING = "reviewing certificates"
@@ -286,10 +283,16 @@ def serve(
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(ray))
-        database, epoch = _await_turn(home, stack, standby=standby)
-        stopping = threading.Event()  # A signal or the loss of the lease sets it.
-        lease = Lease(database, epoch, stopping.set)
-        stack.callback(lease.end)
+        stopping = threading.Event()  # A signal or the loss of this process's turn sets it.
+        served_turn = stack.enter_context(
+            turn(
+                home.storage,
+                home.candidate(),
+                stopping.set,
+                standby=standby,
+                meanwhile=partial(_copy_runs_of_others, home),
+            )
+        )
         home.copy_shared()
         coordinator = Coordinator(
             home,
@@ -302,50 +305,14 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: stopping.set())
         coordinator.serve()
-        if lease.lost_by is not None:
-            raise lease.lost_by
+        if served_turn.lost_by is not None:
+            raise served_turn.lost_by
 
 
-def _await_turn(home: CoordinatorHome, stack: ExitStack, *, standby: bool) -> tuple[Database, int]:
-    """Takes the folder's lock and the lease. Without ``standby``, waits only for the lease of one that has died.
-
-    Raises ConfigurationError if another process serves.
-    """
-    holder = f"{socket.gethostname()}:{home.path.absolute()}"
-    deadline_s = time.monotonic() + LEASE_S + 2 * STANDBY_S
-    last_problem: str | None = None
-    while True:
-        problem = ""
-        try:
-            if home.shared is None:
-                stack.enter_context(home.hold())
-            else:
-                with home.hold():  # If a process hangs here, another machine may take the lease.
-                    pass
-            if (lease := home.take_lease(holder, standby=standby)) is not None:
-                if home.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
-                    stack.enter_context(home.hold())
-                log.info("holds the lease under epoch %d", lease[1])
-                return lease
-            if not standby and time.monotonic() > deadline_s:
-                raise ConfigurationError(
-                    f"another process serves this coordinator: {home.last_lease[1]}",
-                    "stop it first, or stand by with --standby",
-                    code="coordinator-in-use",
-                )
-            for run in home.copy_shared():
-                _check_public_files(run)
-        except UndersongError as error:
-            if not standby or (error.code != "coordinator-in-use" and not isinstance(error, Away)):
-                raise
-            problem = error.problem if isinstance(error, Away) else ""
-        if problem != last_problem:
-            if problem:
-                log.warning("cannot take over: %s", problem)
-            else:
-                log.info("stands by for %s", home.settings.name)
-            last_problem = problem
-        time.sleep(STANDBY_S)
+def _copy_runs_of_others(home: CoordinatorHome) -> None:
+    """Copies what the serving machine has kept of the runs, so that this one could go on with them."""
+    for run in home.copy_shared():
+        _check_public_files(run)
 
 
 def _check_public_files(run: RunFolder) -> None:

@@ -80,7 +80,7 @@ class Database(ABC):
 
     now: str  # the database's clock in SQL, seconds since the epoch of Unix
     share = ""  # ends a SELECT whose row must stay as it is until the transaction has ended
-    leased = True  # False where a lock file, and no time, ends a lease
+    remote = True  # False for a file, where a lock and no time ends a lease
 
     def __init__(self, place: str, epoch: int | None = None) -> None:
         self.place = place
@@ -136,7 +136,7 @@ class Database(ABC):
         restored from a backup has a higher one than its parties have heard. Raises ConfigurationError, and takes
         nothing, where that would shut out all later holders.
         """
-        given = (AHEAD_S, lease_s if self.leased else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.leased))
+        given = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
         with self.writing() as statements:
             before = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
             taken = statements.execute(self._timed(_TAKE), given)

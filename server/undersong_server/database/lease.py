@@ -30,7 +30,7 @@ class Lease:
         self._stopping = threading.Event()
         self.lost_by: UndersongError | None = None
         self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
-        if database.leased:
+        if database.remote:
             self._thread.start()
 
     def _work(self) -> None:
@@ -53,7 +53,7 @@ class Lease:
     def end(self) -> None:
         """Gives the lease back, so that another process need not wait."""
         self._stopping.set()
-        if self._database.leased:
+        if self._database.remote:
             self._thread.join(LAST_RENEWAL_S)
             for _ in range(2):  # the first may learn only that its connection had ended
                 with suppress(UndersongError):

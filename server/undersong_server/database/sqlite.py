@@ -26,7 +26,7 @@ class Sqlite(Database):
     """
 
     now = "((julianday('now') - 2440587.5) * 86400.0)"
-    leased = False
+    remote = False
 
     def __init__(
         self, path: Path, schema: str, *, version: int = 0, epoch: int | None = None, alone: bool = False
@@ -54,6 +54,11 @@ class Sqlite(Database):
             with self.writing() as statements:  # This database refuses an earlier holder from now on.
                 taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
                 statements.execute(taken, (epoch, FOR_GOOD, epoch, epoch + AHEAD_S))
+
+    @classmethod
+    def served(cls, path: Path, schema: str, *, version: int, epoch: int | None = None) -> "Sqlite":
+        """Opens a file of which one process at a time is the one that serves."""
+        return cls(path, LEASE + schema, version=version, epoch=epoch)
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         with self._lock, named_faults(self.place):

@@ -131,7 +131,7 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
         folder,
         grid,
         identities,
-        home.last_lease[0],
+        home.storage.last_turn[0],
         public_cache=public_cache_path(environment),
         environment=environment,
         number=folder.requested().number,

@@ -125,7 +125,7 @@ def create(
     Args:
         metrics: "" for no metrics.
         drill: True for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
-        storage: connection string of an empty PostgreSQL database that several machines share; "" for none.
+        storage: connection string (--storage) of an empty database that several machines share; "" for none.
         operator, contact: as in :func:`change`.
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
@@ -343,7 +343,7 @@ def back_up(home: Path, file: Path) -> Backup:
     file.parent.mkdir(parents=True, exist_ok=True)
     if coordinator_home.settings.storage:
         raise ConfigurationError(
-            f"{home}: its registry, journals and runs are in PostgreSQL, not in this folder",
+            f"{home}: its registry, journals and runs are in the database of --storage, not in this folder",
             "back the database up by its own tools (pg_dump), and keep a copy of authority/ and coordinator.json",
             code="backup-elsewhere",
         )

@@ -25,8 +25,7 @@ from undersong_common.printable import printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import RUN_NAME
 from undersong_server.database.journal import Journal
-from undersong_server.database.postgres import Postgres
-from undersong_server.database.shared_files import SharedFiles
+from undersong_server.database.storage import Storage
 from undersong_server.runs.planning import Planned
 
 Action = Literal["run", "pause", "stop"]
@@ -200,12 +199,12 @@ class RunFolder:
     """The files of one run in a folder: plan, requested action, status, log and outputs.
 
     Args:
-        shared: the database in which the run's files are shared and its journal is; None for a folder of its own.
+        storage: keeps the run's journal, and its files where another machine goes on; None for this folder alone.
     """
 
-    def __init__(self, path: Path, shared: Postgres | None = None) -> None:
+    def __init__(self, path: Path, storage: Storage | None = None) -> None:
         self.path = path
-        self._shared = shared
+        self._storage = Storage(path.parent.parent) if storage is None else storage
         self.name = path.name
         self.journal_path = path / "journal.sqlite"
         self.output = path / "output"
@@ -229,7 +228,7 @@ class RunFolder:
                 "use letters, digits, spaces, points, hyphens and underscores",
                 code="invalid-name",
             )
-        if self.exists or (self._shared is not None and SharedFiles(self._shared).get(self.name, "plan.json")):
+        if self.exists or self._storage.get(self.name, "plan.json"):
             raise ConfigurationError(
                 f"a run {planned.name!r} exists already",
                 "choose another --name: a run's name is used once",
@@ -246,28 +245,23 @@ class RunFolder:
 
     def _replace(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
         data = json.dumps(value, indent=1).encode("utf-8")
-        if durable and self._shared is not None:
-            SharedFiles(self._shared).put(self.name, {name: data})
+        if durable:
+            self._storage.put(self.name, {name: data})
         with named_faults(self.path / name):
             replace_file(self.path / name, data, durable=durable)
 
     def share_output(self) -> None:
         """Keeps the published files where other machines find them; does nothing in a folder of its own."""
-        if self._shared is not None:
-            published = [path for path in self.output.rglob("*") if path.is_file()]
-            files = {path.relative_to(self.path).as_posix(): path.read_bytes() for path in published}
-            SharedFiles(self._shared).put(self.name, files)
+        self._storage.put_tree(self.path, self.output)
 
     def journal(self, epoch: int | None = None) -> Journal:
         """Opens the run's journal, under the serving process's epoch. Raises ConfigurationError if it is in use."""
-        if self._shared is None:
-            return Journal(self.journal_path, epoch=epoch)
-        return Journal(Postgres(self._shared.target, epoch or self._shared.epoch), f"{self.name}/")
+        return self._storage.journal(self.journal_path, epoch)
 
     @property
     def has_journal(self) -> bool:
         """True if a journal was begun."""
-        return self._shared is not None or os.path.lexists(self.journal_path)
+        return self._storage.has_journal(self.journal_path)
 
     def annotations(self) -> Annotations:
         """Reads the operator's words about the run. Raises UnreadableRun if they are damaged."""
@@ -317,9 +311,9 @@ class RunFolder:
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
         self._check_exists()
-        shared = None if self._shared is None else SharedFiles(self._shared).get(self.name, "requested.json")
+        newest = self._storage.get(self.name, "requested.json")
         # Another machine's request may not have been copied yet.
-        number = (self._last_number() if shared is None else int(json.loads(shared)["number"])) + 1
+        number = (self._last_number() if newest is None else int(json.loads(newest)["number"])) + 1
         self._replace("requested.json", {"action": action, "number": number})
 
     def _last_number(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import tomllib
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from tests.doubles.tasks import make_task
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.database import turn
 from undersong_server.runs.planning import Planned
 
 
@@ -31,6 +33,10 @@ def test_a_standby_says_early_which_files_it_lacks(tmp_path, caplog):
     assert f"run first could not be continued here: {task.parent / 'good.jsonl'} is missing" in caplog.text
 
 
+def await_its_turn(home, stack, *, standby):
+    return turn.await_turn(home.storage, home.candidate(), stack, standby=standby, meanwhile=home.copy_shared)
+
+
 def test_second_process_of_a_folder_is_refused_and_a_standby_waits(tmp_path, monkeypatch):
     home = make_home(tmp_path / "home")
     holding, waits = home.hold(), []
@@ -42,11 +48,11 @@ def test_second_process_of_a_folder_is_refused_and_a_standby_waits(tmp_path, mon
             holding.__exit__(None, None, None)
 
     second = CoordinatorHome(home.path)
-    with service.ExitStack() as stack:
+    with ExitStack() as stack:
         with raises(ConfigurationError, "coordinator-in-use"):
-            service._await_turn(second, stack, standby=False)
-        monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
-        database, epoch = service._await_turn(second, stack, standby=True)
+            await_its_turn(second, stack, standby=False)
+        monkeypatch.setattr(turn, "time", SimpleNamespace(monotonic=time.monotonic, sleep=ends))
+        database, epoch = await_its_turn(second, stack, standby=True)
         assert len(waits) == 3
         assert (second.epoch, database.last[0]) == (epoch, epoch)
         assert second.served
@@ -57,10 +63,10 @@ def test_second_process_of_a_folder_is_refused_and_a_standby_waits(tmp_path, mon
 def test_a_standby_does_not_wait_for_what_only_a_person_can_mend(tmp_path, monkeypatch, code):
     home = make_home(tmp_path / "home")
 
-    def broken(_holder, *, standby):
+    def broken(_storage, _candidate, *, standby):
         assert standby
         raise ConfigurationError("is broken", "mend it", code=code)
 
-    monkeypatch.setattr(home, "take_lease", broken)
-    with service.ExitStack() as stack, raises(ConfigurationError, code):
-        service._await_turn(home, stack, standby=True)
+    monkeypatch.setattr(turn, "take_turn", broken)
+    with ExitStack() as stack, raises(ConfigurationError, code):
+        await_its_turn(home, stack, standby=True)

@@ -25,7 +25,6 @@ from undersong_server.coordinator import home as homes
 from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import SCHEMA, Registry
-from undersong_server.coordinator.service import _await_turn
 from undersong_server.database import interface, postgres
 from undersong_server.database import lease as leases
 from undersong_server.database.interface import ENTRIES, LEASE, LEASE_S, LONGEST_LEASE_S, Away, Superseded
@@ -34,9 +33,19 @@ from undersong_server.database.lease import Lease
 from undersong_server.database.postgres import STALLED_MS, Postgres, _Translated
 from undersong_server.database.shared_files import FILES, SharedFiles
 from undersong_server.database.sqlite import Sqlite
+from undersong_server.database.turn import await_turn, take_turn
 from undersong_server.operations import coordinator
 from undersong_server.runs.folder import RequestedAction, RunStatus
 from undersong_server.runs.planning import Planned
+
+
+def take(home, holder, *, standby=False):
+    return take_turn(home.storage, home.candidate(holder), standby=standby)
+
+
+def await_its_turn(home, stack, *, standby):
+    return await_turn(home.storage, home.candidate(), stack, standby=standby, meanwhile=home.copy_shared)
+
 
 TABLES = LEASE + ENTRIES + FILES + SCHEMA
 LEASED_S = 0.2
@@ -87,7 +96,7 @@ def test_of_a_holder_that_was_replaced_nothing_is_kept(opened):
     first = place.take("one", 60.0)
     old = Journal(opened(first), "run/")
     old.put("before", b"1")
-    if place.leased:
+    if place.remote:
         assert place.take("two", 60.0) is None
         assert place.renew(first, 0.0)
     second = place.take("two", 60.0)
@@ -130,7 +139,7 @@ def clocked(tmp_path):
     """Opens the same tables once more, with a lease by a clock that the test sets, as a database server's may be."""
 
     class Clocked(Sqlite):
-        leased = True
+        remote = True
         at = time.time()
         now = property(lambda self: f"{self.at:.3f}")
 
@@ -229,7 +238,7 @@ def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opene
     epoch = place.take("one", 60.0)
     old = opened(epoch)
     journal = Journal(old, "")
-    if place.leased:
+    if place.remote:
         assert place.renew(epoch, LEASED_S)
     fence = type(old).fence
 
@@ -254,7 +263,7 @@ def test_whoever_takes_the_lease_sees_every_write_that_was_still_within_it(opene
 def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
     first, second = (make_home(tmp_path / "home"), CoordinatorHome(tmp_path / "home"))
     with first.hold():
-        _, epoch = first.take_lease("first")
+        _, epoch = take(first, "first")
         run = first.run("a run")
         old = run.journal(epoch)
         old.put("a", b"1")
@@ -263,7 +272,7 @@ def test_a_serving_process_of_one_folder_is_fenced_too(tmp_path):
         (tmp_path / "home" / "serving.lock").unlink()
         run.journal_path.with_suffix(".lock").unlink()
         with second.hold():
-            _, later = second.take_lease("second")
+            _, later = take(second, "second")
             with closing(second.run("a run").journal(later)) as new:
                 new.put("b", b"2")
             for late in (lambda: old.put("c", b"3"), lambda: old_registry.touch({"heart": 1.0})):
@@ -290,7 +299,7 @@ def test_a_registry_in_postgresql_admits_and_refuses_as_in_a_file(server, tmp_pa
     other = make_home(tmp_path / "another")
     other.change(storage=home.settings.storage)
     with raises(ConfigurationError, "other-coordinator"):
-        CoordinatorHome(other.path).take_lease("a stranger")
+        take(CoordinatorHome(other.path), "a stranger")
 
 
 @pytest.mark.slow
@@ -300,7 +309,7 @@ def test_an_epoch_far_ahead_in_the_database_is_not_gone_on_from(server, tmp_path
     for epoch in (2**63 - 2, round(time.time() + 10 * 86400)):
         with database.writing() as statements:
             statements.execute("UPDATE lease SET epoch = ?, until = 0", (epoch,))
-        assert abs(home.take_lease("one")[1] - time.time()) < 60.0
+        assert abs(take(home, "one")[1] - time.time()) < 60.0
 
 
 @pytest.mark.slow
@@ -308,13 +317,13 @@ def test_a_database_whose_clock_is_far_ahead_gives_no_lease(server, tmp_path, mo
     home = make_home(tmp_path / "home", storage=server.database())
     monkeypatch.setattr(Postgres, "now", f"({Postgres.now} + 864000.0)")
     with raises(ConfigurationError, "epoch-ahead"):
-        home.take_lease("one")
+        take(home, "one")
 
 
 @pytest.mark.slow
 def test_ending_a_replaced_holder_s_journal_begins_none(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
-    assert home.take_lease("one") is not None
+    assert take(home, "one") is not None
     Postgres(home.settings.storage).renew(home.epoch, 0.0)
     assert Postgres(home.settings.storage).take("two") is not None
     with raises(Superseded, "superseded"):
@@ -325,8 +334,8 @@ def test_ending_a_replaced_holder_s_journal_begins_none(server, tmp_path):
 def test_nobody_takes_the_lease_beside_a_hanging_process_in_the_folder(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
     with home.hold(), ExitStack() as stack, raises(ConfigurationError, "coordinator-in-use"):
-        _await_turn(CoordinatorHome(home.path), stack, standby=False)
-    assert home.last_lease[0] == 0
+        await_its_turn(CoordinatorHome(home.path), stack, standby=False)
+    assert home.storage.last_turn[0] == 0
 
 
 @pytest.mark.slow
@@ -336,16 +345,16 @@ def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(serve
     for name in ("authority", "coordinator.json"):
         subprocess.run(["cp", "-r", one.path / name, tmp_path / "two"], check=True)
     two = CoordinatorHome(tmp_path / "two")
-    assert two.take_lease("before any other", standby=True) is not None
+    assert take(two, "before any other", standby=True) is not None
     assert Postgres(two.settings.storage).renew(two.epoch, 0.0)
-    assert one.take_lease("one") is not None
-    serving = one.last_lease
+    assert take(one, "one") is not None
+    serving = one.storage.last_turn
 
     def refused(words):
         with ExitStack() as stack, raises(ConfigurationError, "other-standby") as caught:
-            _await_turn(CoordinatorHome(two.path), stack, standby=True)
+            await_its_turn(CoordinatorHome(two.path), stack, standby=True)
         assert words in str(caught.value)
-        assert one.last_lease == serving
+        assert one.storage.last_turn == serving
 
     for change, words in (
         ({"addresses": ("other:7443",)}, "addresses 'other:7443' here, 'localhost:7443' there"),
@@ -357,16 +366,16 @@ def test_a_standby_of_another_release_or_with_other_settings_takes_nothing(serve
         two.change(**{name: getattr(one.settings, name) for name in change})
     two.change(bind="127.0.0.1:1", metrics="127.0.0.1:2")  # which may differ
     two = CoordinatorHome(two.path)
-    assert two.take_lease("two", standby=True) is None
+    assert take(two, "two", standby=True) is None
     monkeypatch.setattr(homes, "SOFTWARE", "undersong 9.9.9")
     refused("release 'undersong 9.9.9' here")
     assert Postgres(one.settings.storage).renew(one.epoch, 0.0)
-    serving = one.last_lease
+    serving = one.storage.last_turn
     refused("release 'undersong 9.9.9' here")  # nor does it serve beside nobody
-    assert two.take_lease("two") is not None  # which the operator has asked for
+    assert take(two, "two") is not None  # which the operator has asked for
     monkeypatch.undo()
     with raises(ConfigurationError, "other-standby"):
-        CoordinatorHome(one.path).take_lease("one", standby=True)
+        take(CoordinatorHome(one.path), "one", standby=True)
 
 
 @pytest.mark.slow
@@ -406,7 +415,7 @@ def test_a_standby_says_why_it_cannot_take_over(server, tmp_path, monkeypatch, c
 
         monkeypatch.setattr(service, "time", SimpleNamespace(monotonic=time.monotonic, sleep=answers))
         with ExitStack() as stack, caplog.at_level(logging.INFO):
-            assert _await_turn(home, stack, standby=True) is not None
+            assert await_its_turn(home, stack, standby=True) is not None
         assert "cannot take over: PostgreSQL does not answer" in caplog.text
         assert Postgres(made).last[2]
 
@@ -429,7 +438,7 @@ def test_run_planned_on_one_machine_is_on_the_other_with_its_requests(server, tm
     one.copy_shared()
     assert one.run("first").requested() == RequestedAction("pause", 2)
     assert not two.served
-    assert one.take_lease("one") is not None
+    assert take(one, "one") is not None
     assert two.served
     one.run("first").output.mkdir()
     (one.run("first").output / "synthetic.jsonl").write_text("{}\n")
@@ -445,7 +454,7 @@ def test_run_planned_on_one_machine_is_on_the_other_with_its_requests(server, tm
 @pytest.mark.slow
 def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tmp_path):
     home = make_home(tmp_path / "home", storage=server.database())
-    _, first = home.take_lease("one")
+    _, first = take(home, "one")
     stopped = Postgres(home.settings.storage, first)
     with contextlib.closing(stopped._connect()) as left_open:
         # As one that was stopped within a statement: the server's timeout does not count then.
@@ -456,7 +465,7 @@ def test_locks_of_a_stopped_holder_are_free_at_once_for_its_successor(server, tm
         with closing(next_.registry()) as registry:
             assert registry.database.renew(first, 0.0)
         since = time.monotonic()
-        _, second = next_.take_lease("two")
+        _, second = take(next_, "two")
         with closing(next_.run("run").journal(second)) as journal:
             journal.put("late", b"new")
             assert time.monotonic() - since < 3.0

@@ -1,0 +1,148 @@
+"""Whose turn it is to serve: one process takes the lease, and others stand by."""
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
+
+from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_server.database.interface import LEASE_S, Away, Database
+from undersong_server.database.lease import Lease
+from undersong_server.database.postgres import Postgres
+from undersong_server.database.storage import Storage
+
+log = logging.getLogger(__name__)
+
+STANDBY_S = 0.5  # time between two attempts to take over
+_OWNED = "SELECT key, value FROM entry WHERE key IN ('coordinator', 'served by')"
+_SERVES = "INSERT INTO entry VALUES ('served by', ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A process that wants to serve a coordinator.
+
+    Attributes:
+        holder: names it for others: its machine and its folder.
+        coordinator: the coordinator's name.
+        fingerprint: of the coordinator's authority.
+        facts: what a standby must have in common with the process that served last, by name.
+        lock: takes the lock of the one process that serves from this folder.
+    """
+
+    holder: str
+    coordinator: str
+    fingerprint: str
+    facts: Mapping[str, str]
+    lock: Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def turn(
+    storage: Storage,
+    candidate: Candidate,
+    lost: Callable[[], None],
+    *,
+    standby: bool,
+    meanwhile: Callable[[], None],
+) -> Iterator[Lease]:
+    """Waits until this process may serve, and yields its lease, which is given back at the end.
+
+    Args:
+        lost: as of :class:`Lease`.
+        standby: waits as long as another process serves; otherwise only for the lease of one that has died.
+        meanwhile: called after each attempt that has failed.
+
+    Raises ConfigurationError if another process serves.
+    """
+    with ExitStack() as stack:
+        lease = Lease(*await_turn(storage, candidate, stack, standby=standby, meanwhile=meanwhile), lost)
+        stack.callback(lease.end)
+        yield lease
+
+
+def await_turn(
+    storage: Storage, candidate: Candidate, stack: ExitStack, *, standby: bool, meanwhile: Callable[[], None]
+) -> tuple[Database, int]:
+    """Takes the folder's lock and the lease, and returns the database and its epoch. Arguments as of :func:`turn`."""
+    deadline_s = time.monotonic() + LEASE_S + 2 * STANDBY_S
+    last_problem: str | None = None
+    while True:
+        problem = ""
+        try:
+            if storage.shared is None:
+                stack.enter_context(candidate.lock())
+            else:
+                with candidate.lock():  # If a process hangs here, another machine may take the lease.
+                    pass
+            if (taken := take_turn(storage, candidate, standby=standby)) is not None:
+                if storage.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
+                    stack.enter_context(candidate.lock())
+                log.info("holds the lease under epoch %d", taken[1])
+                return taken
+            if not standby and time.monotonic() > deadline_s:
+                raise ConfigurationError(
+                    f"another process serves this coordinator: {storage.last_turn[1]}",
+                    "stop it first, or stand by with --standby",
+                    code="coordinator-in-use",
+                )
+            meanwhile()
+        except UndersongError as error:
+            if not standby or (error.code != "coordinator-in-use" and not isinstance(error, Away)):
+                raise
+            problem = error.problem if isinstance(error, Away) else ""
+        if problem != last_problem:
+            if problem:
+                log.warning("cannot take over: %s", problem)
+            else:
+                log.info("stands by for %s", candidate.coordinator)
+            last_problem = problem
+        time.sleep(STANDBY_S)
+
+
+def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) -> tuple[Database, int] | None:
+    """Takes the lease for this process, which holds the lock; None while another machine's process has it.
+
+    From then on all that the storage keeps for this process is kept only as long as the lease is this process's.
+
+    Args:
+        standby: True refuses to follow a process of another release, or with other settings.
+
+    Raises ConfigurationError for another coordinator's database, and as :meth:`Database.take` does.
+    """
+    database = storage.registry()
+    owned = {row["key"]: bytes(row["value"]) for row in (database.rows(_OWNED) if storage.shared is not None else [])}
+    fingerprint = candidate.fingerprint.encode()
+    if owned.get("coordinator", fingerprint) != fingerprint:
+        raise ConfigurationError(
+            f"{storage.folder}: the database of --storage holds another coordinator",
+            "copy the whole authority/ of the coordinator that made it",
+            code="other-coordinator",
+        )
+    served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
+    differences = [
+        f"{fact} {candidate.facts.get(fact)!r} here, {value!r} there"
+        for fact, value in served_facts.items()
+        if candidate.facts.get(fact) != value
+    ]
+    if differences:
+        raise ConfigurationError(
+            f"{storage.folder}: cannot stand by for a coordinator that was last served otherwise:"
+            f" {'; '.join(differences)}",
+            "make them the same; to go on with what is here: stop all machines, start this one without --standby",
+            code="other-standby",
+        )
+    epoch = database.take(candidate.holder)
+    if epoch is None:
+        database.close()
+        return None
+    database.end_others(epoch)
+    if storage.shared is not None:
+        with closing(Postgres(storage.address, epoch)) as fenced, fenced.writing() as statements:
+            statements.execute(_SERVES, (json.dumps(dict(candidate.facts)).encode(),))
+        storage.shared.epoch = epoch
+        storage.shared.close()  # its next connection bears the epoch
+    storage.epoch = epoch
+    return database, epoch

@@ -1,0 +1,32 @@
+"""The room of databases keeps its words to itself: no other room knows how machines share a coordinator."""
+
+import re
+from pathlib import Path
+
+import undersong_server
+
+SERVER = Path(undersong_server.__file__).parent
+WORDS = re.compile(r"postgres|psycopg|\bleases?\b|shared[ _]?files?\b", re.IGNORECASE)
+OPTION = "Connection string of an empty PostgreSQL database; without it, the folder is all."  # the help of --storage
+
+
+def lines_with_words(folder: Path) -> list[str]:
+    texts = {path: path.read_text(encoding="utf-8") for path in folder.rglob("*.py")}
+    return [
+        f"{path.relative_to(folder)}: {line.strip()}"
+        for path, text in texts.items()
+        if path.relative_to(folder).parts[0] != "database"
+        for line in text.splitlines()
+        if WORDS.search(line.replace(OPTION, ""))
+    ]
+
+
+def test_only_the_room_of_databases_names_a_lease_or_postgresql() -> None:
+    assert lines_with_words(SERVER) == []
+
+
+def test_a_word_in_another_room_would_be_noticed(tmp_path: Path) -> None:
+    for room in ("database", "runs"):
+        (tmp_path / room).mkdir()
+        (tmp_path / room / "folder.py").write_text("from psycopg import connect\nrelease = 1\n", encoding="utf-8")
+    assert lines_with_words(tmp_path) == ["runs/folder.py: from psycopg import connect"]
