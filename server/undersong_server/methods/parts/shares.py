@@ -105,9 +105,8 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
 
 # Numbers of texts per generator and label, such that the whole corpus comes near to given shares.
 
-LEAST_YIELD = (
-    0.5  # share of the ordered texts; a generator that gives less of a label is not asked for that label again
-)
+# Share of the ordered texts; a generator that gives less of a label is not asked for that label again.
+LEAST_YIELD = 0.5
 
 
 def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Bools, count: int) -> Int64:
