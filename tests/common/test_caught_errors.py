@@ -586,7 +586,7 @@ ACTS = {
     "server/undersong_server/runs/folder.py RunFolder.is_put_away": read_a_run_folder,
     "server/undersong_server/runs/folder.py RunFolder._read": read_a_run_folder,
     "server/undersong_server/runs/folder.py RunFolder.tell": read_a_run_folder,
-    "server/undersong_server/database/interface.py Sqlite.__init__": open_no_database("Sqlite", ""),
+    "server/undersong_server/database/sqlite.py Sqlite.__init__": open_no_database("Sqlite", ""),
     "simulation/undersong/comparison/grid.py read_kept": gives(None, "read_kept", "gone", "", "", ""),
     "common/undersong_common/program/chain.py HashChain.refresh": read_an_empty_chain,
     "common/undersong_common/program/moving.py _send_entries": move_between_disks,
