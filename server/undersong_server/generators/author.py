@@ -97,14 +97,14 @@ class Speed:
         self, answers: Iterator[tuple[int, Answer | GenerationError]]
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields the given answers unchanged, and counts and times them."""
-        begun = time.monotonic()
+        asked_at_s = time.monotonic()
         for position, answer in answers:
-            now = time.monotonic()
-            self.answered, self.busy_s = self.answered + 1, self.busy_s + now - begun
+            answered_at_s = time.monotonic()
+            self.answered, self.busy_s = self.answered + 1, self.busy_s + answered_at_s - asked_at_s
             if isinstance(answer, Answer) and answer.seconds:
                 self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
             yield position, answer
-            begun = time.monotonic()  # The time that the caller spent on the answer does not count.
+            asked_at_s = time.monotonic()  # The time that the caller spent on the answer does not count.
 
 
 def answers_of(
@@ -131,13 +131,13 @@ def answers_of(
 
 def _together(failures: Sequence[BaseException]) -> BaseException:
     """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
-    said = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
-    if len(said) < len(failures) or len(said) == 1:
-        return next((failure for failure in failures if failure not in said), failures[0])
-    return type(said[0])(
-        "\n".join(failure.problem for failure in said),
-        "; ".join(dict.fromkeys(failure.remedy for failure in said)),
-        code=said[0].code,
+    own_errors = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
+    if len(own_errors) < len(failures) or len(own_errors) == 1:
+        return next((failure for failure in failures if failure not in own_errors), failures[0])
+    return type(own_errors[0])(
+        "\n".join(failure.problem for failure in own_errors),
+        "; ".join(dict.fromkeys(failure.remedy for failure in own_errors)),
+        code=own_errors[0].code,
     )
 
 
@@ -179,7 +179,7 @@ class _StepWork:
     @property
     def last_useless(self) -> dict[int, _ReadAnswer]:
         """The last answer to each order without a text that has had one, by the order's number."""
-        return {each.number: each for each in self.useless if self.written[each.number] is None}
+        return {reply.number: reply for reply in self.useless if self.written[reply.number] is None}
 
     @property
     def refused(self) -> set[int]:
@@ -240,7 +240,7 @@ class Author:
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of each generator in this process, without zeros: calls that waited, calls that were retried, ..."""
         return {
-            name: {what: count for what, count in generator.counts.items() if count}
+            name: {counter: count for counter, count in generator.counts.items() if count}
             for name, generator in self._generators.items()
         }
 
@@ -286,12 +286,12 @@ class Author:
         return [label for label, is_refused in self._unwritten.items() if label and is_refused]
 
     def _note_labels(self, work: "_StepWork") -> None:
-        wrote, refused = {each.sample.label for each in self.origins}, work.refused
+        wrote, refused_numbers = {origin.sample.label for origin in self.origins}, work.refused
         for number, order in enumerate(work.orders):
             if order.label in wrote:
                 self._unwritten.pop(order.label, None)
             else:
-                self._unwritten[order.label] = self._unwritten.get(order.label, True) and number in refused
+                self._unwritten[order.label] = self._unwritten.get(order.label, True) and number in refused_numbers
 
     def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
         for name in {order.generator for order in orders} - self._generators.keys():
@@ -308,7 +308,7 @@ class Author:
         finally:
             self._count_losses()
         self._proven |= {sample.generator for sample in work.written if sample is not None}
-        self._stop([each for each in work.useless if each.name in first - self._proven], work.ordered)
+        self._stop([reply for reply in work.useless if reply.name in first - self._proven], work.ordered)
         self._check_step(work)
         for index in work.remaining:
             self.usage[orders[index].generator].dropped += 1
@@ -318,38 +318,38 @@ class Author:
         """Asks for the orders of a step until each has a text or has had all its attempts."""
         rooms = [1] * len(work.orders)
         refusals = Counter[int]()
-        asked = list(work.remaining)
+        open_numbers = list(work.remaining)
         for attempt in range(1 + RETRIES):
-            if not asked:
+            if not open_numbers:
                 break
             step = f"{work.step}/{attempt}"
-            batch = self._answered(step, work.orders, asked, rooms, screening, () if attempt else first)
-            faulty = [each for each in batch if each.reading.fault]
+            batch = self._answered(step, work.orders, open_numbers, rooms, screening, () if attempt else first)
+            faulty = [reply for reply in batch if reply.reading.fault]
             work.useless += faulty
             if attempt == 0:
-                self._judge([each for each in faulty if each.name in first], work.ordered)
+                self._judge([reply for reply in faulty if reply.name in first], work.ordered)
             self._note_verdict(step, batch)
-            for each in batch:
-                self._count(self.usage[each.name], each.answer)
-                if each.reading.fault == FAILED:
-                    self.usage[each.name].notes[f"failed: {_problem(each)}"] += 1
-                if not each.reading.fault:
-                    work.take(each)
-                    self.usage[each.name].kept += 1
-            for each in faulty:
-                self.usage[each.name].faults[each.reading.fault] += 1
-                rooms[each.number] *= 1 + (each.reading.fault == CUT)
-                refusals[each.number] += _is_refused_by_endpoint(each.answer)
-            asked = [each.number for each in faulty if refusals[each.number] < REFUSALS_BY_ENDPOINT]
-            for each in faulty:
-                self.usage[each.name].retried += attempt < RETRIES and each.number in asked
+            for reply in batch:
+                self._count(self.usage[reply.name], reply.answer)
+                if reply.reading.fault == FAILED:
+                    self.usage[reply.name].notes[f"failed: {_problem(reply)}"] += 1
+                if not reply.reading.fault:
+                    work.take(reply)
+                    self.usage[reply.name].kept += 1
+            for reply in faulty:
+                self.usage[reply.name].faults[reply.reading.fault] += 1
+                rooms[reply.number] *= 1 + (reply.reading.fault == CUT)
+                refusals[reply.number] += _is_refused_by_endpoint(reply.answer)
+            open_numbers = [reply.number for reply in faulty if refusals[reply.number] < REFUSALS_BY_ENDPOINT]
+            for reply in faulty:
+                self.usage[reply.name].retried += attempt < RETRIES and reply.number in open_numbers
 
     def _note_verdict(self, step: str, batch: Sequence["_ReadAnswer"]) -> None:
         """Journals what became of answers. Where an order failed it is open, until something builds on the step."""
         if self._journal.get(_verdict_key(step)) is not None:
             return
-        verdict = (_verdict_key(step), json_bytes([each.reading.fault for each in batch]))
-        problems = {each.number: _problem(each) for each in batch if each.reading.fault == FAILED}
+        verdict = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
+        problems = {reply.number: _problem(reply) for reply in batch if reply.reading.fault == FAILED}
         if problems or self._open:
             self._open += [(_failures_key(step), json_bytes({str(n): words for n, words in problems.items()})), verdict]
         else:
@@ -385,27 +385,27 @@ class Author:
         """
         judged = [n for n, order in enumerate(work.orders) if self._requests.form_of(order.generator).reads]
         missing = [n for n in judged if work.written[n] is None]
-        written, refused = len(judged) - len(missing), work.refused
-        others = len(set(judged) - refused)
-        wrote = {each.sample.label for each in self.origins}
-        if others:
-            is_short = written < FEWEST_WRITTEN * others
+        texts, refused_numbers = len(judged) - len(missing), work.refused
+        judged_count = len(set(judged) - refused_numbers)
+        wrote = {origin.sample.label for origin in self.origins}
+        if judged_count:
+            is_short = texts < FEWEST_WRITTEN * judged_count
         else:
             is_short = bool(judged) and (not wrote or any(work.orders[n].label in wrote for n in judged))
         if not is_short:
             return
         last = work.last_useless
-        for name in {each.name for each in last.values()}:
-            answers = [each for each in work.useless if each.name == name and each.number in last]
-            self._throw_away(name, [(each.step, each.number, each.answer) for each in answers])
+        for name in {reply.name for reply in last.values()}:
+            answers = [reply for reply in work.useless if reply.name == name and reply.number in last]
+            self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
         self._open, self._open_problems = [], []
         kinds = Counter(last[n].reading.fault for n in missing)
         failed = kinds.pop(FAILED, 0)
         useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
-        said = next((words for each in reversed(work.useless) if (words := _words(each.answer))), "nothing at all")
+        example = next((words for reply in reversed(work.useless) if (words := _words(reply.answer))), "nothing at all")
         raise GenerationError(
-            f"{work.step}: {written} of {len(judged)} orders became texts; {failed} have no answer,"
-            f" {sum(kinds.values())} have useless ones ({useless}); one of them: {said}",
+            f"{work.step}: {texts} of {len(judged)} orders became texts; {failed} have no answer,"
+            f" {sum(kinds.values())} have useless ones ({useless}); one of them: {example}",
             "mend what the endpoint names, or see answers with `undersong try`, then run the same command again: what"
             " was good is kept, and no private sum is asked for texts that did not come",
             code="step-short",
@@ -415,8 +415,8 @@ class Author:
         """Sets what attempts cost at most whose answers were lost on the way, as part of each generator's usage."""
         for name, generator in self._generators.items():
             if isinstance(generator, PaidGenerator):
-                usage, lost = self.usage[name], generator.lost
-                usage.lost, usage.lost_tokens, usage.lost_usd = lost.attempts, lost.tokens, lost.price_usd
+                usage, losses = self.usage[name], generator.lost
+                usage.lost, usage.lost_tokens, usage.lost_usd = losses.attempts, losses.tokens, losses.price_usd
 
     def tune(
         self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
@@ -426,7 +426,7 @@ class Author:
         Returns every adapter's files by generator. They are journaled before anything is written with them, so that a
         continued run trains nothing anew but a tuning that was interrupted.
         """
-        found: dict[str, Mapping[str, bytes]] = {}
+        adapters: dict[str, Mapping[str, bytes]] = {}
         for name in dict.fromkeys(order.generator for order, _, _ in preferences):
             generator = self._generators[name]
             if not isinstance(generator, TunableGenerator):
@@ -434,23 +434,31 @@ class Author:
                     f"generator {name} cannot be tuned", 'use one of kind = "transformers"', code="not-tunable"
                 )
             prefix = f"adapter/{step}/{name}/"
-            known = {key.removeprefix(prefix): value for key, value in self._journal.items(prefix).items()}
-            if known:
-                generator.adapt(known)
+            adapter = {key.removeprefix(prefix): value for key, value in self._journal.items(prefix).items()}
+            if adapter:
+                generator.adapt(adapter)
             else:
-                known = dict(
-                    self._tuned(generator, step, [each for each in preferences if each[0].generator == name], tuning)
+                adapter = dict(
+                    self._tuned(
+                        generator,
+                        step,
+                        [preference for preference in preferences if preference[0].generator == name],
+                        tuning,
+                    )
                 )
-                self._journal.put_all([(prefix + file, content) for file, content in known.items()])
-            found[name] = known
-        return found
+                self._journal.put_all([(prefix + file, content) for file, content in adapter.items()])
+            adapters[name] = adapter
+        return adapters
 
     def _tuned(
-        self, generator: TunableGenerator, step: str, own: Sequence[tuple[Order, str, str]], tuning: Tuning
+        self, generator: TunableGenerator, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
     ) -> Mapping[str, bytes]:
-        orders = [order for order, _, _ in own]
+        orders = [order for order, _, _ in preferences]
         requests, _ = self._requests.make(f"tuning/{step}", orders, range(len(orders)), [1] * len(orders))
-        pairs = [Preference(requests[number], chosen, other) for number, (_, chosen, other) in enumerate(own)]
+        pairs = [
+            Preference(requests[number], preferred, rejected)
+            for number, (_, preferred, rejected) in enumerate(preferences)
+        ]
         total = len(pairs) * tuning.epochs
         return generator.tune(pairs, tuning, lambda done: self._progress.update(f"tuning {step}", done, total))
 
@@ -467,15 +475,17 @@ class Author:
     ) -> list[_ReadAnswer]:
         """Asks for the remaining orders; returns the answers as read. Faults in the journal are not judged anew."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
-        known = self._journal.get_json(_verdict_key(step))
+        verdict = self._journal.get_json(_verdict_key(step))
         names = [orders[index].generator for index in remaining]
-        for name in unproven if known is None else ():
+        for name in unproven if verdict is None else ():
             self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})
-        failed = {index for index, fault in zip(remaining, known or (), strict=known is not None) if fault == FAILED}
-        if known is None:
+        failed = {
+            index for index, fault in zip(remaining, verdict or (), strict=verdict is not None) if fault == FAILED
+        }
+        if verdict is None:
             failed |= self._answered_later(step, remaining, names)
-        asked = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
-        answers = self._ask(step, asked, requests)
+        numbers_and_names = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
+        answers = self._ask(step, numbers_and_names, requests)
         reasons = (self._journal.get_json(_failures_key(step)) or {}) if failed else {}
         answers |= {
             index: GenerationError(reasons.get(str(index), "failed before this program was started"))
@@ -485,36 +495,38 @@ class Author:
             self.usage[orders[index].generator].fewer_examples += 1
         readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
         if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
-            readings = [_judged_by_length(each, requests[i]) for each, i in zip(readings, remaining, strict=True)]
-        faults = self._faults(known, [orders[index] for index in remaining], readings, screening)
+            readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
+        faults = self._faults(verdict, [orders[index] for index in remaining], readings, screening)
         for name in dict.fromkeys(names):
             generator = self._generators[name]
             if isinstance(generator, CachingGenerator):
-                own = [place for place, owner in enumerate(names) if owner == name]
-                generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in own])
+                places = [place for place, owner in enumerate(names) if owner == name]
+                generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in places])
         return [
             _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault), requests[index])
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 
     def _ask(
-        self, step: str, asked: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
+        self, step: str, numbers_and_names: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
     ) -> dict[int, Answer | GenerationError]:
         """Returns the answers to (number, generator). They are journaled as they arrive; failures are not.
 
         Raises what a generator raises that cannot go on, of several generators together; what was answered is
         journaled.
         """
-        what, _, attempt = step.rpartition("/")
-        in_words = (what if attempt == "0" else f"{what}, once more") if attempt.isdecimal() else step
+        step_name, _, attempt = step.rpartition("/")
+        in_words = (step_name if attempt == "0" else f"{step_name}, once more") if attempt.isdecimal() else step
         answers: dict[int, Answer | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
-        for name in dict.fromkeys(name for _, name in asked):
-            own = [index for index, owner in asked if owner == name]
-            kept = self._kept(step, name, own)
-            answers |= kept
-            self._generators[name].observe([requests[index] for index in kept], list(kept.values()))
-            if missed := {index: requests[index] for index in own if index not in kept}:
+        for name in dict.fromkeys(name for _, name in numbers_and_names):
+            indices = [index for index, owner in numbers_and_names if owner == name]
+            journaled_answers = self._kept(step, name, indices)
+            answers |= journaled_answers
+            self._generators[name].observe(
+                [requests[index] for index in journaled_answers], list(journaled_answers.values())
+            )
+            if missed := {index: requests[index] for index in indices if index not in journaled_answers}:
                 missing[name] = missed
         unwritten: list[tuple[str, bytes]] = []
         settled: list[str] = []  # attempts whose answers are kept with them, in one transaction
@@ -528,10 +540,10 @@ class Author:
                 if unwritten and (self._requests.form_of(name).reads or len(unwritten) >= FLUSH_ANSWERS):
                     self._journal.exchange(settled, unwritten)
                     unwritten, settled = [], []
-                self._progress.update(f"writing {in_words}", len(answers), len(asked))
+                self._progress.update(f"writing {in_words}", len(answers), len(numbers_and_names))
         finally:
             self._journal.exchange(settled, unwritten)
-        for index, name in asked:
+        for index, name in numbers_and_names:
             if index not in answers:
                 raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
         return answers
@@ -542,20 +554,27 @@ class Author:
 
     def _answered_later(self, step: str, indices: Sequence[int], names: Sequence[str]) -> set[int]:
         """Returns the orders that failed at this attempt and were paid for at a later one, before this process."""
-        what, _, attempt = step.rpartition("/")
-        found: set[int] = set()
+        step_name, _, attempt = step.rpartition("/")
+        paid_later: set[int] = set()
         for name in dict.fromkeys(names):
-            own = [index for index, owner in zip(indices, names, strict=True) if owner == name]
+            own_indices = [index for index, owner in zip(indices, names, strict=True) if owner == name]
             for later in range(int(attempt) + 1, 1 + RETRIES):
-                found |= self._kept(f"{what}/{later}", name, own).keys() - self._kept(step, name, own).keys()
-        return found
+                paid_later |= (
+                    self._kept(f"{step_name}/{later}", name, own_indices).keys()
+                    - self._kept(step, name, own_indices).keys()
+                )
+        return paid_later
 
     def _ask_anew(self, step: str, name: str, requests: Mapping[int, GenerationRequest]) -> None:
         """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
         been mended since.
         """
-        kept = self._kept(step, name, list(requests))
-        bad = [(step, i, answer) for i, answer in kept.items() if _is_useless(self._read(answer, requests[i], name))]
+        journaled_answers = self._kept(step, name, list(requests))
+        bad = [
+            (step, i, answer)
+            for i, answer in journaled_answers.items()
+            if _is_useless(self._read(answer, requests[i], name))
+        ]
         if _stops(len(requests), [answer for _, _, answer in bad]):
             self._charge(name, self._throw_away(name, bad))
 
@@ -566,7 +585,9 @@ class Author:
         generator's batches go too, or they would give the same answers again. What the answers cost stays in the
         journal; returns those that were paid for.
         """
-        useless = [each for each in useless if not _is_refused_by_endpoint(each[2])] or useless
+        useless = [
+            useless_answer for useless_answer in useless if not _is_refused_by_endpoint(useless_answer[2])
+        ] or useless
         paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
         keys = {_verdict_key(step) for step, _, _ in useless} | {_key(step, name, index) for step, index, _ in useless}
@@ -593,16 +614,16 @@ class Author:
         )
 
     def _faults(
-        self, known: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
+        self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
     ) -> Sequence[str]:
-        faults = [reading.fault for reading in readings] if known is None else known
+        faults = [reading.fault for reading in readings] if verdict is None else verdict
         texts = [number for number, fault in enumerate(faults) if not fault]
-        kept, labels = [readings[number].text for number in texts], [orders[number].label for number in texts]
-        if known is not None:
-            screening.add(kept, labels)
-            return known
+        texts_read, labels = [readings[number].text for number in texts], [orders[number].label for number in texts]
+        if verdict is not None:
+            screening.add(texts_read, labels)
+            return verdict
         screened = screening.faults(
-            kept,
+            texts_read,
             labels,
             exact=[orders[number].kind not in LIST_KINDS for number in texts],
             near=[
@@ -610,36 +631,38 @@ class Author:
                 for number in texts
             ],
         )
-        found = dict(zip(texts, screened, strict=True))
-        return [found.get(number, fault) for number, fault in enumerate(faults)]
+        screened_faults = dict(zip(texts, screened, strict=True))
+        return [screened_faults.get(number, fault) for number, fault in enumerate(faults)]
 
-    def _judge(self, faulty: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
+    def _judge(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
         bad: dict[str, list[_ReadAnswer]] = {}
-        for each in faulty:
-            if _is_useless(each.reading):
-                bad.setdefault(each.name, []).append(each)
-        stopping = {name for name, own in bad.items() if _stops(ordered[name], [each.answer for each in own])}
+        for reply in faulty:
+            if _is_useless(reply.reading):
+                bad.setdefault(reply.name, []).append(reply)
+        stopping = {
+            name for name, replies in bad.items() if _stops(order_counts[name], [reply.answer for reply in replies])
+        }
         if stopping:
             # A small batch without any text is named beside them: it could be the next reason to stop.
-            named = stopping | {name for name, own in bad.items() if len(own) == ordered[name]}
-            self._stop([each for name in named for each in bad[name]], ordered)
+            names = stopping | {name for name, replies in bad.items() if len(replies) == order_counts[name]}
+            self._stop([reply for name in names for reply in bad[name]], order_counts)
 
-    def _stop(self, useless: Sequence[_ReadAnswer], ordered: Mapping[str, int]) -> None:
+    def _stop(self, useless: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError for first batches without texts, if there are any.
 
         Their useless answers are asked for anew next time.
         """
         problems = []
-        for name in sorted({each.name for each in useless}):
-            answers = [each for each in useless if each.name == name]
-            self._throw_away(name, [(each.step, each.number, each.answer) for each in answers])
-            found = Counter(each.reading.fault for each in answers)
-            kinds = ", ".join(f"{count} {fault}" for fault, count in found.most_common())
-            said = next((words for each in answers if (words := _words(each.answer))), "nothing at all")
+        for name in sorted({reply.name for reply in useless}):
+            answers = [reply for reply in useless if reply.name == name]
+            self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
+            faults = Counter(reply.reading.fault for reply in answers)
+            kinds = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
+            example = next((words for reply in answers if (words := _words(reply.answer))), "nothing at all")
             problems.append(
-                f"generator {name}: the answers to its first {ordered[name]} orders are no texts ({kinds});"
-                f" one of them: {said}"
+                f"generator {name}: the answers to its first {order_counts[name]} orders are no texts ({kinds});"
+                f" one of them: {example}"
             )
         if problems:
             raise GenerationError(
@@ -669,14 +692,16 @@ def _is_useless(reading: Reading) -> bool:
     return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 
-def _stops(ordered: int, useless: Sequence[Answer | GenerationError]) -> bool:
+def _stops(order_count: int, useless: Sequence[Answer | GenerationError]) -> bool:
     """Returns whether these useless answers of a generator's first batch stop the run.
 
     An order that was refused for its content is no reason, unless nothing became a text.
     """
-    refused = sum(map(_is_refused_by_endpoint, useless))
-    others = len(useless) - refused
-    return ordered >= FEWEST_JUDGED and (others > USELESS_SHARE * (ordered - refused) or len(useless) == ordered)
+    refusals = sum(map(_is_refused_by_endpoint, useless))
+    judged_count = len(useless) - refusals
+    return order_count >= FEWEST_JUDGED and (
+        judged_count > USELESS_SHARE * (order_count - refusals) or len(useless) == order_count
+    )
 
 
 def _words(answer: Answer | GenerationError) -> str:
