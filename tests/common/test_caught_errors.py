@@ -186,9 +186,9 @@ def salt_a_folder(m, paths, patched):
 def read_a_run_folder(m, paths, _):
     assert not m.RunFolder(paths.gone).exists
     assert not m.RunFolder(paths.gone).is_put_away
-    assert m.RunFolder(paths.gone)._read("plan.json") is None
+    assert m.RunFolder(paths.gone)._read_file("plan.json") is None
     (paths.folder / "plan.json").mkdir()
-    refuses(m.RunFolder(paths.folder)._read, "plan.json", error=UndersongError)
+    refuses(m.RunFolder(paths.folder)._read_file, "plan.json", error=UndersongError)
     m.RunFolder(paths.gone).tell("round", {})
 
 
@@ -584,7 +584,7 @@ ACTS = {
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
     "server/undersong_server/runs/folder.py RunFolder.exists": look_for_a_run,
     "server/undersong_server/runs/folder.py RunFolder.is_put_away": read_a_run_folder,
-    "server/undersong_server/runs/folder.py RunFolder._read": read_a_run_folder,
+    "server/undersong_server/runs/folder.py RunFolder._read_file": read_a_run_folder,
     "server/undersong_server/runs/folder.py RunFolder.tell": read_a_run_folder,
     "server/undersong_server/database/sqlite.py Sqlite.__init__": open_no_database("Sqlite", ""),
     "simulation/undersong/comparison/grid.py read_kept": gives(None, "read_kept", "gone", "", "", ""),

@@ -171,8 +171,8 @@ for title, who, patch in (
 
 def doubled_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a unit may contribute after rounding is twice the declared bound."""
-    limits = contribution._limits
-    monkeypatch.setattr(contribution, "_limits", lambda bound, scale, tolerance: limits(bound, 2 * scale, tolerance))
+    limits = contribution._integer_limits
+    monkeypatch.setattr(contribution, "_integer_limits", lambda bound, scale, tolerance: limits(bound, 2 * scale, tolerance))
 
 
 def rows_become(monkeypatch: pytest.MonkeyPatch, change: Callable[[Rows, Values], Any]) -> None:
@@ -188,14 +188,14 @@ def rows_become(monkeypatch: pytest.MonkeyPatch, change: Callable[[Rows, Values]
 
 @mistake("rows are twice as long and clamped at 2", "AH")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    clipped = contribution._clipped
-    monkeypatch.setattr(contribution, "_clipped", lambda statistic, matrix: clipped(statistic, matrix) * 2.0)
+    clipped = contribution._clip_rows
+    monkeypatch.setattr(contribution, "_clip_rows", lambda statistic, matrix: clipped(statistic, matrix) * 2.0)
     doubled_bound(monkeypatch)
 
 
 @mistake("rows are clamped at 2", "AH")
 def _(monkeypatch: pytest.MonkeyPatch) -> None:
-    clipped = contribution._clipped
+    clipped = contribution._clip_rows
 
     def wide(statistic: Any, matrix: Any) -> Any:
         bound = statistic.sensitivity
@@ -206,7 +206,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return clipped(other, matrix)
 
-    monkeypatch.setattr(contribution, "_clipped", wide)
+    monkeypatch.setattr(contribution, "_clip_rows", wide)
     doubled_bound(monkeypatch)
 
 

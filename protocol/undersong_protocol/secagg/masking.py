@@ -152,10 +152,10 @@ class MaskKeys:
     @property
     def public(self) -> bytes:
         """The X25519 public key, 32 bytes."""
-        return self._agreement.public
+        return self._key_agreement.public
 
     @cached_property
-    def _agreement(self) -> keys.Agreement:
+    def _key_agreement(self) -> keys.Agreement:
         return keys.Agreement(self._secret)
 
     def agreed(self, party: str, public: bytes) -> bytes:
@@ -165,7 +165,7 @@ class MaskKeys:
         """
         secret = self._agreed.get(public)
         if secret is None:
-            secret = self._agreed[public] = self._agreement.shared(party, public)
+            secret = self._agreed[public] = self._key_agreement.shared(party, public)
         return secret
 
     @cached_property

@@ -51,7 +51,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as wire
 ROLLS = 8
 """Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
-DERIVED = {"channel": "_channel", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
+DERIVED = {"channel": "_channel_agreement", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
 """Properties of a machine that keep what was made of a secret, by the secret."""
 
 
@@ -457,7 +457,7 @@ class PartyMachine:
             seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
             dealt.append(shamir.share(draft.secret(name), parameters.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
-        channel = self._channel
+        channel = self._channel_agreement
         bound = self._mask_keys.public if parameters.merkle else b""
         ciphertexts, hashes = [], []
         for holder in holders:
@@ -668,7 +668,7 @@ class PartyMachine:
         if parameters.graph is not None and not parameters.merkle:
             nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
-            channel_key=self._channel.public,
+            channel_key=self._channel_agreement.public,
             mask_key=self._mask_keys.public,
             commitment=commitment,
             noise_anchor=anchor,
@@ -693,7 +693,7 @@ class PartyMachine:
         return MaskKeys(self._state.secret("mask"), self._parameters.post_quantum)
 
     @cached_property
-    def _channel(self) -> keys.Agreement:
+    def _channel_agreement(self) -> keys.Agreement:
         """Kept from the advert until shares were dealt, as its public key was."""
         return keys.Agreement(self._state.secret("channel"))
 

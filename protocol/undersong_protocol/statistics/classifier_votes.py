@@ -109,13 +109,13 @@ class ClassifierVotes(Statistic, question="classifiers"):
         def compute(asked: Int64) -> Matrix:
             known = labels[asked] >= 0
             own = np.where(known, labels[asked], 0)
-            scores = self._scores(embeddings[asked].astype(np.float64), own, parameters)
+            scores = self._classifier_scores(embeddings[asked].astype(np.float64), own, parameters)
             mean = row_sums(scores) / self.classifiers
             return (scores - mean[:, None]) * known[:, None]
 
         return Rows(compute, records.units)
 
-    def _scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
+    def _classifier_scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
         """s, float64 [m, K]; the logits are exact."""
         result = np.zeros((len(embeddings), self.classifiers))
         for k, head in enumerate(parameters):
@@ -281,11 +281,11 @@ class CorpusComparison(Statistic, question="classifiers"):
             for corpus, (head, by_word) in enumerate(zip(heads, by_words, strict=True)):
                 answers = ((x @ head[:-1] + head[-1]).argmax(axis=1), word_labels(by_word, read))
                 right[corpus] = np.mean([answer == own for answer in answers], axis=0)
-            return self._row(*right) * (own >= 0)[:, None]
+            return self._margin_row(*right) * (own >= 0)[:, None]
 
         return Rows(compute, records.units)
 
-    def _row(self, first: Float64, second: Float64) -> Float64:
+    def _margin_row(self, first: Float64, second: Float64) -> Float64:
         """The rows of records on which the corpora's classifiers are right by so much, float64 [m, dimension]."""
         gain = second - first
         return np.stack([gain, SQUARE * gain**2], axis=1)
@@ -310,6 +310,6 @@ class ScoredComparison(CorpusComparison):
     def dimension(self) -> int:
         return 3
 
-    def _row(self, first: Float64, second: Float64) -> Float64:
+    def _margin_row(self, first: Float64, second: Float64) -> Float64:
         gain = second - first
         return np.stack([gain, first + second - 1.0, SQUARE * gain**2], axis=1)

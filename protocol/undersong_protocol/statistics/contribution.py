@@ -132,13 +132,13 @@ def contribute(
     order, counts = order[np.repeat(allowed, counts)], counts[allowed]
     for block, sizes in _unit_sums(statistic, rows, order, counts):
         if scaled:
-            norms = _norms(block)[0 if law == "laplace" else 1]
+            norms = _row_norms(block)[0 if law == "laplace" else 1]
             charged = bound.l1 if law == "laplace" else bound.l2
             divisor = np.where(norms < SMALLEST_NORM, np.inf, norms)
-            _add_rounded(total, block, scale * charged * (1.0 - TOLERANCE), divisor, _limits(bound, scale, 0.0))
+            _add_rounded(total, block, scale * charged * (1.0 - TOLERANCE), divisor, _integer_limits(bound, scale, 0.0))
         else:
             divisor = sizes if unit_contribution == "mean" else np.ones_like(sizes)
-            _add_rounded(total, block, float(scale), divisor, _limits(bound, scale, 4 * TOLERANCE))
+            _add_rounded(total, block, float(scale), divisor, _integer_limits(bound, scale, 4 * TOLERANCE))
     if max_records is not None:
         reach = largest_coordinate(statistic, unit_contribution, max_per_unit, law)
         largest = math.floor(Fraction(reach) * scale * max_records)
@@ -161,12 +161,12 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
         stop = int(ends[last - 1])
         sizes = counts[first:last]
         if stop - start <= per_block:
-            yield _sum_units(_clipped(statistic, rows.take(order[start:stop])), sizes), sizes
+            yield _sum_units(_clip_rows(statistic, rows.take(order[start:stop])), sizes), sizes
         else:  # one unit larger than a block: its rows are added block by block
             parts = (rows.take(order[begin : min(begin + per_block, stop)]) for begin in range(start, stop, per_block))
             # One sum is kept, not one of every block: a plan chooses how wide a sum is and how many blocks there are.
             yield (
-                reduce(add, (_sum_units(_clipped(statistic, part), np.array([part.shape[0]])) for part in parts)),
+                reduce(add, (_sum_units(_clip_rows(statistic, part), np.array([part.shape[0]])) for part in parts)),
                 sizes,
             )
         first = last
@@ -186,21 +186,21 @@ def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
     return members @ matrix
 
 
-def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:
+def _clip_rows(statistic: Statistic, matrix: Matrix) -> Matrix:
     """Rows of finite numbers, scaled down to the statistic's bounds where they exceed one of them."""
     if matrix.ndim != 2 or matrix.shape[1] != statistic.dimension:
         raise InternalError(f"{statistic.name}: rows have {matrix.shape[-1]} columns, not {statistic.dimension}")
     if not isinstance(matrix, np.ndarray):
         matrix = sp.csr_array(matrix)
         matrix.sum_duplicates()
-    if not (np.abs(_data(matrix)) <= LARGEST_COORDINATE).all():  # false for NaN
+    if not (np.abs(_stored_elements(matrix)) <= LARGEST_COORDINATE).all():  # false for NaN
         matrix = matrix.copy()
-        data = _data(matrix)
+        data = _stored_elements(matrix)
         data[~np.isfinite(data)] = 0.0
         np.clip(data, -LARGEST_COORDINATE, LARGEST_COORDINATE, out=data)
     bound = statistic.sensitivity
     shrink = np.ones(matrix.shape[0])
-    for norm, limit in zip(_norms(matrix), (bound.l1, bound.l2, bound.linf), strict=True):
+    for norm, limit in zip(_row_norms(matrix), (bound.l1, bound.l2, bound.linf), strict=True):
         over = norm > limit * (1.0 + TOLERANCE)
         shrink[over] = np.minimum(shrink[over], limit / norm[over] * (1.0 - TOLERANCE))
     if (shrink == 1.0).all():
@@ -210,7 +210,7 @@ def _clipped(statistic: Statistic, matrix: Matrix) -> Matrix:
     return sp.csr_array(sp.diags_array(shrink) @ matrix)
 
 
-def _limits(bound: Sensitivity, scale: int, tolerance: float) -> tuple[float, float, float]:
+def _integer_limits(bound: Sensitivity, scale: int, tolerance: float) -> tuple[float, float, float]:
     """Largest L1, L2 and Linf norm of a unit's integers."""
     units = scale * (1.0 + tolerance)
     return bound.l1 * units, bound.l2 * units, bound.linf * units
@@ -226,7 +226,7 @@ def _add_rounded(
         rows = np.repeat(divisor, np.diff(sums.indptr))
         integers = sp.csr_array((np.trunc(sums.data * scale / rows), sums.indices, sums.indptr), sums.shape)
     within = np.ones(integers.shape[0], dtype=np.bool_)
-    for norm, limit in zip(_norms(integers), limits, strict=True):
+    for norm, limit in zip(_row_norms(integers), limits, strict=True):
         within &= norm <= limit
     if isinstance(integers, np.ndarray):
         total += integers[within].astype(np.int64).sum(axis=0)
@@ -235,7 +235,7 @@ def _add_rounded(
         np.add.at(total, integers.indices[kept], integers.data[kept].astype(np.int64))
 
 
-def _norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
+def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
     """L1, L2 and Linf norm of each row."""
     if isinstance(matrix, np.ndarray):
         dense = np.abs(matrix)
@@ -250,5 +250,5 @@ def _norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
     return total, np.sqrt(squares), largest
 
 
-def _data(matrix: Matrix) -> Any:
+def _stored_elements(matrix: Matrix) -> Any:
     return matrix if isinstance(matrix, np.ndarray) else matrix.data

@@ -370,13 +370,13 @@ class AttributeMarginals(Statistic, question="counts"):
 
         def compute(asked: Int64) -> Matrix:
             taken = {name: [column[row] for row in asked] for name, column in records.columns.items()}
-            values = np.stack(self._values(embeddings[asked], labels[asked], taken, public), axis=1)
+            values = np.stack(self._attribute_values(embeddings[asked], labels[asked], taken, public), axis=1)
             first = np.cumsum((0, *self.sizes[:-1]))
             return at_columns(np.where(values == NONE, NONE, values + first), np.ones(len(first)), self.dimension)
 
         return Rows(compute, records.units, width=len(self.sizes))
 
-    def _values(
+    def _attribute_values(
         self, embeddings: Float32, labels: Int64, columns: Mapping[str, Sequence[str]], public: PublicInputs
     ) -> list[Int64]:
         """The value of each attribute of each record, int64 [M] each in the order of ``sizes``; NONE for no label.

@@ -98,18 +98,18 @@ class PublicInputs:
 
     def embeddings_of(self, name: str) -> LabelledEmbeddings:
         """Raises ConfigurationError where nothing of that kind and name was published."""
-        return _named(self.embeddings, name, "embeddings")
+        return _look_up(self.embeddings, name, "embeddings")
 
     def numbers_of(self, name: str) -> Float64:
         """Raises ConfigurationError where nothing of that kind and name was published."""
-        return _named(self.numbers, name, "numbers")
+        return _look_up(self.numbers, name, "numbers")
 
     def texts_of(self, name: str) -> Sequence[str]:
         """Raises ConfigurationError where nothing of that kind and name was published."""
-        return _named(self.texts, name, "texts")
+        return _look_up(self.texts, name, "texts")
 
 
-def _named(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
+def _look_up(values: Mapping[str, _Value], name: str, kind: str) -> _Value:
     if name not in values:
         raise ConfigurationError(
             f"the private sum needs public {kind} named {name!r}", "publish them with the request (method file)"
@@ -380,7 +380,7 @@ _OWN = "undersong_protocol."
 
 def register(statistic: _Class) -> _Class:
     """Registers a statistic of this program, a frozen dataclass, under its ``name``; a class decorator."""
-    _check(statistic)
+    _check_statistic(statistic)
     if not statistic.__module__.startswith(_OWN):
         raise InternalError(
             f"statistic {statistic.name!r} is another package's",
@@ -411,7 +411,7 @@ def register_foreign(name: str, statistic: Any, source: str) -> None:
             "start this program again",
         )
     try:
-        _check(statistic)
+        _check_statistic(statistic)
     except InternalError as error:
         raise ConfigurationError(error.problem, error.remedy, code=error.code) from None
     if statistic.name != name:
@@ -422,7 +422,7 @@ def register_foreign(name: str, statistic: Any, source: str) -> None:
     _SOURCES[name] = source
 
 
-def _check(statistic: Any) -> None:
+def _check_statistic(statistic: Any) -> None:
     name = getattr(statistic, "name", statistic)
     if not is_dataclass(statistic):
         raise InternalError(f"statistic {name!r} is not a dataclass")
@@ -464,7 +464,7 @@ def parameters(statistic: Statistic) -> dict[str, Any]:
     """Returns a statistic's public parameters as JSON values, from which :func:`build` makes an equal statistic."""
     if not is_dataclass(statistic):
         raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
-    return {each.name: _plain(getattr(statistic, each.name)) for each in fields(statistic) if each.init}
+    return {each.name: _to_plain_value(getattr(statistic, each.name)) for each in fields(statistic) if each.init}
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
@@ -481,15 +481,15 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     if unknown:
         raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(taken)}")
     try:
-        statistic: Statistic = found(**{key: _frozen(value) for key, value in parameters.items()})
+        statistic: Statistic = found(**{key: _freeze_value(value) for key, value in parameters.items()})
     except TypeError:
         raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
     return statistic
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
+def _to_plain_value(value: Any) -> Any:
+    return [_to_plain_value(each) for each in value] if isinstance(value, tuple) else value
 
 
-def _frozen(value: Any) -> Any:
-    return tuple(_frozen(each) for each in value) if isinstance(value, list) else value
+def _freeze_value(value: Any) -> Any:
+    return tuple(_freeze_value(each) for each in value) if isinstance(value, list) else value

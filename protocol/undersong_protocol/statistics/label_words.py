@@ -118,11 +118,11 @@ class LabelWords(Statistic, question="counts"):
             raise ConfigurationError('public numbers "order" name a cell without a word', "publish its word")
         if len(np.unique(order[order != NOTHING])) < len(listed):
             raise ConfigurationError("a published word stands in no label's order", "publish only words that do")
-        if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_ranks(public), order, strict=True)):
+        if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_word_ranks(public), order, strict=True)):
             raise ConfigurationError("a word stands twice in the order of a label", "publish it once")
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        ranks, order = _ranks(public), public.numbers_of("order").astype(np.int64)
+        ranks, order = _word_ranks(public), public.numbers_of("order").astype(np.int64)
         texts, labels = records.texts, labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
@@ -137,7 +137,7 @@ class LabelWords(Statistic, question="counts"):
         return Rows(compute, records.units, width=self.most)
 
 
-def _ranks(public: PublicInputs) -> list[dict[str, int]]:
+def _word_ranks(public: PublicInputs) -> list[dict[str, int]]:
     """The place of each word in each label's order."""
     listed, orders = public.texts_of("words"), public.numbers_of("order").astype(np.int64)
     return [{listed[cell]: place for place, cell in enumerate(order) if cell != NOTHING} for order in orders]

@@ -56,12 +56,12 @@ class NearestFurthest:
     @property
     def near(self) -> Int64:
         """Indices of each record's nearest candidates, int64 [M, q], nearest first, filled up with ``NONE``."""
-        return _indices(self._near)
+        return _key_indices(self._near)
 
     @property
     def far(self) -> Int64:
         """Indices of each record's furthest candidates, int64 [M, q], furthest first; filled up with ``NONE``."""
-        return _indices(self._far)
+        return _key_indices(self._far)
 
     def extend(self, candidates: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         """Compares the records with n further candidates, float32 [n, d]; their indices follow the earlier ones.
@@ -85,25 +85,25 @@ class NearestFurthest:
                 "embed both with the same model",
             )
         for rows, columns in by_label(self._labels, labels, len(self._private), len(values)):
-            self._compare(rows, columns, candidates.with_norms(columns))
+            self._compare_blocks(rows, columns, candidates.with_norms(columns))
         self.candidates += len(values)
 
-    def _compare(self, rows: Int64, columns: Int64, right: Float32) -> None:
+    def _compare_blocks(self, rows: Int64, columns: Int64, right: Float32) -> None:
         total = columns + self.candidates
         size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
             block = rows[start : start + size]
-            scores = right @ _doubled(self._private[block]).T  # [n, b]
-            self._keep(block, _best(scores, total, self._q, np.maximum), self._near)
+            scores = right @ _double_records(self._private[block]).T  # [n, b]
+            self._keep_best(block, _best_keys(scores, total, self._q, np.maximum), self._near)
             if self._furthest:
-                self._keep(block, _best(scores, total, self._q, np.minimum), self._far)
+                self._keep_best(block, _best_keys(scores, total, self._q, np.minimum), self._far)
 
         for_each(compare, range(0, len(rows), size))
 
-    def _keep(self, block: Int64, best: Int64, kept: Int64) -> None:
+    def _keep_best(self, block: Int64, best: Int64, kept: Int64) -> None:
         if self.candidates:
-            best = _highest(np.concatenate([kept[block], best], axis=1), self._q)
+            best = _highest_keys(np.concatenate([kept[block], best], axis=1), self._q)
         kept[block, : best.shape[1]] = best
 
 
@@ -152,14 +152,14 @@ def _with_norms(candidates: Float32, correction: Float32) -> Float32:
     return extended
 
 
-def _doubled(records: Float32) -> Float32:
+def _double_records(records: Float32) -> Float32:
     """[2x, 1], float32 [b, d + 1]."""
     extended = np.ones((len(records), records.shape[1] + 1), dtype=np.float32)
     np.multiply(records, np.float32(2), out=extended[:, :-1])
     return extended
 
 
-def _best(scores: Float32, indices: Int64, q: int, extreme: np.ufunc) -> Int64:
+def _best_keys(scores: Float32, indices: Int64, q: int, extreme: np.ufunc) -> Int64:
     """Keys of the q best scores of each column of [n, b], int64 [b, min(q, n)], best first.
 
     Args:
@@ -171,27 +171,29 @@ def _best(scores: Float32, indices: Int64, q: int, extreme: np.ufunc) -> Int64:
         groups = len(levels[-1]) // size
         if groups <= 2 * q:
             break
-        levels.append(_reduced(levels[-1], size, extreme))
+        levels.append(_reduce_groups(levels[-1], size, extreme))
     top = np.arange(len(levels[-1]))
-    best = _highest(_keys(_signed(levels[-1].T, extreme), top), q)
+    best = _highest_keys(_score_keys(_signed_scores(levels[-1].T, extreme), top), q)
     for level in range(len(levels) - 2, -1, -1):
-        rows = _inside(-best & _INDEX, GROUPS[level], len(levels[level]))
+        rows = _group_rows(-best & _INDEX, GROUPS[level], len(levels[level]))
         below = levels[level]
         columns = np.arange(below.shape[1])[:, None]
-        best = _highest(_keys(_signed(below.reshape(-1).take(rows * below.shape[1] + columns), extreme), rows), q)
+        best = _highest_keys(
+            _score_keys(_signed_scores(below.reshape(-1).take(rows * below.shape[1] + columns), extreme), rows), q
+        )
     rows = -best & _INDEX
     keys: Int64 = best + rows - indices[rows]
     return keys
 
 
-def _reduced(scores: Float32, size: int, extreme: np.ufunc) -> Float32:
+def _reduce_groups(scores: Float32, size: int, extreme: np.ufunc) -> Float32:
     """The best score of each whole group of ``size`` rows, float32 [n // size, b]."""
     groups, columns = len(scores) // size, scores.shape[1]
     reduced: Float32 = extreme.reduce(scores[: groups * size].reshape(groups, size, columns), axis=1)
     return reduced
 
 
-def _inside(groups: Int64, size: int, rows: int) -> Int64:
+def _group_rows(groups: Int64, size: int, rows: int) -> Int64:
     """The rows in groups of ``size``, and those after the last whole group, int64 [b, k].
 
     Args:
@@ -206,12 +208,12 @@ def _inside(groups: Int64, size: int, rows: int) -> Int64:
     return inside
 
 
-def _signed(scores: Float32, extreme: np.ufunc) -> Float32:
+def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
     """The scores, higher for better."""
     return scores if extreme is np.maximum else np.negative(scores)
 
 
-def _keys(scores: Float32, indices: Int64) -> Int64:
+def _score_keys(scores: Float32, indices: Int64) -> Int64:
     """int64 keys whose descending order is that of (score descending, index ascending)."""
     # A pass over many scores is paid for by its memory: every step but two writes over what it reads.
     bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # + 0: minus zero equals zero
@@ -224,12 +226,12 @@ def _keys(scores: Float32, indices: Int64) -> Int64:
     return keys
 
 
-def _indices(keys: Int64) -> Int64:
+def _key_indices(keys: Int64) -> Int64:
     """The indices in keys, ``NONE`` for ``_EMPTY``."""
     return np.where(keys == _EMPTY, NONE, -keys & _INDEX)
 
 
-def _highest(keys: Int64, q: int) -> Int64:
+def _highest_keys(keys: Int64, q: int) -> Int64:
     """The q highest keys of each row, the highest first."""
     count = keys.shape[1]
     if q < count:

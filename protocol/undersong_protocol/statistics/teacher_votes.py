@@ -80,7 +80,7 @@ def check(model: str) -> None:
         model: "packaged", a local folder, or "" if the party has named none.
     """
     with _ALONE:
-        _loaded(model)
+        _load_model(model)
 
 
 def votes(
@@ -110,14 +110,14 @@ def votes(
     """
     found = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_library_thread():
-        untrained, tokenizer = _loaded(model)
+        untrained, tokenizer = _load_model(model)
         for teacher in range(teachers):
             rows = np.flatnonzero(shards == teacher).tolist()
             own = Candidates([texts[row] for row in rows], classes[rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
             trained = own if rows else Candidates([""], np.zeros(1, dtype=np.int64))
             try:
-                scores = _scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
+                scores = _teacher_scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
                 given = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
                 found[teacher] = given * bool(rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
@@ -128,12 +128,12 @@ def votes(
     return found
 
 
-def _scores(
+def _teacher_scores(
     model: Any, tokenizer: Any, own: Candidates, contrast: Candidates, queries: Sequence[str], teacher: int
 ) -> Float64:
     """A teacher's log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
-    against, weights = _drawn(own.classes, contrast.classes, rng)
+    against, weights = _draw_contrast(own.classes, contrast.classes, rng)
     texts = [*own.texts, *(contrast.texts[row] for row in against)]
     y = np.repeat(np.array([1, 0]), [len(own.texts), len(against)])
     w = np.concatenate([np.full(len(own.texts), 0.5 / len(own.texts)), weights]) * len(texts)
@@ -148,7 +148,7 @@ def _scores(
     return found[:, 1] - found[:, 0]
 
 
-def _drawn(own: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
+def _draw_contrast(own: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
     """Candidates for one teacher and the weight of each, 1/2 in all: of every class as much as the shard has of it."""
     rows, weights = [], []
     for label, count in zip(*np.unique(own, return_counts=True), strict=True):
@@ -161,7 +161,7 @@ def _drawn(own: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64
     return np.concatenate(rows), np.concatenate(weights)
 
 
-def _loaded(model: str) -> tuple[Any, Any]:
+def _load_model(model: str) -> tuple[Any, Any]:
     """Model and tokenizer, the head the same at every call. The errors name no folder: they leave the party."""
     import torch
 
@@ -299,8 +299,8 @@ class TeacherVotes(Statistic, question="teachers"):
         if self.labels:
             kept = kept[labels[kept] >= 0]
         shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
-        classes = self._classes(labels[kept])
-        votes = (self._fine_tuned if self.fine_tuned else self._linear)(records, kept, classes, shards, public)
+        classes = self._class_numbers(labels[kept])
+        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(records, kept, classes, shards, public)
         present = np.unique(shards)
 
         def compute(asked: Int64) -> Matrix:
@@ -310,16 +310,18 @@ class TeacherVotes(Statistic, question="teachers"):
 
         return Rows(compute, present)
 
-    def _linear(self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs) -> Float64:
+    def _linear_votes(
+        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+    ) -> Float64:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
         return teachers.votes(
             records.embeddings[kept],
             classes,
             shards,
             contrast.values,
-            self._classes(contrast.labels),
+            self._class_numbers(contrast.labels),
             queries.values,
-            self._classes(queries.labels),
+            self._class_numbers(queries.labels),
             teachers=self.teachers,
             count=max(1, self.labels),
             half=self.half,
@@ -329,7 +331,7 @@ class TeacherVotes(Statistic, question="teachers"):
     def _fine_tuned(
         self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
-        queries, contrast = self._candidates("queries", public), self._candidates("contrast", public)
+        queries, contrast = self._build_candidates("queries", public), self._build_candidates("contrast", public)
         return votes(
             [records.texts[row] for row in kept],
             classes,
@@ -342,11 +344,11 @@ class TeacherVotes(Statistic, question="teachers"):
             probabilities=self.probabilities,
         )
 
-    def _candidates(self, name: str, public: PublicInputs) -> Candidates:
+    def _build_candidates(self, name: str, public: PublicInputs) -> Candidates:
         texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
-        return Candidates(texts, self._classes(classes.astype(np.int64)))
+        return Candidates(texts, self._class_numbers(classes.astype(np.int64)))
 
-    def _classes(self, labels: Int64) -> Int64:
+    def _class_numbers(self, labels: Int64) -> Int64:
         """The labels, or one class for everything in a task without labels."""
         return labels if self.labels else np.zeros(len(labels), dtype=np.int64)
 

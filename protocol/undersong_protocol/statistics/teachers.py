@@ -111,7 +111,7 @@ def votes(
         bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
         members = [order[start:stop] for start, stop in pairwise(bounds)]
         own_rows = [(whiten(records[rows], classes[rows]), classes[rows]) for rows in members]
-        directions, bias = _trained(own_rows, against, shown)
+        directions, bias = _train_batch(own_rows, against, shown)
         scores = np.zeros((len(q), BATCH), dtype=np.float32)
         for label in np.unique(query_classes):
             scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
@@ -141,7 +141,9 @@ def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
     return found
 
 
-def _trained(members: list[tuple[Float32, Int64]], against: list[Float32], shown: list[int]) -> tuple[Float32, Float32]:
+def _train_batch(
+    members: list[tuple[Float32, Int64]], against: list[Float32], shown: list[int]
+) -> tuple[Float32, Float32]:
     """Directions, float32 [classes, BATCH, d], and biases, float32 [BATCH], of one batch of teachers.
 
     The classes that candidates have (``shown``) are computed for every batch, whichever its records have: as much work

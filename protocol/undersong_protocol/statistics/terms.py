@@ -204,7 +204,7 @@ class TermHistogram(Statistic, question="counts"):
         texts = records.texts
 
         def compute(asked: Int64) -> Matrix:
-            found = [self._of(terms, texts[row]) for row in asked]
+            found = [self._terms_of(terms, texts[row]) for row in asked]
             starts = np.cumsum([0, *(len(one) for one in found)])
             columns = np.array([term for one in found for term in one], dtype=np.int64)
             counted = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
@@ -213,7 +213,7 @@ class TermHistogram(Statistic, question="counts"):
 
         return Rows(compute, records.units, width=self.most)
 
-    def _of(self, terms: Terms, text: str) -> list[int]:
+    def _terms_of(self, terms: Terms, text: str) -> list[int]:
         return list(islice(terms.each(text), self.distinct)) if self.repeats else terms.of(text, self.distinct)
 
 
@@ -384,7 +384,7 @@ class FourierFeatures(Statistic, question="directions"):
         taking = np.array(
             [row for row, text in enumerate(texts) if labels[row] >= 0 and terms.of(text, 1)], dtype=np.int64
         )
-        features = self._averages(vectors) if self.averaged else self._sequences(vectors)
+        features = self._phrase_averages(vectors) if self.averaged else self._phrase_sequences(vectors)
 
         def compute(asked: Int64) -> Matrix:
             rows = taking[asked]
@@ -411,7 +411,7 @@ class FourierFeatures(Statistic, question="directions"):
         phases = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
         return np.rint(phases * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
 
-    def _averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
+    def _phrase_averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
         phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
 
         def average(terms: list[int]) -> Float64:
@@ -427,7 +427,7 @@ class FourierFeatures(Statistic, question="directions"):
 
         return features
 
-    def _sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
+    def _phrase_sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
         weights = self.weights
         tables: list[list[npt.NDArray[np.uint16]]] = []
         behind: list[Int64] = []  # the phase of the positions that no record fills

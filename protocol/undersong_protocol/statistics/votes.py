@@ -114,7 +114,7 @@ class TopQVotes(Statistic, question="nearest"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         given = public.embeddings_of("candidates")
-        compared = self._compared(records, given, memory)
+        compared = self._compare_records(records, given, memory)
         kinds = 2 if self.furthest else 1
         weights = np.tile(2.0 ** -np.arange(self.q), kinds)
 
@@ -127,7 +127,9 @@ class TopQVotes(Statistic, question="nearest"):
 
         return Rows(compute, records.units, width=kinds * self.q)
 
-    def _compared(self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]) -> NearestFurthest:
+    def _compare_records(
+        self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]
+    ) -> NearestFurthest:
         """Every record compared with every candidate; those compared at an earlier request are not compared again."""
         key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
         private = records.embeddings
@@ -137,13 +139,13 @@ class TopQVotes(Statistic, question="nearest"):
             labels = records.labels if self.labels else None
             state = NearestFurthest(private, labels, self.q, furthest=self.furthest)
         while state.candidates < len(given.values):
-            state.add(_shown(given, state.candidates, bool(self.labels)))
+            state.add(_candidate_block(given, state.candidates, bool(self.labels)))
         memory[key] = (state, given, private)
         return state
 
 
 @lru_cache(maxsize=1)
-def _shown(given: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
+def _candidate_block(given: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
     """Candidates from number ``start`` on, as many as are compared at once; simulated parties are shown the same."""
     part = slice(start, start + MOST_AT_ONCE)
     return Candidates(given.values[part], given.labels[part] if labelled else None)

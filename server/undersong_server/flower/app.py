@@ -194,11 +194,11 @@ class FlowerRunDriver(RunDriver):
         print(f"{self._transport.messages} Flower messages", flush=True)
 
 
-def _introduce(challenge: bytes) -> bytes:
+def _introduction_request(challenge: bytes) -> bytes:
     return wire.Request(version=codec.VERSION, introduce=wire.Introduce(challenge=challenge)).SerializeToString()
 
 
-INTRODUCE = _introduce(b"")  # the driver's request; the node has proved its identity before
+INTRODUCE = _introduction_request(b"")  # the driver's request; the node has proved its identity before
 
 
 class FlowerTransport:
@@ -246,11 +246,11 @@ class FlowerTransport:
         present = list(self._grid.get_node_ids())
         self._answered &= set(present)  # a node that comes back may be another program
         challenges = {node: os.urandom(CHALLENGE_BYTES) for node in present if node not in self._answered}
-        requests = {node: [_introduce(challenge)] for node, challenge in challenges.items()}
+        requests = {node: [_introduction_request(challenge)] for node, challenge in challenges.items()}
         # Anybody's node that stays silent would otherwise hold each look for the whole patience.
         wait_s = min(timeout_s, INTRODUCTION_S)
-        for node, replies in self._deliver(requests, wait_s).items():
-            if replies and self._introduced(node, challenges[node], replies[0]):
+        for node, replies in self._deliver_requests(requests, wait_s).items():
+            if replies and self._note_introduction(node, challenges[node], replies[0]):
                 self._answered.add(node)
         return sorted(self._nodes)
 
@@ -273,10 +273,10 @@ class FlowerTransport:
         if any(self._nodes.get(name) not in present for name in requests) and present - self._answered:
             self.locate(timeout_s=timeout_s)
         names = {self._nodes[name]: name for name in requests if name in self._nodes}
-        replies = self._deliver(Lazily(names, lambda node: requests[names[node]]), timeout_s)
+        replies = self._deliver_requests(Lazily(names, lambda node: requests[names[node]]), timeout_s)
         return {names[node]: batch for node, batch in replies.items() if batch}
 
-    def _deliver(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
+    def _deliver_requests(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
         """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
         unsent = list(requests)[::-1]
         waiting: dict[str, tuple[int, int]] = {}
@@ -285,7 +285,7 @@ class FlowerTransport:
         while unsent or waiting:
             room = len(unsent) if self._outstanding is None else self._outstanding - len(waiting)
             batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
-            waiting |= self._push({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
+            waiting |= self._push_messages({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
             came = list(self._grid.pull_messages(list(waiting))) if waiting else []
             for message in came:
                 told, identity = message.metadata, message.metadata.reply_to_message_id
@@ -293,12 +293,12 @@ class FlowerTransport:
                 # Errors are the SuperLink's own; what a node says counts for the message that this node was sent.
                 if asked is None or (told.src_node_id != asked[0] and not message.has_error()):
                     self._say(
-                        f"the SuperNode of {self._name(told.src_node_id)} brings a reply to no message that it was sent"
-                        " in this exchange; left aside"
+                        f"the SuperNode of {self._party_of_node(told.src_node_id)} brings a reply to no message that it"
+                        " was sent in this exchange; left aside"
                     )
                     continue
                 del waiting[identity]
-                if (replies := self._replies(*asked, message)) is not None:
+                if (replies := self._read_replies(*asked, message)) is not None:
                     found[asked[0]] = replies
             if time.monotonic() > ends:
                 break
@@ -307,7 +307,7 @@ class FlowerTransport:
                 time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
         return found
 
-    def _push(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, tuple[int, int]]:
+    def _push_messages(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, tuple[int, int]]:
         """Sends messages and returns (node, number of requests) by their ids."""
         if not requests:
             return {}
@@ -332,23 +332,23 @@ class FlowerTransport:
         }
         return {identity: asked for identity, asked in sent.items() if identity in pushed}
 
-    def _replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
+    def _read_replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
         """The replies to ``count`` requests; None for a message that does not count as an answer."""
         if message.has_error():
             # Its reason may quote anything.
-            self._say(f"the SuperNode of {self._name(node)} brings Flower's error {message.error.code}")
+            self._say(f"the SuperNode of {self._party_of_node(node)} brings Flower's error {message.error.code}")
             return None
         replies = codec.batch(message.content[codec.RECORD], codec.REPLIES) if codec.RECORD in message.content else []
         allowed, largest = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
         if len(replies) > count or largest > allowed:
             self._say(
-                f"the SuperNode of {self._name(node)} brings {len(replies)} replies of up to {largest} bytes;"
+                f"the SuperNode of {self._party_of_node(node)} brings {len(replies)} replies of up to {largest} bytes;"
                 f" {count} of {allowed} bytes are allowed: they are left aside"
             )
             return None
         return replies
 
-    def _introduced(self, node: int, challenge: bytes, data: bytes) -> bool:
+    def _note_introduction(self, node: int, challenge: bytes, data: bytes) -> bool:
         """Notes which party a node is; False if it refused to say, so that it is asked again."""
         try:
             reply = codec.decode_reply(data, f"node {node}")
@@ -375,5 +375,5 @@ class FlowerTransport:
         self._introductions[name] = data
         return True
 
-    def _name(self, node: int) -> str:
+    def _party_of_node(self, node: int) -> str:
         return next((name for name, known in self._nodes.items() if known == node), f"node {node}")

@@ -126,10 +126,10 @@ def answers_of(
     failures: list[BaseException] = []
     yield from merged({name: partial(ask, name) for name in requests}, failures)
     if failures:
-        raise _together(failures)
+        raise _join_failures(failures)
 
 
-def _together(failures: Sequence[BaseException]) -> BaseException:
+def _join_failures(failures: Sequence[BaseException]) -> BaseException:
     """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
     own_errors = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
     if len(own_errors) < len(failures) or len(own_errors) == 1:
@@ -234,7 +234,9 @@ class Author:
         self.usage = {name: Usage() for name in generators}
         self.speed = {name: Speed() for name in generators}
         for name in generators:
-            self._charge(name, [_decode(entry) for entry in journal.items(_thrown_away_key(name)).values()])
+            self._charge_usage(
+                name, [_decode_answer(entry) for entry in journal.items(_thrown_away_key(name)).values()]
+            )
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
@@ -259,7 +261,7 @@ class Author:
             for name in self._generators
             for number in range(0 if name in self._proven else TRIAL_ORDERS)
         ]
-        self._write("trial", 0, orders, Screening())
+        self._write_step("trial", 0, orders, Screening())
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
         """Returns one sample per order; None if no answer was a new text (counted as dropped).
@@ -275,7 +277,7 @@ class Author:
                 f"the step {step!r} was written before", "give each call a step of its own", code="step-repeated"
             )
         self._steps.add(step)
-        work = self._write(step, round_, orders, self._screening)
+        work = self._write_step(step, round_, orders, self._screening)
         self.origins += [work.origins[number] for number in sorted(work.origins)]
         self._note_labels(work)
         return work.written
@@ -293,7 +295,7 @@ class Author:
             else:
                 self._unwritten[order.label] = self._unwritten.get(order.label, True) and number in refused_numbers
 
-    def _write(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
+    def _write_step(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
         for name in {order.generator for order in orders} - self._generators.keys():
             raise ConfigurationError(
                 f"no generator is named {name!r}", "name it under [[generators]]", code="generator-unknown"
@@ -323,16 +325,16 @@ class Author:
             if not open_numbers:
                 break
             step = f"{work.step}/{attempt}"
-            batch = self._answered(step, work.orders, open_numbers, rooms, screening, () if attempt else first)
+            batch = self._ask_and_read(step, work.orders, open_numbers, rooms, screening, () if attempt else first)
             faulty = [reply for reply in batch if reply.reading.fault]
             work.useless += faulty
             if attempt == 0:
-                self._judge([reply for reply in faulty if reply.name in first], work.ordered)
+                self._judge_first_batch([reply for reply in faulty if reply.name in first], work.ordered)
             self._note_verdict(step, batch)
             for reply in batch:
-                self._count(self.usage[reply.name], reply.answer)
+                self._count_answer(self.usage[reply.name], reply.answer)
                 if reply.reading.fault == FAILED:
-                    self.usage[reply.name].notes[f"failed: {_problem(reply)}"] += 1
+                    self.usage[reply.name].notes[f"failed: {_failure_reason(reply)}"] += 1
                 if not reply.reading.fault:
                     work.take(reply)
                     self.usage[reply.name].kept += 1
@@ -349,7 +351,7 @@ class Author:
         if self._journal.get(_verdict_key(step)) is not None:
             return
         verdict = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
-        problems = {reply.number: _problem(reply) for reply in batch if reply.reading.fault == FAILED}
+        problems = {reply.number: _failure_reason(reply) for reply in batch if reply.reading.fault == FAILED}
         if problems or self._open:
             self._open += [(_failures_key(step), json_bytes({str(n): words for n, words in problems.items()})), verdict]
         else:
@@ -402,7 +404,9 @@ class Author:
         kinds = Counter(last[n].reading.fault for n in missing)
         failed = kinds.pop(FAILED, 0)
         useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
-        example = next((words for reply in reversed(work.useless) if (words := _words(reply.answer))), "nothing at all")
+        example = next(
+            (words for reply in reversed(work.useless) if (words := _quote_answer(reply.answer))), "nothing at all"
+        )
         raise GenerationError(
             f"{work.step}: {texts} of {len(judged)} orders became texts; {failed} have no answer,"
             f" {sum(kinds.values())} have useless ones ({useless}); one of them: {example}",
@@ -439,7 +443,7 @@ class Author:
                 generator.adapt(adapter)
             else:
                 adapter = dict(
-                    self._tuned(
+                    self._tune_generator(
                         generator,
                         step,
                         [preference for preference in preferences if preference[0].generator == name],
@@ -450,7 +454,7 @@ class Author:
             adapters[name] = adapter
         return adapters
 
-    def _tuned(
+    def _tune_generator(
         self, generator: TunableGenerator, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
     ) -> Mapping[str, bytes]:
         orders = [order for order, _, _ in preferences]
@@ -464,7 +468,7 @@ class Author:
 
     # Answers and their faults
 
-    def _answered(
+    def _ask_and_read(
         self,
         step: str,
         orders: Sequence[Order],
@@ -485,7 +489,7 @@ class Author:
         if verdict is None:
             failed |= self._answered_later(step, remaining, names)
         numbers_and_names = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
-        answers = self._ask(step, numbers_and_names, requests)
+        answers = self._ask_generators(step, numbers_and_names, requests)
         reasons = (self._journal.get_json(_failures_key(step)) or {}) if failed else {}
         answers |= {
             index: GenerationError(reasons.get(str(index), "failed before this program was started"))
@@ -493,10 +497,10 @@ class Author:
         }
         for index in trimmed:
             self.usage[orders[index].generator].fewer_examples += 1
-        readings = [self._read(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
+        readings = [self._read_answer(answers[i], requests[i], name) for i, name in zip(remaining, names, strict=True)]
         if step.endswith("/0"):  # a length that was missed is asked for once more; the next text is taken as it is
             readings = [_judged_by_length(reading, requests[i]) for reading, i in zip(readings, remaining, strict=True)]
-        faults = self._faults(verdict, [orders[index] for index in remaining], readings, screening)
+        faults = self._find_faults(verdict, [orders[index] for index in remaining], readings, screening)
         for name in dict.fromkeys(names):
             generator = self._generators[name]
             if isinstance(generator, CachingGenerator):
@@ -507,7 +511,7 @@ class Author:
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 
-    def _ask(
+    def _ask_generators(
         self, step: str, numbers_and_names: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
     ) -> dict[int, Answer | GenerationError]:
         """Returns the answers to (number, generator). They are journaled as they arrive; failures are not.
@@ -521,7 +525,7 @@ class Author:
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for name in dict.fromkeys(name for _, name in numbers_and_names):
             indices = [index for index, owner in numbers_and_names if owner == name]
-            journaled_answers = self._kept(step, name, indices)
+            journaled_answers = self._journaled_answers(step, name, indices)
             answers |= journaled_answers
             self._generators[name].observe(
                 [requests[index] for index in journaled_answers], list(journaled_answers.values())
@@ -534,7 +538,7 @@ class Author:
             for name, index, answer in answers_of(self._generators, missing, self.speed):
                 answers[index] = answer
                 if isinstance(answer, Answer):
-                    unwritten.append((_key(step, name, index), _encode(answer)))
+                    unwritten.append((_answer_key(step, name, index), _encode_answer(answer)))
                     settled += [answer.attempt] if answer.attempt else []
                 # An answer of a language model took time or money: it is kept at once.
                 if unwritten and (self._requests.form_of(name).reads or len(unwritten) >= FLUSH_ANSWERS):
@@ -548,9 +552,13 @@ class Author:
                 raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
         return answers
 
-    def _kept(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer]:
-        journaled = self._journal.items(_key(step, name, ""))  # one query: a run has thousands of orders
-        return {index: _decode(journaled[key]) for index in indices if (key := _key(step, name, index)) in journaled}
+    def _journaled_answers(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer]:
+        journaled = self._journal.items(_answer_key(step, name, ""))  # one query: a run has thousands of orders
+        return {
+            index: _decode_answer(journaled[key])
+            for index in indices
+            if (key := _answer_key(step, name, index)) in journaled
+        }
 
     def _answered_later(self, step: str, indices: Sequence[int], names: Sequence[str]) -> set[int]:
         """Returns the orders that failed at this attempt and were paid for at a later one, before this process."""
@@ -560,8 +568,8 @@ class Author:
             own_indices = [index for index, owner in zip(indices, names, strict=True) if owner == name]
             for later in range(int(attempt) + 1, 1 + RETRIES):
                 paid_later |= (
-                    self._kept(f"{step_name}/{later}", name, own_indices).keys()
-                    - self._kept(step, name, own_indices).keys()
+                    self._journaled_answers(f"{step_name}/{later}", name, own_indices).keys()
+                    - self._journaled_answers(step, name, own_indices).keys()
                 )
         return paid_later
 
@@ -569,14 +577,14 @@ class Author:
         """Throws an earlier process's useless answers away if they alone would stop the run: the generator may have
         been mended since.
         """
-        journaled_answers = self._kept(step, name, list(requests))
+        journaled_answers = self._journaled_answers(step, name, list(requests))
         bad = [
             (step, i, answer)
             for i, answer in journaled_answers.items()
-            if _is_useless(self._read(answer, requests[i], name))
+            if _is_useless(self._read_answer(answer, requests[i], name))
         ]
-        if _stops(len(requests), [answer for _, _, answer in bad]):
-            self._charge(name, self._throw_away(name, bad))
+        if _stops_run(len(requests), [answer for _, _, answer in bad]):
+            self._charge_usage(name, self._throw_away(name, bad))
 
     def _throw_away(self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]]) -> list[Answer]:
         """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
@@ -590,21 +598,26 @@ class Author:
         ] or useless
         paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
-        keys = {_verdict_key(step) for step, _, _ in useless} | {_key(step, name, index) for step, index, _ in useless}
+        keys = {_verdict_key(step) for step, _, _ in useless} | {
+            _answer_key(step, name, index) for step, index, _ in useless
+        }
         self._journal.exchange(
             [*keys, *self._journal.items(batch_prefix(name))],
-            [(f"{_thrown_away_key(name)}{number + place:08}", _encode(answer)) for place, answer in enumerate(paid)],
+            [
+                (f"{_thrown_away_key(name)}{number + place:08}", _encode_answer(answer))
+                for place, answer in enumerate(paid)
+            ],
         )
         return paid
 
-    def _charge(self, name: str, thrown_away: Sequence[Answer]) -> None:
+    def _charge_usage(self, name: str, thrown_away: Sequence[Answer]) -> None:
         """Counts the cost of answers that were paid for and thrown away, towards the generator's budget too."""
         self._generators[name].observe([_THROWN_AWAY] * len(thrown_away), thrown_away)
         for answer in thrown_away:
-            self._count(self.usage[name], answer)
+            self._count_answer(self.usage[name], answer)
             self.usage[name].faults[THROWN_AWAY] += 1
 
-    def _read(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
+    def _read_answer(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
         return read(
             answer,
             request,
@@ -613,7 +626,7 @@ class Author:
             whole=self._requests.form_of(name).reads,
         )
 
-    def _faults(
+    def _find_faults(
         self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
@@ -634,14 +647,14 @@ class Author:
         screened_faults = dict(zip(texts, screened, strict=True))
         return [screened_faults.get(number, fault) for number, fault in enumerate(faults)]
 
-    def _judge(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
+    def _judge_first_batch(self, faulty: Sequence[_ReadAnswer], order_counts: Mapping[str, int]) -> None:
         """Raises GenerationError as :meth:`write`, naming every generator without texts at once."""
         bad: dict[str, list[_ReadAnswer]] = {}
         for reply in faulty:
             if _is_useless(reply.reading):
                 bad.setdefault(reply.name, []).append(reply)
         stopping = {
-            name for name, replies in bad.items() if _stops(order_counts[name], [reply.answer for reply in replies])
+            name for name, replies in bad.items() if _stops_run(order_counts[name], [reply.answer for reply in replies])
         }
         if stopping:
             # A small batch without any text is named beside them: it could be the next reason to stop.
@@ -659,7 +672,7 @@ class Author:
             self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
             faults = Counter(reply.reading.fault for reply in answers)
             kinds = ", ".join(f"{count} {fault}" for fault, count in faults.most_common())
-            example = next((words for reply in answers if (words := _words(reply.answer))), "nothing at all")
+            example = next((words for reply in answers if (words := _quote_answer(reply.answer))), "nothing at all")
             problems.append(
                 f"generator {name}: the answers to its first {order_counts[name]} orders are no texts ({kinds});"
                 f" one of them: {example}"
@@ -673,7 +686,7 @@ class Author:
             )
 
     @staticmethod
-    def _count(usage: Usage, answer: Answer | GenerationError) -> None:
+    def _count_answer(usage: Usage, answer: Answer | GenerationError) -> None:
         usage.calls += 1
         if isinstance(answer, Answer):
             usage.cut += answer.finish == "length"
@@ -692,7 +705,7 @@ def _is_useless(reading: Reading) -> bool:
     return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 
-def _stops(order_count: int, useless: Sequence[Answer | GenerationError]) -> bool:
+def _stops_run(order_count: int, useless: Sequence[Answer | GenerationError]) -> bool:
     """Returns whether these useless answers of a generator's first batch stop the run.
 
     An order that was refused for its content is no reason, unless nothing became a text.
@@ -704,7 +717,7 @@ def _stops(order_count: int, useless: Sequence[Answer | GenerationError]) -> boo
     )
 
 
-def _words(answer: Answer | GenerationError) -> str:
+def _quote_answer(answer: Answer | GenerationError) -> str:
     """Returns an answer's beginning, as an error quotes it; "" if it has no word."""
     if isinstance(answer, GenerationError):
         return answer.problem
@@ -712,7 +725,7 @@ def _words(answer: Answer | GenerationError) -> str:
     return f"“{text[:_QUOTED]}{'...' if len(text) > _QUOTED else ''}”" if text else ""
 
 
-def _problem(answer: _ReadAnswer) -> str:
+def _failure_reason(answer: _ReadAnswer) -> str:
     """Returns why an order has no answer, without the generator's name before it."""
     problem = answer.answer.problem if isinstance(answer.answer, GenerationError) else ""
     return problem.removeprefix(f"generator {answer.name}: ")
@@ -731,7 +744,7 @@ def _failures_key(step: str) -> str:
     return f"failures/{step}"
 
 
-def _key(step: str, generator: str, index: int | str) -> str:
+def _answer_key(step: str, generator: str, index: int | str) -> str:
     return f"generate/{step}/{generator}/{index}"
 
 
@@ -739,11 +752,11 @@ def _thrown_away_key(generator: str) -> str:
     return f"thrown away/{generator}/"
 
 
-def _encode(answer: Answer) -> bytes:
+def _encode_answer(answer: Answer) -> bytes:
     # The journal holds neither an answer's duration nor the attempt that it settles.
     fields = (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.price_usd, answer.note, answer.finish)
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _decode(entry: bytes) -> Answer:
+def _decode_answer(entry: bytes) -> Answer:
     return Answer(*json.loads(entry.decode("utf-8", "surrogatepass")))

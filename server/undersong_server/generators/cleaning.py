@@ -181,7 +181,7 @@ def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARK
     ('<text>b</text>', '')
     """
     for opening, closing in marks:
-        pattern = _thinking(opening, closing)
+        pattern = _thinking_pattern(opening, closing)
         if any(match["endless"] is not None for match in pattern.finditer(text)):
             return ""
         text = pattern.sub(lambda match: match["tagged"] or "", text)
@@ -190,7 +190,7 @@ def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARK
 
 
 @cache
-def _thinking(opening: str, closing: str) -> re.Pattern[str]:
+def _thinking_pattern(opening: str, closing: str) -> re.Pattern[str]:
     """Finds thinking, and what stands between tags before it: a mark in there is the text's."""
     tagged = r"<text\b[^<>]{0,80}>(?:(?!<text\b).)*?</text"
     return re.compile(
@@ -208,7 +208,7 @@ def tagged_texts(text: str) -> list[str]:
     longer = [tagged for tagged in texts if len(tagged.split()) > 1 or len(tagged) > _LONG_WORD]
     if not longer and is_empty(_TAGGED.sub("", text)):
         longer = texts  # a single word in a sentence is only spoken of: "between <text> and </text>"
-    return list({duplicate_key(tagged): _unwrapped(tagged) for tagged in longer}.values())
+    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in longer}.values())
 
 
 def tags_end(text: str) -> int:
@@ -224,7 +224,7 @@ def more_close(text: str) -> bool:
 
 def untagged_text(text: str) -> str:
     """Returns the text in an answer without tags, which may have other things around it."""
-    text = _apply_until_stable(text, _pass)
+    text = _apply_until_stable(text, _apply_rules)
     return "" if is_empty(text) else text
 
 
@@ -237,12 +237,12 @@ def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
     return ""
 
 
-def _unwrapped(text: str) -> str:
+def _unwrap_text(text: str) -> str:
     """Takes away all that is wrapping between tags: white space, quotes around the whole, a chat's end tokens."""
-    return _apply_until_stable(text, lambda longer: _unquoted(_MARKS_AROUND.sub("", longer).strip()))
+    return _apply_until_stable(text, lambda longer: _unquote_text(_MARKS_AROUND.sub("", longer).strip()))
 
 
-def _pass(text: str) -> str:
+def _apply_rules(text: str) -> str:
     """One round of all rules. No rule lengthens the text, so that repeated rounds end."""
     text = readable(_ENTITY.sub(lambda entity: html.unescape(entity[0]), text))
     text = _TURN_END.split(_HEADS.sub("", text).strip(), maxsplit=1)[0]
@@ -256,7 +256,7 @@ def _pass(text: str) -> str:
     items = _ITEM.findall(text)
     if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
         text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
-    return readable(_unquoted(text.strip()))
+    return readable(_unquote_text(text.strip()))
 
 
 def unpacked(text: str, *, tagged: bool = False) -> str:
@@ -281,7 +281,7 @@ def unpacked(text: str, *, tagged: bool = False) -> str:
             return "" if fenced and _CODE.fullmatch(fenced[1]) else inside
         if len(strings) != 1:
             return ""
-        text = _unwrapped(readable(strings[0]))
+        text = _unwrap_text(readable(strings[0]))
     return ""
 
 
@@ -299,16 +299,16 @@ def data_strings(text: str) -> list[str]:
     for parse in (json.JSONDecoder(strict=False).decode, ast.literal_eval):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a backslash in a Python string
-            return list(_strings(parse(text)))
+            return list(_string_values(parse(text)))
     return []
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _string_values(value: Any) -> Iterator[str]:
     if isinstance(value, str) and not is_empty(value):
         yield value
     elif isinstance(value, dict | list | tuple) and not _FAULTS.intersection(map(str, value)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _strings(part)
+            yield from _string_values(part)
 
 
 def without_echo(text: str, prompt: str) -> str:
@@ -321,7 +321,7 @@ def without_echo(text: str, prompt: str) -> str:
     return text.removeprefix(last).strip() if len(last.split()) >= 4 else text
 
 
-def _unquoted(text: str) -> str:
+def _unquote_text(text: str) -> str:
     closing = _QUOTES.get(text[:1], "")
     if closing and len(text) > 1 and text[-1] in closing:
         inside = text[1:-1]

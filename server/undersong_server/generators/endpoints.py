@@ -72,13 +72,13 @@ class AttemptLog:
     def begin(self, tokens: int, price_usd: float) -> str:
         """Notes an attempt before it is sent; returns its key."""
         key = f"{self._prefix}{uuid.uuid4().hex}"
-        self._note({key: Loss(1, tokens, price_usd)})
+        self._note_worst({key: Loss(1, tokens, price_usd)})
         return key
 
     def begin_batch(self, stem: str, worst: Mapping[str, tuple[int, float]]) -> list[str]:
         """Notes the requests of a batch, (tokens, dollars) by identifier, before it is sent; returns their keys."""
         noted = {self.batch_key(stem, name): Loss(1, *most) for name, most in worst.items()}
-        self._note(noted)
+        self._note_worst(noted)
         return list(noted)
 
     def batch_key(self, stem: str, identifier: str) -> str:
@@ -93,7 +93,7 @@ class AttemptLog:
                 return
             lost_as = {key: replace(worst, words=words)} if lost else {}
             self._lost |= lost_as
-        self._keep([key], lost_as)
+        self._replace_losses([key], lost_as)
 
     def take_over(self, key: str) -> Loss:
         """Returns what an attempt that an earlier process could not settle counts for: it is settled now."""
@@ -116,12 +116,12 @@ class AttemptLog:
             self._lost |= given_up
         return sum(given_up.values(), Loss())
 
-    def _note(self, worst: Mapping[str, Loss]) -> None:
+    def _note_worst(self, worst: Mapping[str, Loss]) -> None:
         with self._lock:
             self._worst |= worst
-        self._keep(worst, worst)
+        self._replace_losses(worst, worst)
 
-    def _keep(self, dropped: Iterable[str], worst: Mapping[str, Loss]) -> None:
+    def _replace_losses(self, dropped: Iterable[str], worst: Mapping[str, Loss]) -> None:
         if self._journal is not None:
             entries = [
                 (key, json.dumps([loss.tokens, loss.price_usd, loss.words]).encode()) for key, loss in worst.items()
@@ -159,7 +159,7 @@ class CallBudget:
         with self._changed:
             while (self._spent + self._reserved + wanted > self._limits).any():
                 if not self._calls or (self._spent + wanted > self._limits).any():
-                    raise self._exhausted(tokens, price_usd)
+                    raise self._budget_error(tokens, price_usd)
                 self._changed.wait()
             self._reserved += wanted
             self._calls += 1
@@ -178,7 +178,7 @@ class CallBudget:
         with self._changed:
             self._spent += (tokens, price_usd)
 
-    def _exhausted(self, tokens: int, price_usd: float) -> BudgetExhausted:
+    def _budget_error(self, tokens: int, price_usd: float) -> BudgetExhausted:
         stated = zip(("token_budget", "price_budget_usd"), self._limits, strict=True)
         limits = " or ".join(f"{name} {limit:.10g}" for name, limit in stated if math.isfinite(limit))
         return BudgetExhausted(
@@ -360,11 +360,11 @@ class CachedGenerator:
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
         """Counts journaled requests as asked, so that the next equal request takes another entry of the file."""
         for request in requests:
-            self._key(request)
+            self._request_key(request)
         self._asked.observe(requests, answers)
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
-        keys = [self._key(request) for request in requests]
+        keys = [self._request_key(request) for request in requests]
         missed = []
         for index, key in enumerate(keys):
             row = self._database.execute("SELECT value FROM answer WHERE key = ?", (key,)).fetchone()
@@ -382,7 +382,7 @@ class CachedGenerator:
                 self._unjudged.setdefault(requests[index], []).append((keys[index], value))
             yield index, answer
 
-    def _key(self, request: GenerationRequest) -> str:
+    def _request_key(self, request: GenerationRequest) -> str:
         decided = json.dumps(self._cache_parts(request), sort_keys=True)
         alike = hashlib.sha256(decided.encode()).hexdigest()
         self._seen[alike] += 1

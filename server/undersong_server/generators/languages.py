@@ -60,11 +60,11 @@ def is_refusal(text: str) -> bool:
     # Somebody who is quoted first, in a text that goes on, is not the writer.
     told = _QUOTED.sub("", " ".join(text.split()))
     first = told.translate(_APOSTROPHES)[:FIRST_CHARACTERS]
-    return any(pattern.search(first) for pattern in _patterns())
+    return any(pattern.search(first) for pattern in _compile_patterns())
 
 
 @cache
-def _patterns() -> tuple[re.Pattern[str], ...]:
+def _compile_patterns() -> tuple[re.Pattern[str], ...]:
     content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_bytes()
     table: dict[str, dict[str, Any]] = tomllib.loads(content.decode("utf-8"))
     return tuple(pattern for language in table.values() for pattern in _of_language(language))
@@ -72,16 +72,16 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
 
 def _of_language(language: dict[str, Any]) -> list[re.Pattern[str]]:
     gap = rf"[^.!?\n]{{0,{language.get('reach', _REACH)}}}?"
-    unable, act = language.get("lead", "") + _any(language["unable"]), _any(language["act"])
+    unable, act = language.get("lead", "") + _any_of(language["unable"]), _any_of(language["act"])
     if "object" in language:
-        act = rf"\b{act}\b[^.!?\n]{{0,40}}?{_any(language['object'])}"
-    found = [unable + gap + act, _any(language["plain"])]
+        act = rf"\b{act}\b[^.!?\n]{{0,40}}?{_any_of(language['object'])}"
+    found = [unable + gap + act, _any_of(language["plain"])]
     if language.get("before"):
         found.append(act + gap + unable)
     return [re.compile(pattern, _FLAGS) for pattern in found]
 
 
-def _any(alternatives: list[str]) -> str:
+def _any_of(alternatives: list[str]) -> str:
     return f"(?:{'|'.join(alternatives)})"
 
 

@@ -77,22 +77,22 @@ class Requests:
         Returns:
             The requests by number, and the numbers of those that show less than was ordered.
         """
-        start = int.from_bytes(self._digest("hints", step)[:7], "little")
+        start = int.from_bytes(self._digest_parts("hints", step)[:7], "little")
         wanted = {
             number: shown_once(orders[number], self.form_of(orders[number].generator).style) for number in numbers
         }
         made = {
-            number: self._request(step, number, start + number, orders[number], wanted[number], rooms[number])
+            number: self._make_request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
         }
         shown = {number: PromptTexts(each.good, each.bad, each.parents) for number, each in made.items()}
         return made, [number for number in numbers if shown[number] != wanted[number]]
 
-    def _request(
+    def _make_request(
         self, step: str, index: int, number: int, order: Order, shown: PromptTexts, room: int
     ) -> GenerationRequest:
         label = order.label if order.named else ""
-        seed = int.from_bytes(self._digest("request", step, str(index))[:7], "little")
+        seed = int.from_bytes(self._digest_parts("request", step, str(index))[:7], "little")
         words = order.words
         if words is None and self.draw_words is not None:
             words = self.draw_words(Random(f"words {seed if order.hints is None else order.hints}"))
@@ -139,7 +139,7 @@ class Requests:
         """Returns the form of a generator's prompts."""
         return self.formats.get(generator, PromptFormat())
 
-    def _digest(self, tag: str, *parts: str) -> bytes:
+    def _digest_parts(self, tag: str, *parts: str) -> bytes:
         return tagged_hash(tag, str(self.seed).encode(), *(part.encode() for part in parts))
 
 

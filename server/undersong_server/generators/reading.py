@@ -109,7 +109,7 @@ def read(
     if request.style == "completion" and request.bounded and request.words:
         raw = until_length(raw, request.words)
     end = "good" if raw not in (answer.text, answer.text.lstrip()) else answer.end  # a stop that no server obeyed
-    return _read(raw, end, request, language, line_breaks=line_breaks)
+    return _read_text(raw, end, request, language, line_breaks=line_breaks)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -118,10 +118,10 @@ def _read_unprompted(raw: str, end: End, kind: str, language: str) -> Reading:
 
     It is kept, because a file of texts gives the same answers in every run of a comparison.
     """
-    return _read(raw, end, GenerationRequest(kind, "", "", 0), language, whole=False)
+    return _read_text(raw, end, GenerationRequest(kind, "", "", 0), language, whole=False)
 
 
-def _read(
+def _read_text(
     raw: str, end: End, request: GenerationRequest, language: str, *, line_breaks: bool = True, whole: bool = True
 ) -> Reading:
     if end == "filtered":
@@ -187,7 +187,7 @@ def _unmarked_fault(text: str, request: GenerationRequest, line_breaks: bool) ->
     blocks = text.split("\n\n" if line_breaks else "\n")
     is_apart = len(blocks) > 1 and not (line_breaks and "\n" in blocks[-1])
     is_named = duplicate_key(re.split(f"[{COLONS}]", text)[0]) == duplicate_key(request.label)
-    return UNMARKED if is_asked and (is_apart or is_named or _announcement().match(text)) else ""
+    return UNMARKED if is_asked and (is_apart or is_named or _announcement_pattern().match(text)) else ""
 
 
 def _asks_for_tags(request: GenerationRequest) -> bool:
@@ -201,7 +201,7 @@ def _are_headed(text: str) -> bool:
 
 
 @cache
-def _announcement() -> re.Pattern[str]:
+def _announcement_pattern() -> re.Pattern[str]:
     """Finds a first line that ends with a colon, or first words that announce a text before a colon or a line's end."""
     announced = (
         rf"\W*(?:{phrases('announcements').pattern})(?:\W|(?<=[^\x00-\u2fff]))[^\n{COLONS}]{{0,120}}[\n{COLONS}]"
@@ -227,7 +227,7 @@ def is_repetitive(text: str) -> bool:
     words = duplicate_key(text).split()
     if len(words) < FEWEST_WORDS:
         return False
-    runs = _runs(words, 3)
+    runs = _word_runs(words, 3)
     return len(runs) - len(set(runs)) >= REPEATED_SHARE * len(runs)
 
 
@@ -283,12 +283,12 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
     shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
     told, written = (
-        {run for line in lines for run in _runs(duplicate_key(line).split(), length)}
+        {run for line in lines for run in _word_runs(duplicate_key(line).split(), length)}
         for lines in (request.told, f"{request.system}\n{request.prompt}".splitlines())
     )
     echoes = [
         (start, run)
-        for start, run in enumerate(_runs(words, length))
+        for start, run in enumerate(_word_runs(words, length))
         if (run in told or run in written) and " ".join(run) not in shown
     ]
     if any(run not in told for _, run in echoes):
@@ -297,7 +297,7 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     return len(repeated) > TOLD_SHARE * len(words) or words == duplicate_key(request.label).split()
 
 
-def _runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
+def _word_runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
     """Returns the ``length`` words in a row that begin at each word, as far as there are so many."""
     return list(zip(*(words[start:] for start in range(length)), strict=False))
 

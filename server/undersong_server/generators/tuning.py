@@ -39,12 +39,12 @@ def with_adapter(model: Any, tuning: Tuning) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(tuning.seed)
         config = LoraConfig(r=tuning.rank, lora_alpha=tuning.rank, target_modules=LAYERS, task_type="CAUSAL_LM")
-        return _put(model, config)
+        return _put_adapter(model, config)
 
 
 def with_files(model: Any, files: Mapping[str, bytes]) -> Any:
     """Puts the adapter of :func:`files_of` into the model, and returns peft's handle of it."""
-    handle = _put(model, LoraConfig(**json.loads(files[CONFIG_NAME])))
+    handle = _put_adapter(model, LoraConfig(**json.loads(files[CONFIG_NAME])))
     set_peft_model_state_dict(handle, load(files[WEIGHTS_NAME]))
     return handle
 
@@ -115,7 +115,7 @@ def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[in
     return [*map(int, ids), *(() if stop else ends[:1])]
 
 
-def _put(model: Any, config: Any) -> Any:
+def _put_adapter(model: Any, config: Any) -> Any:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="fan_in_fan_out")  # peft sees GPT-2's transposed layers and says so
         handle = get_peft_model(model, config)

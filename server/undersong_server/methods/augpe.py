@@ -227,12 +227,12 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs Aug-PE (algorithm 1). Returns the last population, or the texts that the last vote selected."""
     shares = public_shares(options.label_shares, run.setting.labels)
-    population = _random(options, run, shares)  # RANDOM_API
+    population = _random_samples(options, run, shares)  # RANDOM_API
     for t in range(1, options.rounds):
         run.state_corpus(t - 1, population)
         labels = run.label_numbers(population)
-        embedded = _embedded(options, run, t, population)
-        votes = _votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM
+        embedded = _embed_population(options, run, t, population)
+        votes = _noisy_votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
         by_votes = options.selection == "rank"
         if by_votes:
@@ -243,12 +243,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         if t > options.variations:
             return list(dict.fromkeys(selected))
         parents = selected * (options.expansion - 1) if by_votes else selected
-        offspring = _varied(options, run, f"round {t + 1}", t, parents)
+        offspring = _vary_parents(options, run, f"round {t + 1}", t, parents)
         population = selected + offspring if by_votes else offspring
     return population
 
 
-def _votes(options: Options, run: RunContext, name: str, embedded: Float32, labels: Int64) -> Float64:
+def _noisy_votes(options: Options, run: RunContext, name: str, embedded: Float32, labels: Int64) -> Float64:
     if options.cells:
         return votes(run, name, embedded, labels, cells=options.cells, within=options.seen)
     shown = run.publish_vectors("candidates", f"population/{name.removeprefix('votes/')}", embedded, labels)
@@ -261,7 +261,7 @@ def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = N
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
     present = np.unique(labels)
-    share = _places(size, present, shares)
+    share = _label_places(size, present, shares)
     chosen = [
         highest(votes, np.flatnonzero(labels == label), int((share == number).sum()))
         for number, label in enumerate(present)
@@ -277,7 +277,7 @@ def by_sampling(
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
     present = np.unique(labels)
-    share = _places(size, present, shares)
+    share = _label_places(size, present, shares)
     chosen = []
     for number, label in enumerate(present):
         members = np.flatnonzero(labels == label)
@@ -287,13 +287,13 @@ def by_sampling(
     return np.concatenate(chosen)
 
 
-def _places(size: int, present: Int64, shares: Float64 | None) -> Int64:
+def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
     """The number within ``present`` of the label of each of ``size`` places, int64."""
     of_present = np.ones(len(present)) if shares is None else shares[present]
     return deal_labels(size, of_present / of_present.sum(), np.zeros(len(present), dtype=np.int64))
 
 
-def _random(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
+def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     labels = run.setting.labels or ("",)
     wanted = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
@@ -312,7 +312,7 @@ def _random(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     return run.generate("round 1", 0, orders)
 
 
-def _orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
+def _variation_orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
     names, named = run.setting.generators, options.class_in_prompt
     return [
         Order(
@@ -326,22 +326,22 @@ def _orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: 
     ]
 
 
-def _varied(options: Options, run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
+def _vary_parents(options: Options, run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
     """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
-    written = run.write(step, t, _orders(options, run, parents, t))
+    written = run.write(step, t, _variation_orders(options, run, parents, t))
     run.pool.extend(sample for sample in written if sample is not None)
     new = [sample or parent for sample, parent in zip(written, parents, strict=True)]
     return list(dict.fromkeys(new))
 
 
-def _embedded(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> Float32:
+def _embed_population(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> Float32:
     """Each text's embedding, or the mean of its lookahead variations' (the text's own where all were dropped)."""
     own = run.embeddings(population)
     if not options.lookahead:
         return own
     total, found = np.zeros_like(own), np.zeros((len(own), 1), dtype=np.float32)
     for k in range(options.lookahead):
-        written = run.write(f"lookahead {t}/{k}", t, _orders(options, run, population, t + k))
+        written = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t + k))
         rows = [i for i, sample in enumerate(written) if sample is not None]
         total[rows] += run.embeddings([sample for sample in written if sample is not None])
         found[rows] += 1

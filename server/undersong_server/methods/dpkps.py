@@ -108,7 +108,7 @@ class Options(VocabularyOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     check_named(options.label_shares, setting.labels)
-    _shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
+    _example_shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
         SumRequest("densities", options.features(setting), options.split[1], law=options.noise),
@@ -125,7 +125,7 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> list[str]:
     """Returns a warning where a sequence is longer than the terms of a public text: of the shots, examples or tests."""
-    shots = [text for texts in _shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
+    shots = [text for texts in _example_shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
     texts = shots or options.examples or public_texts()
     terms = matcher(options.terms(setting)) if texts else None
     counts = [len(terms.of(text)) for text in texts] if terms else []
@@ -143,7 +143,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs DP-KPS. Returns the synthetic corpus."""
-    shots = _shots(options, run.setting, run.rng("shots"))
+    shots = _example_shots(options, run.setting, run.rng("shots"))
     # Step 1: the private vocabulary (A.1)
     kept = private_keyphrases(options, run, law=options.noise)
     # Steps 2 and 3: its embeddings, and the densities of each class (A.2)
@@ -189,7 +189,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return run.pool.samples
 
 
-def _shots(
+def _example_shots(
     options: Options, setting: Setting, rng: np.random.Generator
 ) -> dict[str, list[tuple[str, tuple[str, ...]]]]:
     """Public texts of each class with the terms of the vocabulary that they contain; texts without one are left out."""

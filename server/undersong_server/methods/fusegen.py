@@ -69,11 +69,11 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         for name, share in zip(names, largest_remainder(np.ones(len(names)), int(count)), strict=True):
             wanted = deal_labels(int(share), shares, written)
             written += np.bincount(wanted, minlength=len(labels))
-            orders += [_order(name, labels[label], examples[label], rng) for label in wanted]
+            orders += [_example_order(name, labels[label], examples[label], rng) for label in wanted]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
         run.generate(f"round {t + 1}", t, orders)
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
-        spread = variability(_opinions(run, embeddings, label_of))
+        spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting weight adjustment
         weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
         for label in range(len(labels)):
@@ -119,7 +119,7 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
     return weights
 
 
-def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
+def _classifier_opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     author, classes = run.pool.generator_of, len(run.setting.labels)
     rows = np.arange(len(label_of))
     heads = [
@@ -129,7 +129,7 @@ def _opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
     return np.stack([learning.probabilities(head, embeddings)[rows, label_of] for head in heads])
 
 
-def _order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:
+def _example_order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:
     if not examples:
         return Order(generator, "zero_shot", label)
     order = rng.permutation(len(examples))

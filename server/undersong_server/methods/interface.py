@@ -347,7 +347,7 @@ class RunContext:
         if len(self.pool) > self._published:
             new = self.pool.samples[self._published :]
             name = f"pool/{len(self._segments)}"
-            self._segments.append(Segment(self._blocks.published(name, lambda: self._encoded(new))))
+            self._segments.append(Segment(self._blocks.published(name, lambda: self._encode_samples(new))))
             self._published = len(self.pool)
         return Input("candidates", tuple(self._segments))
 
@@ -358,7 +358,7 @@ class RunContext:
         """
         new = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
         if new:
-            identity = self._blocks.published(f"samples/{step}", lambda: self._encoded(new))
+            identity = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new))
             self._rows |= {sample.text: (identity, row) for row, sample in enumerate(new)}
         blocks: dict[bytes, dict[int, Sample]] = {}
         for sample in samples:
@@ -402,5 +402,5 @@ class RunContext:
         """Numbers as the public input ``name``, float64 of any shape."""
         return Input(name, (Segment(self._blocks.add(encode_numbers(values))),))
 
-    def _encoded(self, samples: Sequence[Sample]) -> bytes:
+    def _encode_samples(self, samples: Sequence[Sample]) -> bytes:
         return encode_embeddings(self.embeddings(samples), self.label_numbers(samples))

@@ -78,7 +78,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         ]
     # Phase 2
     run.pool.extend(seeds)
-    run.generate("expansion", options.rounds, _expansion(options, run, list(seeds)))
+    run.generate("expansion", options.rounds, _expansion_orders(options, run, list(seeds)))
     return run.pool.samples
 
 
@@ -91,7 +91,7 @@ def thresholded(histogram: Float64, threshold: float) -> Float64:
     return np.maximum(histogram - threshold, 0.0)
 
 
-def _expansion(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
+def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
     count = options.samples - options.population * options.rounds

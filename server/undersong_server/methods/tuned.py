@@ -99,13 +99,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     sums = [SumRequest("embeddings", EmbeddingSum(options.embedding_size, labels))]
     if options.score == "votes":
         size = options.prompts * options.texts
-        sums = [_asked(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
-    sums += [_asked(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else []
+        sums = [_votes_request(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
+    sums += [_votes_request(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else []
     counted = [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums))] if labels > 1 else []
     return [*counted, *sums]
 
 
-def _asked(options: Options, name: str, texts: int, labels: int) -> SumRequest:
+def _votes_request(options: Options, name: str, texts: int, labels: int) -> SumRequest:
     return SumRequest(name, TopQVotes(q=options.votes, candidates=texts, labels=labels, furthest=False))
 
 
@@ -126,12 +126,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         mean = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
     for t in range(options.rounds):
         # 1. Several texts to each prompt, from the model as it is now.
-        orders = [order for order in _prompts(options, run, shares, t) for _ in range(options.texts)]
+        orders = [order for order in _prompt_orders(options, run, shares, t) for _ in range(options.texts)]
         written = run.write(f"round {t + 1}", t, orders)
         samples = [sample for sample in written if sample is not None]
         run.pool.extend(samples)
         # 2. What the records say of each.
-        scores = _votes(run, f"votes/{t + 1}", samples) if mean is None else _similarities(run, mean, samples)
+        scores = (
+            _noisy_votes(run, f"votes/{t + 1}", samples) if mean is None else _mean_similarities(run, mean, samples)
+        )
         # 3. Preference pairs within each prompt's texts.
         pairs = []
         for start in range(0, len(orders), options.texts):
@@ -143,7 +145,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         tuning = Tuning(options.rank, options.learning_rate, options.beta, options.epochs, options.batch, seed)
         run.tune(f"round {t + 1}", pairs, tuning)
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
-    orders = _orders(run, shares, options.samples)
+    orders = _round_orders(run, shares, options.samples)
     corpus = run.generate("corpus", options.rounds, orders)
     run.record(
         "remarks",
@@ -153,7 +155,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     )
     if options.keep == 1 or not corpus:
         return corpus
-    votes = _votes(run, "votes/corpus", corpus)
+    votes = _noisy_votes(run, "votes/corpus", corpus)
     found = np.array([votes[sample.text] for sample in corpus])
     return [corpus[i] for i in by_rank(found, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))]
 
@@ -172,26 +174,26 @@ def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rej
     return [(ranked[i], ranked[min(i + rejected - 1, last)]) for i in range(min(pairs, last))]
 
 
-def _prompts(options: Options, run: RunContext, shares: Float64, t: int) -> list[Order]:
+def _prompt_orders(options: Options, run: RunContext, shares: Float64, t: int) -> list[Order]:
     """The orders of a round, each with the number of its prompt."""
     numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
-    orders = _orders(run, shares, options.prompts)
+    orders = _round_orders(run, shares, options.prompts)
     return [replace(each, hints=number) for each, number in zip(orders, numbers, strict=True)]
 
 
-def _orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
+def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = np.repeat(np.arange(len(labels)), largest_remainder(shares, count)).tolist()
     return [Order(names[k % len(names)], "zero_shot", labels[label]) for k, label in enumerate(wanted)]
 
 
-def _similarities(run: RunContext, mean: Float64, samples: Sequence[Sample]) -> dict[str, float]:
+def _mean_similarities(run: RunContext, mean: Float64, samples: Sequence[Sample]) -> dict[str, float]:
     """Each text's product with the noisy sum of its label's records, by text."""
     found = (run.embeddings(samples) * mean[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
     return {sample.text: float(each) for sample, each in zip(samples, found, strict=True)}
 
 
-def _votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
+def _noisy_votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
     """Noisy votes by text."""
     shown, ordered = run.publish_samples("candidates", name, samples)
     natural: Float64 = run.private_sum(name, [shown]).natural

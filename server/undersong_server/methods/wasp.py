@@ -153,7 +153,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     for t, count in enumerate(options.per_round()):
         run.record("weights", t, weights.tolist())
         # Lines 4 to 6 (4.3): each generator writes its weight's share, from contrastive prompts (4.6) after round 0.
-        run.generate(f"round {t + 1}", t, _orders(options, run, t, largest_remainder(weights, count), good, bad))
+        run.generate(f"round {t + 1}", t, _round_orders(options, run, t, largest_remainder(weights, count), good, bad))
         run.state_corpus(t, run.pool.samples)
         if t == options.releases:
             break
@@ -178,10 +178,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             weights = weights_by_votes(received, written)
             noise = noise_effect(partial(weights_by_votes, written=written), received, deviations)
             run.record("weights noise", t + 1, noise.tolist())
-    return run.pool.samples if not options.prune else _pruned(options, run, near, far)
+    return run.pool.samples if not options.prune else _prune_corpus(options, run, near, far)
 
 
-def _orders(
+def _round_orders(
     options: Options, run: RunContext, t: int, counts: Int64, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
@@ -209,7 +209,7 @@ def _orders(
     return orders
 
 
-def _pruned(options: Options, run: RunContext, near: Float64, far: Float64) -> list[Sample]:
+def _prune_corpus(options: Options, run: RunContext, near: Float64, far: Float64) -> list[Sample]:
     """The corpus without the share of each label that has the least (nearest - furthest) votes of the last release."""
     keep = []
     for label in range(max(1, len(run.setting.labels))):

@@ -135,16 +135,16 @@ class _Absent(StrictUndefined):
         return iter(())
 
 
-def _part(name: str) -> str | None:
+def _template_part(name: str) -> str | None:
     file = resources.files("undersong_server.prompts").joinpath("parts", name)
     return file.read_text(encoding="utf-8") if name.endswith(".j2") and "/" not in name and file.is_file() else None
 
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
-    undefined=_Absent, autoescape=False, keep_trailing_newline=True, loader=FunctionLoader(_part)
+    undefined=_Absent, autoescape=False, keep_trailing_newline=True, loader=FunctionLoader(_template_part)
 )
 _ENVIRONMENT.globals.clear()  # a template has its fields, and nothing else
-_ENVIRONMENT.filters["capital"] = lambda text: _capital(str(text))
+_ENVIRONMENT.filters["capital"] = lambda text: _capitalise(str(text))
 _ENVIRONMENT.filters["fenced"] = lambda shown, name: fenced(str(shown) if isinstance(shown, _Absent) else shown, name)
 
 
@@ -210,7 +210,7 @@ class Prompts:
             ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
                 template that Jinja2 cannot read.
         """
-        self._kinds = _built_in() if folder is None else _built_in() | _overrides(folder, _built_in())
+        self._kinds = _built_in() if folder is None else _built_in() | _read_overrides(folder, _built_in())
         self._task = task
         self._varies = variety
         self._hints = built_in_hints(task.language) if variety else ()
@@ -241,11 +241,11 @@ class Prompts:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
         attributes = self._draw_attributes(number)
         number = number if self._varies else 0
-        given = self._known(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
-        given["label"] = _readable(str(fields.get("label") or ""))
+        given = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
+        given["label"] = _readable_label(str(fields.get("label") or ""))
         if style == "completion":
             given["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
-        shown = {name: made for name, value in given.items() if (made := _made(name, value))}
+        shown = {name: made for name, value in given.items() if (made := _template_value(name, value))}
         parents = shown.get("parents")
         if "masked" not in shown and isinstance(parents, Texts):
             shown["masked"] = mask_words(parents[0], 0.5, f"{number} {parents[0]}")
@@ -256,24 +256,24 @@ class Prompts:
         templates = self._kinds[kind]
         told = (self._task.description, str(given["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
-            system, user = (_filled(kind, templates[part], shown) for part in ("system", "user"))
+            system, user = (_fill_template(kind, templates[part], shown) for part in ("system", "user"))
             return Prompt(system, user, (), told)
-        continued = _filled(kind, templates["completion"], shown)
+        continued = _fill_template(kind, templates["completion"], shown)
         stop: tuple[str, ...] = (QUOTE, "\n")
         if kind in LIST_KINDS:
             stop = ("\n",)
         elif lines:
-            stop = (f"\n{_RULE}", f"\n{_capital(self._task.description)}")
+            stop = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
         return Prompt("", continued, stop, told)
 
-    def _known(self, number: int, label: str) -> dict[str, Value]:
+    def _task_fields(self, number: int, label: str) -> dict[str, Value]:
         task = self._task
         others = [other for other in task.labels if other != label]
         start = number % max(1, len(others))
         return {
             "description": task.description,
             "bad_reason": "far",
-            "labels": [_readable(other) for other in (others[start:] + others[:start])[:OTHER_LABELS]],
+            "labels": [_readable_label(other) for other in (others[start:] + others[:start])[:OTHER_LABELS]],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
             "author": task.author,
@@ -286,23 +286,23 @@ class Prompts:
         return [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()]
 
 
-def _readable(label: str) -> str:
+def _readable_label(label: str) -> str:
     """Writes a label as words: models read ``activate_my_card`` as one identifier."""
     return label.replace("_", " ")
 
 
-def _capital(text: str) -> str:
+def _capitalise(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _made(name: str, value: Value) -> Any:
+def _template_value(name: str, value: Value) -> Any:
     """Returns a field as templates read it; false if it is empty."""
     if value is None or isinstance(value, str | int):
         return "" if value is None else str(value)
     return Texts(value) if name in TEXT_FIELDS else Names(value)
 
 
-def _filled(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
+def _fill_template(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
     try:
         return template.render(shown).strip()
     except UndefinedError as error:
@@ -321,15 +321,15 @@ def _filled(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
 def _built_in() -> dict[str, dict[str, Template]]:
     if not KINDS:
         raise ConfigurationError("server/prompts: the templates are missing", "reinstall the package")
-    usual = _compiled("system.j2", _part("system.j2") or "")
+    usual = _compile_template("system.j2", _template_part("system.j2") or "")
     kinds = {}
     for kind in sorted(KINDS):
         file = _TEMPLATES.joinpath(f"{kind}.toml")
-        kinds[kind] = {"system": usual, **_templates(file.name, file.read_bytes())}
+        kinds[kind] = {"system": usual, **_compile_file(file.name, file.read_bytes())}
     return kinds
 
 
-def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
+def _read_overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder", code="no-folder")
     found = {}
@@ -340,7 +340,7 @@ def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[s
                 nearest(file.stem, known),
                 code="unknown-kind",
             )
-        found[file.stem] = known[file.stem] | _templates(str(file), file.read_bytes())
+        found[file.stem] = known[file.stem] | _compile_file(str(file), file.read_bytes())
     if not found:
         raise ConfigurationError(
             f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(known))} (.toml)"
@@ -348,7 +348,7 @@ def _overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[s
     return found
 
 
-def _templates(source: str, content: bytes) -> dict[str, Template]:
+def _compile_file(source: str, content: bytes) -> dict[str, Template]:
     """Returns the compiled templates of one file by their keys."""
     data = parse_toml(source, content)
     for key in data:
@@ -360,10 +360,10 @@ def _templates(source: str, content: bytes) -> dict[str, Template]:
             raise ConfigurationError(f"{source}: has no text under the key {key!r}", f'write {key} = """..."""')
     if not written:
         raise ConfigurationError(f"{source}: has no template", 'write user = """..."""')
-    return {key: _compiled(source, text.strip()) for key, text in written.items()}
+    return {key: _compile_template(source, text.strip()) for key, text in written.items()}
 
 
-def _compiled(source: str, template: str) -> Template:
+def _compile_template(source: str, template: str) -> Template:
     """Raises ConfigurationError for what could not be filled in later."""
     try:
         parsed = _ENVIRONMENT.parse(template)
@@ -377,7 +377,7 @@ def _compiled(source: str, template: str) -> Template:
             raise ConfigurationError(f"{source}: unknown field {name!r}", nearest(name, FIELDS))
     parts = sorted(file.name for file in resources.files("undersong_server.prompts").joinpath("parts").iterdir())
     for part in meta.find_referenced_templates(parsed):
-        if part is None or _part(part) is None:
+        if part is None or _template_part(part) is None:
             raise ConfigurationError(f"{source}: there is no part {part!r}", f"take one of {', '.join(parts)}")
     return compiled
 
@@ -405,14 +405,14 @@ def fitted(
     """
     prompt = render(shown)
     while longest is not None and estimated_tokens(prompt.text) > longest:
-        shorter = _shorter(shown)
+        shorter = _drop_texts(shown)
         if shorter == shown:
             break
         shown, prompt = shorter, render(shorter)
     return prompt, shown
 
 
-def _shorter(shown: PromptTexts) -> PromptTexts:
+def _drop_texts(shown: PromptTexts) -> PromptTexts:
     most = max(len(texts) for texts in shown)
     if most > 1:
         # The bad examples go first if two lists have one length.

@@ -108,7 +108,7 @@ def execute(
         finally:
             seconds[phase] = seconds.get(phase, 0.0) + clock() - start
 
-    manifest = _manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
+    manifest = _sign_manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
     blocks = PublicBlocks(journal)
     federation = Federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
     method = methods.load(run_plan.task.method.name)
@@ -214,7 +214,7 @@ def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
         )
 
 
-def _manifest(
+def _sign_manifest(
     run_plan: RunPlan,
     name: str,
     transport: Transport,

@@ -188,7 +188,7 @@ def _written_status(value: Mapping[str, Any]) -> RunStatus:
     return status
 
 
-def _planned(value: Mapping[str, Any]) -> Planned:
+def _read_planned(value: Mapping[str, Any]) -> Planned:
     unknown = set(value) - set(Planned.__dataclass_fields__)
     if unknown:
         raise ValueError(unknown)
@@ -237,13 +237,13 @@ class RunFolder:
         with named_faults(self.path):
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.write_status(RunStatus())
-        self._replace("plan.json", asdict(planned))
+        self._replace_file("plan.json", asdict(planned))
 
     def amend(self, planned: Planned) -> None:
         """Replaces the plan by one that differs only in what no party signs, such as the limits of generators."""
-        self._replace("plan.json", asdict(planned))
+        self._replace_file("plan.json", asdict(planned))
 
-    def _replace(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
+    def _replace_file(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
         data = json.dumps(value, indent=1).encode("utf-8")
         if durable:
             self._storage.put(self.name, {name: data})
@@ -265,12 +265,12 @@ class RunFolder:
 
     def annotations(self) -> Annotations:
         """Reads the operator's words about the run. Raises UnreadableRun if they are damaged."""
-        return self._object("annotations.json", _ANNOTATIONS.validate_python) or Annotations()
+        return self._read_object("annotations.json", _ANNOTATIONS.validate_python) or Annotations()
 
     def annotate(self, annotations: Annotations) -> None:
         """Replaces the operator's words about the run. Raises ConfigurationError if there is no run."""
         self._check_exists()
-        self._replace("annotations.json", asdict(annotations))
+        self._replace_file("annotations.json", asdict(annotations))
 
     def put_away(self, successor: str = "") -> None:
         """Notes that the run needs no attention any more. Raises ConfigurationError if there is no run.
@@ -306,7 +306,7 @@ class RunFolder:
 
     def planned(self) -> Planned:
         """Reads the plan. Raises ConfigurationError if the folder holds no run, UnreadableRun if it is damaged."""
-        return self._object("plan.json", _planned) or self._missing()
+        return self._read_object("plan.json", _read_planned) or self._raise_missing()
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
@@ -314,7 +314,7 @@ class RunFolder:
         newest = self._storage.get(self.name, "requested.json")
         # Another machine's request may not have been copied yet.
         number = (self._last_number() if newest is None else int(json.loads(newest)["number"])) + 1
-        self._replace("requested.json", {"action": action, "number": number})
+        self._replace_file("requested.json", {"action": action, "number": number})
 
     def _last_number(self) -> int:
         """Number of the last requested action; where that cannot be read, of the last one that was carried out."""
@@ -325,26 +325,26 @@ class RunFolder:
 
     def requested(self) -> RequestedAction:
         """Reads the action that the operator requested last."""
-        return self._object("requested.json", _ACTION.validate_python) or RequestedAction(None, 0)
+        return self._read_object("requested.json", _ACTION.validate_python) or RequestedAction(None, 0)
 
     def status(self) -> RunStatus:
         """Reads the last status that was written. Raises ConfigurationError if the folder holds no run."""
         self._check_exists()  # create() may have been killed after it wrote the status
         # Keys of a newer program are ignored; a state that it alone has is not.
-        return self._object("status.json", _written_status) or RunStatus()
+        return self._read_object("status.json", _written_status) or RunStatus()
 
     def _check_exists(self) -> None:
         if not self.exists:
-            self._missing()
+            self._raise_missing()
 
-    def _missing(self) -> NoReturn:
+    def _raise_missing(self) -> NoReturn:
         raise ConfigurationError(f"no run {self.name!r}", "see `undersong run list`", code="no-run")
 
     # The one reader of a run's files
 
-    def _object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+    def _read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
         """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""
-        data = self._read(name)
+        data = self._read_file(name)
         if data is None:
             return None
         path = self.path / name
@@ -365,7 +365,7 @@ class RunFolder:
                 "use the release that wrote it, or restore it",
             ) from None
 
-    def _read(self, name: str, most_bytes: int | None = None) -> bytes | None:
+    def _read_file(self, name: str, most_bytes: int | None = None) -> bytes | None:
         """A file, or its last ``most_bytes`` from the beginning of a line on; None if it is missing.
 
         Raises UnreadableRun for whatever else is wrong, and MachineFault for what the machine lacks.
@@ -391,11 +391,11 @@ class RunFolder:
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
         stamped = replace(status, at=time.time())
-        self._replace("status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
+        self._replace_file("status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""
-        heard = self._object("heard.json", _HEARD.validate_python)
+        heard = self._read_object("heard.json", _HEARD.validate_python)
         is_same_ending = heard is not None and (heard.state, heard.number) == (status.state, status.number)
         return set(heard.parties) if heard is not None and is_same_ending else set()
 
@@ -422,15 +422,15 @@ class RunFolder:
 
     def live(self) -> list[dict[str, Any]]:
         """The facts that :meth:`tell` added, oldest first; a line that is being written is left out."""
-        return list(self._facts(self._end_of("live.jsonl").split(b"\n")[:-1]))
+        return list(self._live_facts(self._end_of("live.jsonl").split(b"\n")[:-1]))
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
-        facts = self._facts(reversed(lines))
+        facts = self._live_facts(reversed(lines))
         return next((event["usage"] for event in facts if event["kind"] == "usage" and "usage" in event), {})
 
-    def _facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+    def _live_facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """The facts in lines of the live file; a line that a full disk has cut off is left out."""
         for line in lines:
             try:
@@ -446,7 +446,7 @@ class RunFolder:
 
     def _end_of(self, name: str, most_bytes: int | None = None) -> bytes:
         """A file from the beginning of a line on, the last ``most_bytes`` of it; empty if it is missing."""
-        return self._read(name, most_bytes) or b""
+        return self._read_file(name, most_bytes) or b""
 
 
 def logged(line: str) -> str:

@@ -77,7 +77,7 @@ def plan_run(task: Task) -> RunPlan:
     """Plans the private sums of a task and their noise. Raises ConfigurationError if the method cannot run."""
     if not task.generators:
         raise ConfigurationError("the task names no generator", "add a [[generators]] section")
-    task, setting, requests = _with_stated_noise(task) if task.privacy.noise_multiplier else (task, *_requests(task))
+    task, setting, requests = _with_stated_noise(task) if task.privacy.noise_multiplier else (task, *_task_sums(task))
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
@@ -86,7 +86,7 @@ def plan_run(task: Task) -> RunPlan:
     return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)
 
 
-def _requests(task: Task) -> tuple[Setting, list[SumRequest]]:
+def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
     """Returns a task's public facts and its private sums, those of its method and those that it asks for besides."""
     method = methods.load(task.method.name)
     setting = Setting(
@@ -135,7 +135,7 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
     """
     multiplier, remedy = task.privacy.noise_multiplier, "state privacy.epsilon instead"
     for _ in range(MOST_NOISE_PLANS):
-        setting, requests = _requests(task)
+        setting, requests = _task_sums(task)
         noisy_sums = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
         if noisy_sums or not requests:
             words = f"{noisy_sums[0]} has a noise of its own" if noisy_sums else "the method makes no private sum"
@@ -455,7 +455,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
                 epsilon_so_far=run.plan.epsilon_after(last) if private else None,
                 source=group[0].source,
             )
-            for group, last in _groups(run.plan)
+            for group, last in _neighbouring_sums(run.plan)
         ),
         epsilon_if_all_others_collude=epsilon_alone if math.isfinite(epsilon_alone) else None,
         generators=run.setting.generators,
@@ -482,7 +482,7 @@ def public_texts(task: Task) -> Sequence[str]:
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     """Yields a fault for each budget of a generator that the plan's expected cost exceeds: (problem, remedy, key)."""
     names = run.setting.generators
-    for name, key, cap, expected, highest in _caps(run):
+    for name, key, cap, expected, highest in _generator_caps(run):
         if expected > cap * (1 + 1e-9):  # the figure in the remedy is rounded
             yield (
                 f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
@@ -493,7 +493,7 @@ def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
 
 def cap_warnings(run: RunPlan) -> Iterator[str]:
     """Yields a warning for each budget of a generator that covers the plan's expected cost but not its highest one."""
-    for name, key, cap, expected, highest in _caps(run):
+    for name, key, cap, expected, highest in _generator_caps(run):
         if expected <= cap * (1 + 1e-9) and highest > cap * (1 + 1e-9):
             yield (
                 f"generator {name}: {key} is {cap:g}, and the plan may take up to {highest:.12g} ({expected:.12g} is"
@@ -508,19 +508,19 @@ def signal_notes(run: RunPlan) -> Iterator[str]:
     """
     if "expected_records" in run.task.privacy.model_fields_set:
         records = run.setting.expected_records
-        for name, signal in _signals(run, records):
+        for name, signal in _sum_signals(run, records):
             yield f"{name}: {_in_words(signal, records)}."
 
 
 def noise_warnings(run: RunPlan, records: int) -> Iterator[str]:
     """Yields a warning for each kind of counts and votes whose answer of so many records will be noise."""
-    for name, signal in _signals(run, records):
+    for name, signal in _sum_signals(run, records):
         if signal.is_noise:
             yield f"{name}: {_in_words(signal, records)}"
 
 
-def _signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
-    for group, _ in _groups(run.plan):
+def _sum_signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
+    for group, _ in _neighbouring_sums(run.plan):
         statistic = group[0].build()
         if statistic.question in MEASURED:
             yield group[0].name, expected_signal(statistic, group[0].sigma, records)
@@ -542,26 +542,26 @@ def batch_notes(run: RunPlan) -> Iterator[str]:
             )
 
 
-def _caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
+def _generator_caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
     """Yields (generator, key, cap, expected, most) of each cap; the middle of an estimate's range is expected."""
-    for generator, estimate in zip(run.task.generators, _estimates(run), strict=True):
+    for generator, estimate in zip(run.task.generators, _generator_estimates(run), strict=True):
         for key, cap, (low, high) in generator.caps(estimate):
             yield generator.name, key, cap, (low + high) / 2, high
 
 
 def _expected_cost(run: RunPlan) -> Estimate:
-    estimates = _estimates(run)
+    estimates = _generator_estimates(run)
     prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
     has_prices = len(prices) == len(estimates)
     return Estimate(
         calls=sum(estimate.calls for estimate in estimates),
         tokens=(sum(estimate.tokens[0] for estimate in estimates), sum(estimate.tokens[1] for estimate in estimates)),
         price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if has_prices else None,
-        seconds=_seconds(run, estimates),
+        seconds=_run_seconds(run, estimates),
     )
 
 
-def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
+def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
     """Range of the whole run's seconds on two cores that do nothing else: generator, embeddings, sums, outputs."""
     records, parties = run.setting.expected_records, run.plan.quorum.parties
     words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
@@ -578,13 +578,13 @@ def _seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]
     return low, high
 
 
-def _estimates(run: RunPlan) -> list[Estimate]:
+def _generator_estimates(run: RunPlan) -> list[Estimate]:
     """Expected cost of each generator, if all are called equally often."""
     calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
-    return [_estimate(run, generator, calls) for generator in run.task.generators]
+    return [_estimate_generator(run, generator, calls) for generator in run.task.generators]
 
 
-def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
+def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
     """Cost of a generator's calls, from prompts without any example to prompts with the most and longest ones."""
     task, options = run.task, run.task.options
     form = generator.prompt_format(task.locate(""))
@@ -609,7 +609,7 @@ def _estimate(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimat
     return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price)
 
 
-def _groups(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
+def _neighbouring_sums(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
     """Neighbouring sums that differ in dimension only, with the number of sums up to the group's end."""
     kind = attrgetter("statistic", "l2", "scale", "sigma_integer", "sampling_rate", "law")
     groups = [list(group) for _, group in itertools.groupby(plan.sums, key=kind)]

@@ -63,7 +63,7 @@ class TaskSection(TaskWords):
 
     @field_validator("name", "labels")
     @classmethod
-    def _readable(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    def _check_readable(cls, value: str | tuple[str, ...]) -> str | tuple[str, ...]:
         # every party refuses other names when the run is proposed to it
         for name in (value,) if isinstance(value, str) else value:
             if name.strip() and (fault := name_fault(name, LONGEST_NAME)):
@@ -72,7 +72,7 @@ class TaskSection(TaskWords):
 
     @field_validator("labels")
     @classmethod
-    def _distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
         folded = [label.strip().casefold() for label in labels]
         if "" in folded:
             raise ValueError("a label is empty; write a word for every label")
@@ -257,7 +257,7 @@ class AttributeSection(Section):
     column: str | None = None
 
     @model_validator(mode="after")
-    def _distinct(self) -> "AttributeSection":
+    def _check_distinct(self) -> "AttributeSection":
         if self.name in RESERVED_COLUMNS:
             raise ValueError(f"{self.name!r} is a column of every corpus; choose another name")
         folded = [" ".join(value.split()).casefold() for value in self.values]
@@ -552,7 +552,7 @@ def for_its_method(
     file_options = {key for key in file_method if key != "name" and f"method.{key}" not in assigned_keys}
     new_options = {key: value for key, value in new_method.items() if key not in file_options}
     carried = {key: new_method[key] for key in new_method if key in file_options and "preset" not in new_options}
-    while carried and (faulty := _faulty(str(new_method["name"]), new_options, carried)):
+    while carried and (faulty := _refused_options(str(new_method["name"]), new_options, carried)):
         carried = {key: value for key, value in carried.items() if key not in faulty}
     aside = tuple(key for key in new_method if key in file_options and key not in carried)
     return {**data, "method": {key: value for key, value in new_method.items() if key not in aside}}, aside
@@ -593,7 +593,7 @@ def _toml_word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _faulty(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:
+def _refused_options(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:
     """Those of the carried options that the method refuses; all of them where it refuses them together."""
     options = methods.load(name).Options
     options_by_name = {key: value for key, value in kept.items() if key != "name"}

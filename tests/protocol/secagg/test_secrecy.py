@@ -163,7 +163,7 @@ def test_keys_are_kept_no_longer_than_the_secrets_that_they_were_made_of() -> No
             left[stage_of(message)] = vars(parties[name]).keys() & DERIVED.values()
 
     drive(parameters, parties, bend_request=look)
-    assert "_channel" in left[Stage.SHARE] - left[Stage.MASK]
+    assert "_channel_agreement" in left[Stage.SHARE] - left[Stage.MASK]
     assert left[Stage.MASK]
     assert not left[Stage.CONSISTENCY]
 

@@ -142,7 +142,7 @@ def test_rounding_goes_toward_zero() -> None:
 
 
 def test_the_integer_bound_is_checked_again_after_clipping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_clipped", lambda _statistic, matrix: matrix)
+    monkeypatch.setattr(module, "_clip_rows", lambda _statistic, matrix: matrix)
     for form in (np.array, sp.csr_array):
         rows = Rows(form(np.array([[5.0, 0.0], [0.5, -0.5]])), np.array([0, 1]))
         assert contribute(anything(2, Sensitivity(1, 1, 1)), rows, scale=4).values.tolist() == [2, -2]

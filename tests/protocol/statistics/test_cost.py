@@ -214,13 +214,13 @@ def test_no_buffer_grows_with_the_records_times_a_number_of_the_plan(name: str, 
 
 
 def test_scores_of_few_records_and_many_candidates_come_in_blocks_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, best = [], nearest._best
+    seen, best = [], nearest._best_keys
 
     def watched(scores: Any, *rest: Any) -> Any:
         seen.append(scores.size)
         return best(scores, *rest)
 
-    monkeypatch.setattr(nearest, "_best", watched)
+    monkeypatch.setattr(nearest, "_best_keys", watched)
     candidates = 3 * nearest.BLOCK_SCORES // nearest.BLOCK_ROWS + 5
     shown = quantise(np.linspace(-1, 1, candidates)[:, None])
     state = nearest.NearestFurthest(shown[:: candidates // 70], None, 2)

@@ -88,7 +88,7 @@ def scores_of_shard(model, others, threads, noise):
     import torch
 
     found = {}
-    original = teacher_votes._scores
+    original = teacher_votes._teacher_scores
 
     def seen(*arguments):
         found[arguments[-1]] = original(*arguments)
@@ -102,7 +102,7 @@ def scores_of_shard(model, others, threads, noise):
     torch.set_num_threads(threads)
     try:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(teacher_votes, "_scores", seen)
+            patched.setattr(teacher_votes, "_teacher_scores", seen)
             teacher_votes.votes(
                 [row[0] for row in rows],
                 np.array([LABELS.index(row[1]) for row in rows]),
@@ -184,7 +184,7 @@ def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
 
 def test_classes_of_candidates_weigh_as_the_shard_s():
     own, contrast = np.array([0, 0, 0, 2]), np.array([0] * 50 + [1] * 50)
-    rows, weights = teacher_votes._drawn(own, contrast, np.random.default_rng(0))
+    rows, weights = teacher_votes._draw_contrast(own, contrast, np.random.default_rng(0))
     assert weights[:12].sum() == pytest.approx(3 / 8)
     assert set(contrast[rows[:12]]) == {0}
     assert weights[12:].sum() == pytest.approx(1 / 8)  # no candidate has class 2: all of them stand for it
@@ -193,9 +193,9 @@ def test_classes_of_candidates_weigh_as_the_shard_s():
 
 def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypatch):
     trained = []
-    original = teacher_votes._scores
+    original = teacher_votes._teacher_scores
     monkeypatch.setattr(
-        teacher_votes, "_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
+        teacher_votes, "_teacher_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
     )
     assert len(STATISTIC.rows(private(ROWS[:1], model), inputs(), {})) == 1
     assert trained == list(range(5))

@@ -17,7 +17,7 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.teacher_votes import TeacherVotes, distinct
-from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _trained
+from undersong_protocol.statistics.teachers import BATCH, LONGEST, Whitening, _train_batch
 
 LABELS = ("x", "y")
 KEY = bytes(range(32))
@@ -81,9 +81,9 @@ def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, empt
 
     against = [rng.normal(size=(int(rng.integers(1, 9)), 10)).astype(np.float32) / 4 for _ in range(3)]
     members = [shard(1.0) if rng.random() < 0.7 else shard(0.0) for _ in range(BATCH)]
-    before, bias = _trained(members, against, [0, 1, 2])
+    before, bias = _train_batch(members, against, [0, 1, 2])
     members[changed] = (np.zeros((0, 10), np.float32), np.zeros(0, np.int64)) if emptied else shard(LONGEST, 12)
-    after, moved = _trained(members, against, [0, 1, 2])
+    after, moved = _train_batch(members, against, [0, 1, 2])
     others = np.arange(BATCH) != changed
     assert np.array_equal(before[:, others], after[:, others])
     assert np.array_equal(bias[others], moved[others])

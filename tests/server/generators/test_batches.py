@@ -213,13 +213,13 @@ def test_requests_are_split_at_the_lines_and_bytes_that_a_file_may_have(monkeypa
     assert (openai_batches.MOST_LINES, openai_batches.MOST_BYTES) == (50_000, 200_000_000)
     monkeypatch.setattr(openai_batches, "MOST_LINES", 500)
     asked = {f"{number:032}": BatchRequest({"messages": "a note"}, (1, 1), 0.0) for number in range(1_001)}
-    parts = list(openai_batches._parts(asked))
+    parts = list(openai_batches._split_requests(asked))
     assert [len(part) for part in parts] == [500, 500, 1]
     assert {name: request for part in parts for name, request in part.items()} == asked
     few = dict(list(asked.items())[:10])
-    (line,) = {len(openai_batches._line(name, each, "/v1/chat/completions")) + 1 for name, each in few.items()}
+    (line,) = {len(openai_batches._request_line(name, each, "/v1/chat/completions")) + 1 for name, each in few.items()}
     monkeypatch.setattr(openai_batches, "MOST_BYTES", 4 * line)
-    assert [len(part) for part in openai_batches._parts(few)] == [4, 4, 2]
+    assert [len(part) for part in openai_batches._split_requests(few)] == [4, 4, 2]
 
 
 def test_several_files_are_submitted_together_and_read_one_after_the_other(

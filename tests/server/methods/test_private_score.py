@@ -23,7 +23,7 @@ def answers(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def measured(rng: np.random.Generator, sigma: float, *, second: bool) -> PrivateScore:
     first, other = answers(rng, RECORDS).T
-    rows = ScoredComparison(2)._row(first, other)
+    rows = ScoredComparison(2)._margin_row(first, other)
     values = np.rint((rows.sum(axis=0) + rng.normal(0, sigma, 3)) * 256).astype(np.int64)
     spread = sigma * np.sqrt(6)
     counted = max(1.0, RECORDS + rng.normal(0, spread))
@@ -59,7 +59,7 @@ def test_the_score_costs_no_noise_beyond_the_comparison():
     assert scored.sensitivity == plain.sensitivity
     halves = np.array([0.0, 0.5, 1.0])
     first, second = (each.ravel() for each in np.meshgrid(halves, halves))
-    rows = scored._row(first, second)
+    rows = scored._margin_row(first, second)
     assert np.linalg.norm(rows, axis=1).max() == pytest.approx(scored.sensitivity.l2)
     assert np.abs(rows).sum(axis=1).max() == pytest.approx(scored.sensitivity.l1)
 

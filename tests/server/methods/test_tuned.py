@@ -46,7 +46,7 @@ from undersong_server.runs.planning import plan_run
 
 SMALL = {"samples": 8, "prompts": 4, "texts": 3, "rejected": 2, "rounds": 2, "batch": 2}
 METHOD = ["method.name=tuned", *(f"method.{key}={value}" for key, value in SMALL.items())]
-DECODED = TransformersGenerator._decoded
+DECODED = TransformersGenerator._decode_answer
 TUNINGS: list[Any] = []
 TUNING = Tuning(rank=4, learning_rate=0.02, beta=0.5, epochs=3, batch=2, seed=1)
 
@@ -120,7 +120,7 @@ def test_the_tuner_sees_opened_sums_and_public_texts_only(
 def test_prompts_and_texts_are_ordered_in_the_records_label_shares() -> None:
     run = SimpleNamespace(setting=SimpleNamespace(generators=("a", "b"), labels=("x", "y", "z")))
     for count in (8, 3):
-        ordered = tuned._orders(cast(RunContext, run), np.array([0.7, 0.25, 0.05]), count)
+        ordered = tuned._round_orders(cast(RunContext, run), np.array([0.7, 0.25, 0.05]), count)
         assert Counter(order.label for order in ordered) == ({"x": 6, "y": 2} if count == 8 else {"x": 2, "y": 1})
         assert {order.generator for order in ordered} == {"a", "b"}
 
@@ -161,7 +161,7 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
 
     def margins(of: TransformersGenerator) -> list[float]:
         """Log-probability of each chosen text above its rejected one, of sums that are computed one text at a time."""
-        loaded, tokenizer, _ = of._model()
+        loaded, tokenizer, _ = of._load_model()
         found = []
         for each in pairs:
             of_each = []
@@ -186,7 +186,7 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
     # From the same start, the same training gives the same bytes.
     assert dict(generator(model).tune(pairs, TUNING, told.append)) == dict(files)
     # What DPO compares is the sums above.
-    loaded, tokenizer, device = again._model()
+    loaded, tokenizer, device = again._load_model()
     prompt = prompt_ids(tokenizer, pairs[0].request.prompt, chat=False)
     both = [
         tuning.answer_ids(tokenizer, text, pairs[0].request.stop, []) for text in (pairs[0].chosen, pairs[0].rejected)
@@ -215,7 +215,7 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
     with Sizes():
         writer.tune(pairs, TUNING, lambda _: None)
         answers(writer)
-    loaded, _, _ = writer._model()
+    loaded, _, _ = writer._load_model()
     assert max(largest) <= loaded.get_output_embeddings().weight.numel()
 
 
@@ -265,7 +265,7 @@ def counted(optimise: Any, *given: Any) -> None:
 def run_until_killed(model: str, folder: str) -> None:
     from undersong_server.generators import tuning
 
-    TransformersGenerator._decoded = readable  # type: ignore[assignment, method-assign]
+    TransformersGenerator._decode_answer = readable  # type: ignore[assignment, method-assign]
     tuning.optimise = partial(killed, tuning.optimise)
     run(Path(model), Path(folder))
 
@@ -290,7 +290,7 @@ def test_a_run_killed_while_it_tunes_goes_on_and_its_adapter_is_published(
         cwd=ROOT,
     )
     assert ran.returncode == -signal.SIGKILL, ran.stderr
-    monkeypatch.setattr(TransformersGenerator, "_decoded", readable)
+    monkeypatch.setattr(TransformersGenerator, "_decode_answer", readable)
     monkeypatch.setattr(tuning, "optimise", partial(counted, tuning.optimise))
     TUNINGS.clear()
     run(model, tmp_path)

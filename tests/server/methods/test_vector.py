@@ -146,7 +146,7 @@ def test_a_run_spends_its_plan_and_goes_on_without_asking_anew(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steered: list[tuple[float, ...]] = []
-    batch, decoded = TransformersGenerator._batch, TransformersGenerator._decoded
+    batch, decoded = TransformersGenerator._answer_batch, TransformersGenerator._decode_answer
 
     def readable(*given: Any) -> Answer:
         """Ends the random model's answers as texts."""
@@ -162,9 +162,9 @@ def test_a_run_spends_its_plan_and_goes_on_without_asking_anew(
             steered.extend(request.steering for request in requests)
         return batch(self, prompts, requests, longest, **check)
 
-    monkeypatch.setattr(TransformersGenerator, "_decoded", readable)
+    monkeypatch.setattr(TransformersGenerator, "_decode_answer", readable)
     with monkeypatch.context() as stopped:
-        stopped.setattr(TransformersGenerator, "_batch", stopping)
+        stopped.setattr(TransformersGenerator, "_answer_batch", stopping)
         with pytest.raises(KeyboardInterrupt):
             run(model, tmp_path)
     done = run(model, tmp_path)

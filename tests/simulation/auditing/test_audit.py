@@ -382,7 +382,7 @@ def repeated_texts_removed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's rows count as they are, however long."""
-    monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
+    monkeypatch.setattr(contribution, "_clip_rows", lambda _statistic, matrix: matrix)
     add: Any = contribution._add_rounded
     unbounded = (math.inf, math.inf, math.inf)
     monkeypatch.setattr(contribution, "_add_rounded", lambda *given: add(*given[:4], unbounded))
@@ -390,7 +390,7 @@ def no_clamp(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def no_clamp_but_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """A unit's rows are not clamped; one that passes the bound is left out at the end."""
-    monkeypatch.setattr(contribution, "_clipped", lambda _statistic, matrix: matrix)
+    monkeypatch.setattr(contribution, "_clip_rows", lambda _statistic, matrix: matrix)
 
 
 def no_cap_on_records(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ class NgramSettings(GeneratorSettings):
 
     def check(self, around: Surroundings) -> None:
         for path in self.corpus:
-            _read(around.folder / path, self.name)
+            _read_corpus(around.folder / path, self.name)
 
     def build(self, around: Surroundings) -> "NgramGenerator":
         return NgramGenerator(self, labels=around.labels, folder=around.folder)
@@ -209,19 +209,19 @@ class NgramGenerator(StatelessGenerator):
         self._ids: dict[str, int] = {}
         self._foreign: dict[str, int] = {}
         self._surfaces: list[str] = ["", ""]
-        rows = [row for path in settings.corpus for row in _read(folder / path, settings.name)]
+        rows = [row for path in settings.corpus for row in _read_corpus(folder / path, settings.name)]
         tokens = [tokenise(text) for text, _ in rows]
         self._learn_words(tokens)
-        texts = [self._encode(one) for one in tokens]
+        texts = [self._encode_tokens(one) for one in tokens]
         everything = Counts(texts, settings.order, settings.temperature)
         documents = Counter(token for text in texts for token in set(text))
         self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
-        self._models = {"": self._model(texts, (everything,))}
+        self._models = {"": self._build_model(texts, (everything,))}
         for label in labels:
             own = [text for text, (_, named) in zip(texts, rows, strict=True) if named == label]
             if own:
                 counts = Counts(own, settings.order, settings.temperature)
-                self._models[label] = self._model(own, (counts, everything))
+                self._models[label] = self._build_model(own, (counts, everything))
         self.counts = {
             "corpus_rows": len(rows),
             "rows_of_other_labels": sum(named not in labels for _, named in rows),
@@ -230,7 +230,7 @@ class NgramGenerator(StatelessGenerator):
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for index, request in enumerate(requests):
-            text = detokenise([self._surfaces[token] for token in self._write(request)])
+            text = detokenise([self._surfaces[token] for token in self._write_tokens(request)])
             yield index, Answer(text) if text else GenerationError(f"{self.name}: wrote an empty text")
 
     # The corpus
@@ -246,13 +246,13 @@ class NgramGenerator(StatelessGenerator):
                     forms[token] += 1
                 start = (start and not is_word(token)) or ends_sentence(token)
         for word, forms in inside.items():
-            self._ids[word] = self._added(forms.most_common(1)[0][0] if forms else word)
+            self._ids[word] = self._add_surface(forms.most_common(1)[0][0] if forms else word)
 
-    def _added(self, surface: str) -> int:
+    def _add_surface(self, surface: str) -> int:
         self._surfaces.append(surface)
         return len(self._surfaces) - 1
 
-    def _encode(self, tokens: Sequence[str]) -> list[int]:
+    def _encode_tokens(self, tokens: Sequence[str]) -> list[int]:
         """The tokens' ids; a word that only a good example or a term has gets a new one, so that it can be written too.
 
         Those are told apart by case, so that a text never depends on which request brought a word up first.
@@ -261,40 +261,44 @@ class NgramGenerator(StatelessGenerator):
         for token in tokens:
             known = self._ids.get(token.lower()) or self._foreign.get(token)
             if known is None:
-                known = self._foreign[token] = self._added(token)
+                known = self._foreign[token] = self._add_surface(token)
             ids.append(known)
         return ids
 
-    def _model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
-        lengths = tuple(max(1, self._words(text)) for text in texts)
+    def _build_model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
+        lengths = tuple(max(1, self._count_words(text)) for text in texts)
         ended = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
         return _Model(counts, lengths, 2 * ended > len(texts))
 
-    def _words(self, ids: Sequence[int]) -> int:
+    def _count_words(self, ids: Sequence[int]) -> int:
         return sum(is_word(self._surfaces[token]) for token in ids)
 
     # One text
 
-    def _write(self, request: GenerationRequest) -> list[int]:
+    def _write_tokens(self, request: GenerationRequest) -> list[int]:
         rng = Random(f"{self.name} {request.seed}")
         model = self._models.get(request.label) or self._models[""]
-        good = [self._encode(tokenise(text)) for text in request.good]
-        bad = [self._encode(tokenise(text)) for text in request.bad]
-        parents = [self._encode(tokenise(text)) for text in request.parents]
+        good = [self._encode_tokens(tokenise(text)) for text in request.good]
+        bad = [self._encode_tokens(tokenise(text)) for text in request.bad]
+        parents = [self._encode_tokens(tokenise(text)) for text in request.parents]
         weight = self._settings.cache
         if request.kind in ("paraphrase", "fill_in") and parents and parents[0]:
-            return self._refill(model, parents[0], self._pull(good, bad, weight), rng)
+            return self._refill_parent(model, parents[0], self._example_influence(good, bad, weight), rng)
         if request.kind == "cross" and parents:
             good, weight = parents, _CROSS_CACHE
         words = request.words
         if words is None:
-            near = [max(1, self._words(text)) for text in good if text]
+            near = [max(1, self._count_words(text)) for text in good if text]
             words = rng.choice(near if near and rng.random() < weight else model.lengths)
-        terms = [encoded for term in request.terms if (encoded := self._encode(tokenise(term)))]
+        terms = [encoded for term in request.terms if (encoded := self._encode_tokens(tokenise(term)))]
         rng.shuffle(terms)
-        return self._walk(model, min(max(1, words), _LONGEST_WORDS), terms, self._pull(good, bad, weight), rng)
+        return self._walk_words(
+            model, min(max(1, words), _LONGEST_WORDS), terms, self._example_influence(good, bad, weight), rng
+        )
 
-    def _pull(self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float) -> _Influence:
+    def _example_influence(
+        self, good: Sequence[Sequence[int]], bad: Sequence[Sequence[int]], weight: float
+    ) -> _Influence:
         good_words = {token for text in good for token in text}
         good_pairs = {pair for text in good for pair in pairwise(text)}
         bad_words = {token for text in bad for token in text if is_word(self._surfaces[token])}
@@ -306,7 +310,9 @@ class NgramGenerator(StatelessGenerator):
             frozenset(bad_pairs - good_pairs),
         )
 
-    def _walk(self, model: _Model, words: int, terms: list[list[int]], influence: _Influence, rng: Random) -> list[int]:
+    def _walk_words(
+        self, model: _Model, words: int, terms: list[list[int]], influence: _Influence, rng: Random
+    ) -> list[int]:
         """A text of about ``words`` words with every term in it.
 
         It ends at the first sentence end from ``words`` on, or at an end that the model draws from 90 % of it on, and
@@ -322,13 +328,13 @@ class NgramGenerator(StatelessGenerator):
             term = self._next_term(model, context[-1], terms, since >= pace)
             if term is not None:
                 terms.remove(term)
-                drawn, since = [*self._bridge(model, context, term[0], influence, rng), *term], 0
+                drawn, since = [*self._bridge_gap(model, context, term[0], influence, rng), *term], 0
             else:
-                token = self._draw(model, context, influence, rng)
+                token = self._draw_token(model, context, influence, rng)
                 for _ in range(3 if written >= words and not terms else 0):
                     if token == END or ends_sentence(self._surfaces[token]):
                         break
-                    token = self._draw(model, context, influence, rng)
+                    token = self._draw_token(model, context, influence, rng)
                 if token == END:
                     if not terms and written >= 0.9 * words and text:
                         break
@@ -341,7 +347,7 @@ class NgramGenerator(StatelessGenerator):
             text += drawn
             kept = kept if term is None else len(text)
             context = [*context, *drawn][-(self._order - 1) :]
-            written += self._words(drawn)
+            written += self._count_words(drawn)
             if ends_sentence(self._surfaces[text[-1]]):
                 sentence_end = len(text)
                 if written >= words and not terms:
@@ -350,12 +356,12 @@ class NgramGenerator(StatelessGenerator):
                 if terms:
                     text += [token for term in terms for token in term]
                     kept = len(text)
-                elif sentence_end >= kept and self._words(text[:sentence_end]) >= 0.6 * words:
+                elif sentence_end >= kept and self._count_words(text[:sentence_end]) >= 0.6 * words:
                     text = text[:sentence_end]
                 break
-        return self._closed(model, text, kept)
+        return self._close_sentence(model, text, kept)
 
-    def _closed(self, model: _Model, text: list[int], kept: int) -> list[int]:
+    def _close_sentence(self, model: _Model, text: list[int], kept: int) -> list[int]:
         """The text without an unfinished end after ``kept`` tokens, and with a full stop if the corpus has one."""
         stop = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
@@ -374,15 +380,17 @@ class NgramGenerator(StatelessGenerator):
                 return term
         return terms[0] if terms and due else None
 
-    def _bridge(self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random) -> list[int]:
+    def _bridge_gap(
+        self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random
+    ) -> list[int]:
         """At most one word between the text and a term that does not follow it in the corpus."""
-        ways = [context[-1], *(self._draw(model, context, influence, rng) for _ in range(_TRIES))]
+        ways = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
         for index, way in enumerate(ways):
             if model.follows(way, target):
                 return [way] if index else []
         return []
 
-    def _refill(self, model: _Model, parent: Sequence[int], influence: _Influence, rng: Random) -> list[int]:
+    def _refill_parent(self, model: _Model, parent: Sequence[int], influence: _Influence, rng: Random) -> list[int]:
         """The parent with each token hidden with probability one half and drawn again, its right neighbour in view."""
         hidden = [rng.random() < _MASKED for _ in parent]
         if ends_sentence(self._surfaces[parent[-1]]):
@@ -392,16 +400,16 @@ class NgramGenerator(StatelessGenerator):
             if hidden[position]:
                 context = [*[START] * (self._order - 1), *text][-(self._order - 1) :]
                 right = parent[position + 1] if position + 1 < len(parent) and not hidden[position + 1] else None
-                token = self._fill(model, context, token, right, influence, rng)
+                token = self._fill_token(model, context, token, right, influence, rng)
             text.append(token)
         return text
 
-    def _fill(
+    def _fill_token(
         self, model: _Model, context: list[int], was: int, right: int | None, influence: _Influence, rng: Random
     ) -> int:
         last = was
         for _ in range(_TRIES):
-            drawn = self._draw(model, context, influence, rng)
+            drawn = self._draw_token(model, context, influence, rng)
             if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
                 continue
             last = drawn
@@ -411,7 +419,7 @@ class NgramGenerator(StatelessGenerator):
 
     # One word
 
-    def _draw(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
+    def _draw_token(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
         """A next token, END included; one that completes an n-gram of the bad examples is mostly refused."""
         token = self._draw_any(model, context, influence, rng)
         for _ in range(_TRIES):
@@ -440,7 +448,7 @@ class NgramGenerator(StatelessGenerator):
         return token
 
 
-def _read(path: Path, name: str) -> list[tuple[str, str]]:
+def _read_corpus(path: Path, name: str) -> list[tuple[str, str]]:
     """(text, label) rows; label "" if the corpus has none."""
     try:
         labelled = "label" in column_names(path)
@@ -470,7 +478,7 @@ def detokenise(tokens: Sequence[str]) -> str:
     """
     written: list[str] = []
     glued, opened, sentence = True, False, True
-    for token in _paired(tokens):
+    for token in _drop_unpaired(tokens):
         mark = token[0]
         quote = token in _QUOTE
         closes = mark in _NO_SPACE_BEFORE or token in _CLOSERS or (quote and opened)
@@ -493,7 +501,7 @@ def is_word(token: str) -> bool:
     return token[0].isalnum()
 
 
-def _paired(tokens: Sequence[str]) -> list[str]:
+def _drop_unpaired(tokens: Sequence[str]) -> list[str]:
     """Without brackets and quotes that have no partner."""
     drop: set[int] = set()
     stack: list[int] = []

@@ -195,17 +195,17 @@ class ReplayGenerator:
                 continue
             key = duplicate_key(answer.text)
             if key in self._rows:
-                self._take(key)
+                self._mark_used(key)
             else:
                 self.counts["unknown_journaled"] += 1
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
         for start in range(0, len(requests), _TOGETHER):
             together = requests[start : start + _TOGETHER]
-            for index, scores in enumerate(self._scores(together)):
-                yield start + index, self._draw(together[index], scores)
+            for index, scores in enumerate(self._request_scores(together)):
+                yield start + index, self._draw_text(together[index], scores)
 
-    def _draw(self, request: GenerationRequest, scores: Float64 | None) -> Answer | GenerationError:
+    def _draw_text(self, request: GenerationRequest, scores: Float64 | None) -> Answer | GenerationError:
         part = self._slices.get(request.label)
         if part is None or part.start == part.stop:
             return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
@@ -220,26 +220,26 @@ class ReplayGenerator:
             weights = np.cumsum(np.exp((open_scores - open_scores.max()) / self._temperature))
             chosen = min(int(np.searchsorted(weights, uniform * weights[-1], side="right")), fresh.size - 1)
         row = part.start + int(fresh[chosen])
-        self._take(self._keys[row])
+        self._mark_used(self._keys[row])
         return Answer(self._texts[row], note="repeat" if fewest else "")
 
-    def _take(self, key: str) -> None:
+    def _mark_used(self, key: str) -> None:
         rows = self._rows[key]  # more than one if the file has the text under several labels
         self.counts["repeats"] += bool(self._used[rows[0]])
         self._used[rows] += 1
 
     # Scores
 
-    def _scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
+    def _request_scores(self, requests: Sequence[GenerationRequest]) -> Iterator[Float64 | None]:
         """Scores of the texts of each request's label, float64 [texts of the label]; None is a uniform draw."""
-        texts = {text for request in requests for _, own in _compared(request) for text in own}
+        texts = {text for request in requests for _, own in _signed_examples(request) for text in own}
         if unknown := sorted(texts - self._vectors.keys()):
-            self._vectors.update(zip(unknown, self._embedded(unknown), strict=True))
+            self._vectors.update(zip(unknown, self._embed_texts(unknown), strict=True))
         directions: dict[int, Float64] = {}
         for index, request in enumerate(requests):
             means = [
                 sign * np.mean([self._vectors[text] for text in own], axis=0, dtype=np.float64)
-                for sign, own in _compared(request)
+                for sign, own in _signed_examples(request)
                 if own
             ]
             if means:
@@ -247,7 +247,7 @@ class ReplayGenerator:
         products: dict[int, Float64] = {}
         for label in {requests[index].label for index in directions} & self._slices.keys():
             asked = [index for index in directions if requests[index].label == label]
-            product = np.stack([directions[index] for index in asked]) @ self._pool[self._slices[label]].T
+            product = np.stack([directions[index] for index in asked]) @ self._pool_embeddings[self._slices[label]].T
             products.update(zip(asked, product, strict=True))
         for index, request in enumerate(requests):
             part = self._slices.get(request.label, slice(0, 0))
@@ -260,17 +260,17 @@ class ReplayGenerator:
                 scores = -closeness if scores is None else scores - closeness
             yield scores
 
-    def _embedded(self, texts: Sequence[str]) -> Float64:
+    def _embed_texts(self, texts: Sequence[str]) -> Float64:
         vectors = np.asarray(self._embed(texts), np.float64)
         if vectors.ndim != 2 or vectors.shape[0] != len(texts):
             raise InternalError(f"embed gave the shape {vectors.shape} for {len(texts)} texts")
         return vectors
 
     @cached_property
-    def _pool(self) -> Float64:
+    def _pool_embeddings(self) -> Float64:
         different = list(dict.fromkeys(self._texts))
         place = {text: row for row, text in enumerate(different)}
-        return self._embedded(different)[[place[text] for text in self._texts]]
+        return self._embed_texts(different)[[place[text] for text in self._texts]]
 
     def _share_of_terms(self, terms: Sequence[str]) -> Float64:
         """Returns the share of terms that each text contains, float64 [texts]; case and punctuation do not count."""
@@ -283,7 +283,7 @@ class ReplayGenerator:
         return contained / len(terms)
 
 
-def _compared(request: GenerationRequest) -> tuple[tuple[float, Sequence[str]], ...]:
+def _signed_examples(request: GenerationRequest) -> tuple[tuple[float, Sequence[str]], ...]:
     """Returns (sign, texts): the mean cosine to these texts counts in a text's score with this sign."""
     joined = (", ".join(request.terms),) if request.terms else ()
     return (1.0, request.good), (1.0, request.parents), (1.0, joined), (-1.0, request.bad)

@@ -191,7 +191,7 @@ class TransformersGenerator(StatelessGenerator):
         """
         if not requests:
             return
-        model = self._model()[0]
+        model = self._load_model()[0]
         with self._named_errors():
             prompts = [self._prompt_ids(request) for request in requests]
         if self._together is None:
@@ -208,7 +208,7 @@ class TransformersGenerator(StatelessGenerator):
             batch = fitting[start : start + self._together]
             longest = [self._settings.max_new_tokens * requests[i].room for i in batch]
             with self._named_errors():
-                answers = self._batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
+                answers = self._answer_batch([prompts[i] for i in batch], [requests[i] for i in batch], longest)
             yield from zip(batch, answers, strict=True)
 
     @contextmanager
@@ -226,7 +226,7 @@ class TransformersGenerator(StatelessGenerator):
 
     def _prompt_ids(self, request: GenerationRequest) -> list[int]:
         """Ids of a prompt. Raises ConfigurationError if the model has no such tokens, or nothing follows them."""
-        model, tokenizer, _ = self._model()
+        model, tokenizer, _ = self._load_model()
         is_chat = request.style == "chat"
         ids = prompt_ids(tokenizer, request.prompt, system=request.system, chat=is_chat)
         rows = model.get_input_embeddings().weight.shape[0]
@@ -252,21 +252,21 @@ class TransformersGenerator(StatelessGenerator):
 
         Experts take a batch's tokens together, and differ in bits alone that no short check shows.
         """
-        model, tokenizer, _ = self._model()
+        model, tokenizer, _ = self._load_model()
         if self._settings.batch_size == 1 or has_experts(model.config.to_dict()):
             return 1
         with self._named_errors():
             prompts = [[int(i) for i in tokenizer(text)["input_ids"]] for text in _CHECKED_PROMPTS]
             requests = [GenerationRequest("", "", text, 0) for text in _CHECKED_PROMPTS]
             lengths = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
-            together = self._batch(prompts, requests, lengths, temperature=0.0)
+            together = self._answer_batch(prompts, requests, lengths, temperature=0.0)
             singly = [
-                self._batch([ids], [request], lengths[:1], temperature=0.0)[0]
+                self._answer_batch([ids], [request], lengths[:1], temperature=0.0)[0]
                 for ids, request in zip(prompts, requests, strict=True)
             ]
         return self._settings.batch_size if together == singly else 1
 
-    def _batch(
+    def _answer_batch(
         self,
         prompts: Sequence[list[int]],
         requests: Sequence[GenerationRequest],
@@ -278,7 +278,7 @@ class TransformersGenerator(StatelessGenerator):
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
-        model, tokenizer, device = self._model()
+        model, tokenizer, device = self._load_model()
         temperature = self._settings.temperature if temperature is None else temperature
         pad, ends = padding(tokenizer, model), end_ids(tokenizer, model)
         # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
@@ -304,16 +304,16 @@ class TransformersGenerator(StatelessGenerator):
                 return_dict_in_generate=True,
             )
             limits = [(requests[i].stop, longest[i]) for i in open_]
-            stopping = _stopping(tokenizer, limits, set(ends), start, leave=0 if whole else len(open_) // 2)
+            stopping = _stopping_criteria(tokenizer, limits, set(ends), start, leave=0 if whole else len(open_) // 2)
             try:
-                with torch.inference_mode(), self._steered(model, [requests[i].steering for i in open_]):
+                with torch.inference_mode(), self._steer_layers(model, [requests[i].steering for i in open_]):
                     output = model.generate(
                         input_ids=rows,
                         attention_mask=seen,
                         past_key_values=memory,
                         generation_config=plan,
                         logits_processor=LogitsProcessorList(
-                            self._sampling([streams[i] for i in open_], device, temperature)
+                            self._sampling_steps([streams[i] for i in open_], device, temperature)
                         ),
                         use_model_defaults=False,
                         stopping_criteria=[stopping],
@@ -333,12 +333,12 @@ class TransformersGenerator(StatelessGenerator):
                 rows = rows[left]
                 memory.batch_select_indices(left)
         return [
-            self._decoded(tokenizer, written[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
+            self._decode_answer(tokenizer, written[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
             for i in range(len(prompts))
         ]
 
     @contextmanager
-    def _steered(self, model: Any, vectors: Sequence[tuple[float, ...]]) -> Iterator[None]:
+    def _steer_layers(self, model: Any, vectors: Sequence[tuple[float, ...]]) -> Iterator[None]:
         """Adds each row's vector to its layer's states meanwhile, at the last token read and at every one written."""
         if not any(vectors):
             yield
@@ -359,7 +359,7 @@ class TransformersGenerator(StatelessGenerator):
         finally:
             handle.remove()
 
-    def _decoded(
+    def _decode_answer(
         self, tokenizer: Any, written: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
     ) -> Answer:
         end = next((position for position, token in enumerate(written) if token in ends), None)
@@ -371,7 +371,9 @@ class TransformersGenerator(StatelessGenerator):
         text = text_after_thinking(tokenizer, prompt, written[:stopped])
         return Answer(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 
-    def _sampling(self, streams: Sequence[torch.Generator], device: torch.device, temperature: float) -> list[Any]:
+    def _sampling_steps(
+        self, streams: Sequence[torch.Generator], device: torch.device, temperature: float
+    ) -> list[Any]:
         import torch
         from transformers import LogitsProcessor, TemperatureLogitsWarper
 
@@ -421,7 +423,7 @@ class TransformersGenerator(StatelessGenerator):
 
         from undersong_server.generators import tuning
 
-        model, tokenizer, device = self._model()
+        model, tokenizer, device = self._load_model()
         ends = end_ids(tokenizer, model)
         pairs = [
             tuning.Pair(
@@ -445,7 +447,7 @@ class TransformersGenerator(StatelessGenerator):
         """Keeps an adapter, which the model gets before it writes or is trained next."""
         self._waiting = files
 
-    def _model(self) -> tuple[Any, Any, torch.device]:
+    def _load_model(self) -> tuple[Any, Any, torch.device]:
         if self._loaded is None:
             settings = self._settings
             self._loaded = load(
@@ -573,11 +575,11 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
 
 def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) -> bool:
     """Returns True if one of the stops follows something that is no line break."""
-    text = _decode(tokenizer, written).lstrip()
+    text = _decode_tokens(tokenizer, written).lstrip()
     return any(mark in text for mark in stop)
 
 
-def _stopping(
+def _stopping_criteria(
     tokenizer: Any, limits: Sequence[tuple[Sequence[str], int]], ends: set[int], start: int, leave: int
 ) -> Any:
     """Ends of a row: an end token, the first of its request's stops, which no server would go on after, its length.
@@ -605,7 +607,7 @@ def _stopping(
     return Stops()
 
 
-def _decode(tokenizer: Any, ids: Sequence[int], *, specials: bool = False) -> str:
+def _decode_tokens(tokenizer: Any, ids: Sequence[int], *, specials: bool = False) -> str:
     """Returns the text of tokens with all its spaces: French has them before a question mark."""
     text: str = tokenizer.decode(ids, skip_special_tokens=not specials, clean_up_tokenization_spaces=False)
     return text
@@ -613,14 +615,14 @@ def _decode(tokenizer: Any, ids: Sequence[int], *, specials: bool = False) -> st
 
 def text_after_thinking(tokenizer: Any, prompt: Sequence[int], written: Sequence[int]) -> str:
     """Returns the text of an answer without the thinking that the folder's special tokens and template mark."""
-    whole = _decode(tokenizer, written, specials=True)
+    whole = _decode_tokens(tokenizer, written, specials=True)
     marks = template_marks(tokenizer)
-    tail = _decode(tokenizer, prompt[-16:], specials=True)
+    tail = _decode_tokens(tokenizer, prompt[-16:], specials=True)
     # A template may open the thinking at the end of the prompt.
     opened = next((match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", tail))), "")
     rest = without_thinking(opened + whole, (*THINKING_MARKS, *marks))
     if rest == opened + whole:
-        return _decode(tokenizer, written)
+        return _decode_tokens(tokenizer, written)
     for token in tokenizer.all_special_tokens:
         rest = rest.replace(token, "")
     return rest

@@ -90,14 +90,14 @@ class Densities:
         Raises ConfigurationError where no structure is long enough.
         """
         length = prefixes.shape[1]
-        structure = self._structure(length)
-        state = self._state(label, structure, prefixes[:, :-1])
-        table = self._waves(structure, length - 1)
+        structure = self._structure_of(length)
+        state = self._class_state(label, structure, prefixes[:, :-1])
+        table = self._phase_waves(structure, length - 1)
         last = prefixes[:, -1]
         pairs = self._features.pairs
         estimate = np.einsum("tm,tm->t", state.real, table[:pairs, last].T.astype(np.float64))
         estimate -= np.einsum("tm,tm->t", state.imag, table[pairs:, last].T.astype(np.float64))
-        rescaled: Float64 = self._rescaling(structure, length) * estimate
+        rescaled: Float64 = self._length_rescaling(structure, length) * estimate
         return rescaled
 
     def independent(
@@ -115,10 +115,10 @@ class Densities:
         Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper), among the ``highest``
         of the highest density; among all if that is None.
         """
-        weights = np.tile(_raised(self.of_terms(label)[None, :], sharpness), (count, 1))
+        weights = np.tile(_raise_estimates(self.of_terms(label)[None, :], sharpness), (count, 1))
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
-            chosen[:, position] = _draw(weights, self._taken(chosen[:, :position]), rng, highest)
+            chosen[:, position] = _draw_columns(weights, self._taken_terms(chosen[:, :position]), rng, highest)
         return chosen
 
     def iterative(
@@ -140,55 +140,57 @@ class Densities:
         """
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
-            structure = self._structure(position + 1)
-            state = self._state(label, structure, chosen[:, :position])
-            weights = np.hstack([state.real, -state.imag]) @ self._waves(structure, position)
+            structure = self._structure_of(position + 1)
+            state = self._class_state(label, structure, chosen[:, :position])
+            weights = np.hstack([state.real, -state.imag]) @ self._phase_waves(structure, position)
             power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
-            chosen[:, position] = _draw(_raised(weights, power), self._taken(chosen[:, :position]), rng, highest)
+            chosen[:, position] = _draw_columns(
+                _raise_estimates(weights, power), self._taken_terms(chosen[:, :position]), rng, highest
+            )
         return chosen
 
-    def _taken(self, drawn: Int64) -> Int64:
+    def _taken_terms(self, drawn: Int64) -> Int64:
         return drawn[:, :0] if self._repeats else drawn
 
-    def _structure(self, length: int) -> int:
+    def _structure_of(self, length: int) -> int:
         holding = [number for number, held in enumerate(self._features.lengths) if held >= length]
         if not holding:
             raise ConfigurationError(f"no density holds prefixes of {length} phrases", "plan a longer structure")
         return min(holding, key=lambda number: self._features.lengths[number])
 
-    def _rescaling(self, structure: int, length: int) -> float:
+    def _length_rescaling(self, structure: int, length: int) -> float:
         held = self._features.lengths[structure]
         return math.exp(self._features.width / held * (held - length))
 
-    def _state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
+    def _class_state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
         """The class's sums turned by the phases of the prefixes, complex64 [T, m]."""
         phase = np.zeros((len(prefixes), self._features.pairs), dtype=np.int64)
         for position in range(prefixes.shape[1]):
-            phase += self._phases(structure, position)[prefixes[:, position]]
+            phase += self._phase_table(structure, position)[prefixes[:, position]]
         waves = (cosines(phase) + 1j * sines(phase)).astype(np.complex64)
         turned: npt.NDArray[np.complex64] = self._sums[label, structure] * waves
         return turned
 
-    def _phases(self, structure: int, position: int) -> Int64:
+    def _phase_table(self, structure: int, position: int) -> Int64:
         key = (structure, position)
         if key not in self._tables:
             self._tables[key] = self._features.phases(structure, position, self._vectors)[:-1]
         return self._tables[key]
 
-    def _waves(self, structure: int, position: int) -> Float32:
+    def _phase_waves(self, structure: int, position: int) -> Float32:
         """Cosines, then sines, of every term's phases, float32 [2m, N]."""
-        phases = self._phases(structure, position).T
+        phases = self._phase_table(structure, position).T
         return np.vstack([cosines(phases), sines(phases)]).astype(np.float32)
 
 
-def _raised(estimates: Floats, power: float) -> Float64:
+def _raise_estimates(estimates: Floats, power: float) -> Float64:
     """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
     positive = np.maximum(estimates, 0.0).astype(np.float64)
     raised: Float64 = (positive / np.maximum(positive.max(axis=1, keepdims=True), 1e-300)) ** power
     return raised
 
 
-def _draw(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
+def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
     """One column per row, in proportion to its weight and none of ``taken``; evenly where no weight is left.
 
     Of the columns that are left, the ``highest`` of the highest weight take part, and all that equal the last of them.
@@ -228,7 +230,7 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
         raise ConfigurationError(
             f"method.vocabulary: {path}: cannot be read ({type(error).__name__})", "give a UTF-8 file, one term a line"
         ) from None
-    terms = _distinct(lines)
+    terms = _distinct_terms(lines)
     if not terms:
         raise ConfigurationError(f"method.vocabulary: {path}: holds no term", "write one term a line")
     return terms
@@ -250,10 +252,10 @@ def english_words(count: int, skip: int) -> tuple[str, ...]:
             "the default vocabulary needs the package wordfreq", "pip install wordfreq, or name method.vocabulary"
         ) from None
     listed = top_n_list("en", count + skip, wordlist="best")[skip:]
-    return _distinct(word for word in listed if len(word) >= SHORTEST and word.isalpha())
+    return _distinct_terms(word for word in listed if len(word) >= SHORTEST and word.isalpha())
 
 
-def _distinct(terms: Iterable[str]) -> tuple[str, ...]:
+def _distinct_terms(terms: Iterable[str]) -> tuple[str, ...]:
     kept: dict[str, str] = {}
     for term in terms:
         if folded := " ".join(words(term)):

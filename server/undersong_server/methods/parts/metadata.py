@@ -209,7 +209,10 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
                 lists[-1] += items
             else:
                 texts[-1].append(answer)
-    return [_different([*items, *words], most) for items, words in zip(lists, _distinctive(texts, most), strict=True)]
+    return [
+        _different_items([*items, *words], most)
+        for items, words in zip(lists, _distinctive_words(texts, most), strict=True)
+    ]
 
 
 def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) -> list[list[str]]:
@@ -219,7 +222,7 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
     [['lost', 'Stolen'], ['yearly']]
     """
     found: list[list[str]] = [[] for _ in labels]
-    numbers = {_folded(label): number for number, label in enumerate(labels)}
+    numbers = {_fold_label(label): number for number, label in enumerate(labels)}
     taken: set[str] = set()
     for answer in answers:
         try:
@@ -227,7 +230,7 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
         except ValueError:
             continue
         for label, items in values.items():
-            number = numbers.get(_folded(label), -1)
+            number = numbers.get(_fold_label(label), -1)
             for item in items if number >= 0 and isinstance(items, list) else ():
                 if isinstance(item, str) and item.casefold() not in taken and len(found[number]) < most:
                     taken.add(item.casefold())
@@ -235,12 +238,12 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
     return found
 
 
-def _folded(label: str) -> str:
+def _fold_label(label: str) -> str:
     return label.replace("_", " ").strip().casefold()
 
 
-def _distinctive(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    counted = [Counter(word for text in own for word in set(_words(text))) for own in texts]
+def _distinctive_words(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
+    counted = [Counter(word for text in own for word in set(_split_words(text))) for own in texts]
     labels_with = Counter(word for counts in counted for word in counts)
 
     def rank(counts: Counter[str], word: str) -> tuple[float, str]:
@@ -249,11 +252,11 @@ def _distinctive(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in counted]  # type: ignore[misc]
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return [word for word in _WORD.findall(text.casefold()) if len(word) >= SHORTEST_LETTERS]
 
 
-def _different(items: Sequence[str], most: int) -> list[str]:
+def _different_items(items: Sequence[str], most: int) -> list[str]:
     found: dict[str, str] = {}
     for item in items:
         found.setdefault(item.casefold(), item)

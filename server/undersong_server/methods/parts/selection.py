@@ -132,10 +132,10 @@ def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
     [0, 1, 3]
     """
     count = int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
-    return _proportional(weights / weights.mean(), count, rng) if count else np.zeros(0, dtype=np.int64)
+    return _draw_proportional(weights / weights.mean(), count, rng) if count else np.zeros(0, dtype=np.int64)
 
 
-def _proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int64:
+def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int64:
     """``count`` different numbers, sorted; each is drawn with a chance in proportion to its weight, at most 1.
 
     Systematic sampling in random order (Hartley and Rao 1962). Draws one after the other, each in proportion to what is
@@ -196,7 +196,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
             if not len(block):
                 break
             after = int(block[-1]) + 1
-            taken = block[_apart(x[block], limit, size - found)]
+            taken = block[_rows_apart(x[block], limit, size - found)]
             left[taken] = False
             found += len(taken)
             chosen.append(taken)
@@ -209,7 +209,7 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     return order[np.concatenate(chosen)] if chosen else order[:0], limit
 
 
-def _apart(x: Float32, limit: float, most: int) -> Int64:
+def _rows_apart(x: Float32, limit: float, most: int) -> Int64:
     """In order, the rows that are not more similar than ``limit`` to an earlier one of the result; at most ``most``."""
     allowed = x @ x.T <= limit
     open_ = np.ones(len(x), dtype=np.bool_)

@@ -72,14 +72,14 @@ def test_ends_of_a_turn_are_those_of_settings_tokenizer_and_template(tmp_path: P
     change_json(folder / "generation_config.json", lambda settings: settings.update(eos_token_id=[1]))
     change_json(folder / "tokenizer_config.json", lambda settings: settings.update(eos_token="<|system|>"))
     change_json(folder / "special_tokens_map.json", lambda settings: settings.update(eos_token="<|system|>"))
-    model, tokenizer, _ = local(folder)._model()
+    model, tokenizer, _ = local(folder)._load_model()
     assert set(tokenizer.convert_ids_to_tokens(end_ids(tokenizer, model))) == {"<|assistant|>", "<|system|>", "<|end|>"}
 
 
 def test_spaces_before_a_mark_stay(tmp_path: Path) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
     change_json(folder / "tokenizer_config.json", lambda settings: settings.update(clean_up_tokenization_spaces=True))
-    tokenizer = local(folder)._model()[1]
+    tokenizer = local(folder)._load_model()[1]
     french = "Où est la douleur ? Ici , dit - il ; n ' est-ce pas !"
     ids = tokenizer(french)["input_ids"]
     assert tokenizer.decode(ids) != french
@@ -100,7 +100,7 @@ def test_spaces_before_a_mark_stay(tmp_path: Path) -> None:
 )
 def test_thinking_that_the_template_marks_is_no_text(tmp_path: Path, template: str, written: str, text: str) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
-    tokenizer = local(folder)._model()[1]
+    tokenizer = local(folder)._load_model()[1]
     tokenizer.chat_template = (
         "{% for m in messages %}<|" + "{{ m.role }}|>" + template + "{{ m.content }}<|end|>{% endfor %}"
     )
@@ -108,7 +108,7 @@ def test_thinking_that_the_template_marks_is_no_text(tmp_path: Path, template: s
 
 
 def test_thinking_that_the_prompt_opens_and_nobody_closes_is_no_text(tmp_path: Path) -> None:
-    tokenizer = local(save_tiny_llama(tmp_path / "llama"))._model()[1]
+    tokenizer = local(save_tiny_llama(tmp_path / "llama"))._load_model()[1]
     tokenizer.chat_template = (
         "{% for m in messages %}<|{{ m.role }}|>\n"
         "{{ '<x>\n' + m.reasoning_content + '\n</x>' if m.reasoning_content }}{{ m.content }}<|end|>{% endfor %}"

@@ -69,10 +69,10 @@ def test_only_what_was_written_comes_back(folder: Path) -> None:
 
 def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> None:
     chat, plain = local(folder), local(folder, "plain")
-    tokenizer = chat._model()[1]
+    tokenizer = chat._load_model()[1]
     ids = prompt_ids(tokenizer, "My card")
     assert tokenizer.decode(ids) == "<|user|>My card<|end|><|assistant|>"
-    assert plain._model()[1].decode(prompt_ids(plain._model()[1], "My card")) == "My card"
+    assert plain._load_model()[1].decode(prompt_ids(plain._load_model()[1], "My card")) == "My card"
     assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(prompt_ids(tokenizer, PROMPTS[0]))]
 
 
@@ -94,7 +94,7 @@ def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
     requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(asked())]
     rows: list[int] = []
     answers(generator, requests[:1])  # the folder is tried at its first use
-    generator._model()[0].register_forward_pre_hook(
+    generator._load_model()[0].register_forward_pre_hook(
         lambda _module, _given, named: rows.append(len(named.get("input_ids", ()))), with_kwargs=True
     )
     together = answers(generator, requests)
@@ -110,7 +110,7 @@ def test_temperature_zero_is_greedy(folder: Path) -> None:
     generator = local(folder, temperature=0.0)
     first, second = answers(generator, [GenerationRequest("zero_shot", "", PROMPTS[1], seed) for seed in (1, 2)])
     assert first == second
-    model, tokenizer, _ = generator._model()
+    model, tokenizer, _ = generator._load_model()
     ids = prompt_ids(tokenizer, PROMPTS[1])
     for _ in range(first.completion_tokens):
         logits = model(torch.tensor([ids])).logits[0, -1]
@@ -123,7 +123,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
     import torch
 
     generator = local(folder, temperature=temperature, top_p=top_p, max_new_tokens=1, batch_size=256)
-    model, tokenizer, _ = generator._model()
+    model, tokenizer, _ = generator._load_model()
     logits = model(torch.tensor([prompt_ids(tokenizer, "My")])).logits[0, -1].detach() / temperature
     probabilities, order = torch.softmax(logits, -1).sort(descending=True)
     nucleus = int((probabilities.cumsum(0) < top_p).sum()) + 1 if top_p < 1 else len(order)
@@ -221,13 +221,13 @@ def test_base_model_continues_a_prompt_and_more_room_lengthens_answers(folder: P
     short, long = answers(local(folder, "chat", max_new_tokens=3), [request, wide])
     assert (short.completion_tokens, short.finish) == (3, "length")
     assert long.completion_tokens > 3
-    tokenizer = local(folder)._model()[1]
+    tokenizer = local(folder)._load_model()[1]
     assert short.prompt_tokens == len(prompt_ids(tokenizer, "unread\n\nText:", chat=False))
     assert "<|user|>" not in tokenizer.decode(prompt_ids(tokenizer, "Text:", chat=False))
 
 
 def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder: Path) -> None:
-    tokenizer = local(folder)._model()[1]
+    tokenizer = local(folder)._load_model()[1]
     usual = tokenizer.decode(prompt_ids(tokenizer, "Write.", system="You write."))
     assert usual.startswith("<|system|>You write.<|end|><|user|>Write.")
     tokenizer.chat_template = (
@@ -252,7 +252,7 @@ def test_fewer_bits_take_less_memory_and_write(tmp_path: Path) -> None:
     for quantization in ("", "int8", "nf4", "fp4"):
         generator = local(tmp_path, "wide", quantization=quantization)
         assert all(0 < answer.completion_tokens <= 12 for answer in answers(generator, asked(4)))
-        model, tokenizer, _ = generator._model()
+        model, tokenizer, _ = generator._load_model()
         sizes[quantization] = model.get_memory_footprint()
         model.save_pretrained(tmp_path / "saved")
         tokenizer.save_pretrained(tmp_path / "saved")

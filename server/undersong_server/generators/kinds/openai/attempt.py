@@ -112,7 +112,7 @@ class Connection:
                 extensions={"timeout": dict.fromkeys(("connect", "read", "write", "pool"), timeout_s)},
             ) as response:
                 stage = "cut"
-                body = _bounded(response.iter_stream(), most_bytes)
+                body = _join_bounded(response.iter_stream(), most_bytes)
                 received = {
                     name.decode("latin-1").casefold(): value.decode("latin-1") for name, value in response.headers
                 }
@@ -144,7 +144,7 @@ class Connection:
             _ends_at.reset(token)
 
 
-def _bounded(chunks: Iterable[bytes], most: int) -> bytes | None:
+def _join_bounded(chunks: Iterable[bytes], most: int) -> bytes | None:
     """Returns the joined chunks; None if they are longer than ``most`` bytes, or come after the attempt's end."""
     import httpcore
 

@@ -148,11 +148,11 @@ class Batches:
         """
         answered: set[str] = set()
         missing: Verdict | None = None
-        for batch in self._noted(asked):
+        for batch in self._journaled_batches(asked):
             open_ = [name for name in batch.identifiers if name in asked and name not in answered]
             if not open_:
                 continue
-            verdicts, _, gone = self._verdicts(batch, asked)
+            verdicts, _, gone = self._batch_verdicts(batch, asked)
             is_first = gone is not None and self._note_gone(batch)
             missing = gone if is_first else missing
             for name in open_:
@@ -170,8 +170,8 @@ class Batches:
         Raises GenerationError if the endpoint cannot be asked, has not what it accepted, or batch after batch gives
         nothing back.
         """
-        for batch in [self._submit(part, endpoint) for part in _parts(asked)]:
-            stem, verdicts = self._outcome(batch, asked, endpoint)
+        for batch in [self._submit_part(part, endpoint) for part in _split_requests(asked)]:
+            stem, verdicts = self._batch_outcome(batch, asked, endpoint)
             pauses = [each.pause_s or 0.0 for each in verdicts.values() if each.state is State.WAIT]
             self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
@@ -183,14 +183,14 @@ class Batches:
 
     # One batch
 
-    def _outcome(
+    def _batch_outcome(
         self, batch: _Submitted, asked: Mapping[str, BatchRequest], endpoint: Path
     ) -> tuple[str, dict[str, Verdict]]:
         """Returns the verdict on each request of a new batch; submits it again while an enqueued limit ends it."""
         begun = time.monotonic()
         pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            verdicts, came_back, gone = self._verdicts(batch, asked)
+            verdicts, came_back, gone = self._batch_verdicts(batch, asked)
             if gone is not None:
                 self._note_gone(batch)
                 raise self._stopped(gone, _NOT_THERE)
@@ -203,11 +203,11 @@ class Batches:
                 raise self._stopped(last, "its batch was put off again and again")
             time.sleep(pause)
             pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
-            batch = self._submit({name: asked[name] for name in batch.identifiers}, endpoint)
+            batch = self._submit_part({name: asked[name] for name in batch.identifiers}, endpoint)
         self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
         return batch.stem, verdicts
 
-    def _verdicts(
+    def _batch_verdicts(
         self, batch: _Submitted, asked: Mapping[str, BatchRequest]
     ) -> tuple[dict[str, Verdict], bool, Verdict | None]:
         """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
@@ -215,24 +215,24 @@ class Batches:
         The last item says why one of them cannot be found any more: the batch or a file of it is gone.
         """
         try:
-            ended = self._ended(batch.number)
+            ended = self._wait_for_end(batch.number)
         except _Gone as error:
             return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
-        lines, gone = self._read(batch, asked, ended)
+        lines, gone = self._read_files(batch, asked, ended)
         verdicts: dict[str, Verdict] = {}
         for line in lines:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
         exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
         unreadable = sum(not line.identifier for line in lines)
-        left_out = self._failure(ended)
+        left_out = self._batch_failure(ended)
         words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
         is_billed = unreadable > 0 or _may_bill_the_rest(ended, [verdicts[name] for name in exchanged])
         left_out = gone or replace(left_out, words=words, billed=is_billed)
         missing = [name for name in batch.identifiers if name not in verdicts]
         return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), gone if missing else None
 
-    def _ended(self, number: str) -> Mapping[str, Any]:
+    def _wait_for_end(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
         while True:
             batch = self._looked_up(f"/batches/{number}", "status", str)
@@ -240,12 +240,12 @@ class Batches:
                 return batch
             time.sleep(self._settings.poll_s)
 
-    def _failure(self, batch: Mapping[str, Any]) -> Verdict:
+    def _batch_failure(self, batch: Mapping[str, Any]) -> Verdict:
         """Returns the verdict on what a batch leaves out, by its own errors."""
         stated = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
         return self._judge(Exchange(400, body=json.dumps({"error": stated}).encode()), (0, 0))
 
-    def _read(
+    def _read_files(
         self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]
     ) -> tuple[list[_Line], Verdict | None]:
         """Returns the lines of a batch's files, and why one of the files is gone, if one is."""
@@ -257,12 +257,14 @@ class Batches:
             if not isinstance(ended.get(key), str):
                 continue
             try:
-                lines += self._lines(ended[key], batch, asked, most_bytes)
+                lines += self._read_lines(ended[key], batch, asked, most_bytes)
             except _Gone as error:
                 gone = error.verdict
         return lines, gone
 
-    def _lines(self, file: str, batch: _Submitted, asked: Mapping[str, BatchRequest], most_bytes: int) -> list[_Line]:
+    def _read_lines(
+        self, file: str, batch: _Submitted, asked: Mapping[str, BatchRequest], most_bytes: int
+    ) -> list[_Line]:
         """Returns the lines of a file; looks again while none of them is of this batch: that was another page.
 
         Raises _Gone if there is no such file.
@@ -270,7 +272,7 @@ class Batches:
         lines: list[_Line] = []
         for look in range(LOOKS):
             time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if look else 0.0)
-            content = self._look(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
+            content = self._fetch_path(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
             lines = [self._read_line(line, asked) for line in content.split(b"\n") if line.strip()]
             if any(line.identifier in batch.identifiers for line in lines):
                 break
@@ -303,7 +305,7 @@ class Batches:
 
     # Submission
 
-    def _noted(self, missing: Mapping[str, BatchRequest]) -> Iterator[_Submitted]:
+    def _journaled_batches(self, missing: Mapping[str, BatchRequest]) -> Iterator[_Submitted]:
         """Yields the batches that were submitted before and hold a request that is still missing."""
         prefix = batch_prefix(self._name)
         entries = self._journal.items(prefix)
@@ -313,14 +315,14 @@ class Batches:
             if not missing.keys() & identifiers:
                 continue
             noted = entries.get(f"{prefix}{stem}/number")
-            number = noted.decode() if noted else self._submitted(stem)
+            number = noted.decode() if noted else self._find_submitted(stem)
             if number is None:
                 continue
             if not noted:
                 self._journal.put(f"{prefix}{stem}/number", number.encode())
             yield _Submitted(stem, number, identifiers)
 
-    def _submit(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
+    def _submit_part(self, part: Mapping[str, BatchRequest], endpoint: Path) -> _Submitted:
         """Submits one batch; the journal says so before, and knows its number after."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         prefix = batch_prefix(self._name)
@@ -328,13 +330,13 @@ class Batches:
         place = sum(key.endswith("/requests") for key in self._journal.items(prefix))
         mark = uuid.uuid4().hex
         stem = f"{place:08}-{mark}"
-        lines = [_line(name, each, endpoint) for name, each in part.items()]
+        lines = [_request_line(name, each, endpoint) for name, each in part.items()]
         boundary = f"undersong-{mark}"
         form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
-        content = _multipart(b"\n".join(lines), boundary)
-        file = _object(self._call("POST", "/files", content, form, timeout_s=_FILE_TIMEOUT_S))
+        content = _multipart_form(b"\n".join(lines), boundary)
+        file = _json_object(self._call_patiently("POST", "/files", content, form, timeout_s=_FILE_TIMEOUT_S))
         wanted = {
-            "input_file_id": self._text(file, "id"),
+            "input_file_id": self._text_field(file, "id"),
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": {MARK: stem},
@@ -348,11 +350,13 @@ class Batches:
                 self._log.end(key, lost=verdict.billed, words=verdict.words)
 
         body = json.dumps(wanted).encode()
-        number = self._text(_object(self._call("POST", "/batches", body, on_failure=refused)), "id")
+        number = self._text_field(
+            _json_object(self._call_patiently("POST", "/batches", body, on_failure=refused)), "id"
+        )
         self._journal.put(f"{prefix}{stem}/number", number.encode())
         return _Submitted(stem, number, identifiers)
 
-    def _submitted(self, stem: str) -> str | None:
+    def _find_submitted(self, stem: str) -> str | None:
         """Returns the number of a batch that an earlier process submitted and could not note; None if it has none."""
         after = ""
         for _ in range(_PAGES):
@@ -372,7 +376,7 @@ class Batches:
 
     # Calls
 
-    def _look(self, path: str, *, most_bytes: int = _SMALL_BYTES, timeout_s: float = 0.0) -> bytes:
+    def _fetch_path(self, path: str, *, most_bytes: int = _SMALL_BYTES, timeout_s: float = 0.0) -> bytes:
         """Returns what the endpoint keeps at a path.
 
         Raises _Gone if it has nothing there, at several looks: what was made a moment ago may not be shown at once.
@@ -380,7 +384,7 @@ class Batches:
         pause = _FIRST_PAUSE_S
         for look in range(1, LOOKS + 1):
             try:
-                return self._call("GET", path, most_bytes=most_bytes, timeout_s=timeout_s)
+                return self._call_patiently("GET", path, most_bytes=most_bytes, timeout_s=timeout_s)
             except _Gone:
                 if look == LOOKS:
                     raise
@@ -395,21 +399,21 @@ class Batches:
         """
         begun, pause = time.monotonic(), _FIRST_PAUSE_S
         while True:
-            value = _object(self._look(path))
+            value = _json_object(self._fetch_path(path))
             if isinstance(value.get(key), kind):
                 return value
             pause = min(pause, self._settings.max_wait_s)
             if time.monotonic() + pause > begun + self._settings.patience_s:
-                raise self._unreachable(f"an answer about its batch has no {key}")
+                raise self._unreachable_error(f"an answer about its batch has no {key}")
             time.sleep(pause)
             pause *= 2.0
 
-    def _text(self, value: Mapping[str, Any], key: str) -> str:
+    def _text_field(self, value: Mapping[str, Any], key: str) -> str:
         if isinstance(value.get(key), str) and value[key]:
             return str(value[key])
-        raise self._unreachable(f"an answer about its batch has no {key}")
+        raise self._unreachable_error(f"an answer about its batch has no {key}")
 
-    def _call(
+    def _call_patiently(
         self,
         method: str,
         path: str,
@@ -452,11 +456,11 @@ class Batches:
                 said = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
                 raise self._stopped(verdict, said)
             if is_over:
-                raise self._unreachable(verdict.words)
+                raise self._unreachable_error(verdict.words)
             time.sleep(wait_s)
             pause *= 2.0
 
-    def _unreachable(self, words: str) -> GenerationError:
+    def _unreachable_error(self, words: str) -> GenerationError:
         return GenerationError(
             f"generator {self._name}: its batch cannot be reached ({words})",
             "run the same command again: the batch is noted, and found again",
@@ -464,7 +468,7 @@ class Batches:
         )
 
 
-def _object(body: bytes) -> Mapping[str, Any]:
+def _json_object(body: bytes) -> Mapping[str, Any]:
     value = parsed(body)
     return value if isinstance(value, dict) else {}
 
@@ -486,16 +490,16 @@ def _may_bill_the_rest(ended: Mapping[str, Any], exchanged: Sequence[Verdict]) -
     return ended["status"].casefold() in _WHOLE or bool(exchanged)
 
 
-def _line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:
+def _request_line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:
     return json.dumps({"custom_id": identifier, "method": "POST", "url": endpoint, "body": request.body}).encode()
 
 
-def _parts(requests: Mapping[str, BatchRequest]) -> Iterator[dict[str, BatchRequest]]:
+def _split_requests(requests: Mapping[str, BatchRequest]) -> Iterator[dict[str, BatchRequest]]:
     """Yields the requests in parts that a batch's file can hold."""
     part: dict[str, BatchRequest] = {}
     size = 0
     for name, request in requests.items():
-        length = len(_line(name, request, "/v1/chat/completions")) + 1
+        length = len(_request_line(name, request, "/v1/chat/completions")) + 1
         if part and (len(part) == MOST_LINES or size + length > MOST_BYTES):
             yield part
             part, size = {}, 0
@@ -505,7 +509,7 @@ def _parts(requests: Mapping[str, BatchRequest]) -> Iterator[dict[str, BatchRequ
         yield part
 
 
-def _multipart(content: bytes, boundary: str) -> bytes:
+def _multipart_form(content: bytes, boundary: str) -> bytes:
     """Returns the form (RFC 7578) that uploads a batch's file."""
     head = (
         f'--{boundary}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{boundary}\r\n'

@@ -119,7 +119,7 @@ class OpenAIGenerator:
         """
         self.name = settings.name
         self._settings = settings
-        self._keys = [self._key(address.api_key_env, environment) for address in settings.addresses]
+        self._keys = [self._read_key(address.api_key_env, environment) for address in settings.addresses]
         self._secrets = [
             key for key, address in zip(self._keys, settings.addresses, strict=True) if address.api_key_env
         ]
@@ -168,7 +168,7 @@ class OpenAIGenerator:
     def _is_capped(self) -> bool:
         return self._settings.token_budget is not None or self._settings.price_budget_usd is not None
 
-    def _key(self, variable: str, environment: Mapping[str, str]) -> str:
+    def _read_key(self, variable: str, environment: Mapping[str, str]) -> str:
         key = environment.get(variable, "").strip() if variable else "none"
         if not key:
             raise ConfigurationError(
@@ -224,7 +224,7 @@ class OpenAIGenerator:
         for connection in self._connections:
             _ = connection.pool  # A fault of ca_file is raised before the first call.
         if self._batches is not None:
-            yield from self._batched(requests, self._batches)
+            yield from self._answer_by_batches(requests, self._batches)
             return
         numbers = iter(range(len(requests)))  # shared by the threads
 
@@ -248,46 +248,46 @@ class OpenAIGenerator:
         """Returns the model's answer, or where it gives none, the fallback's. Raises as :meth:`_persist`."""
         fallback = self._instead
         if fallback is None:
-            return self._persist(request, stop)
+            return self._ask_patiently(request, stop)
         if not self._given_up:
             try:
-                answer = self._persist(request, stop)
+                answer = self._ask_patiently(request, stop)
                 if not isinstance(answer, GenerationError):
                     return answer
             except BudgetExhausted:
                 raise
             except (ConfigurationError, GenerationError):
                 self._given_up = True
-        self._count("by_fallback")
-        answer = fallback._persist(request, stop)
+        self._count_event("by_fallback")
+        answer = fallback._ask_patiently(request, stop)
         if not isinstance(answer, Answer):
             return answer
         return replace(answer, note=", ".join(filter(None, (answer.note, f"by {fallback._settings.model}"))))
 
-    def _persist(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+    def _ask_patiently(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
         """Returns the answer after as many attempts as it needs; None if stopped. Raises what ends the iteration."""
         patience = _Patience(time.monotonic())
-        self._count("calls")
+        self._count_event("calls")
         while True:
-            attempt = self._attempt(request, patience, stop)
+            attempt = self._attempt_call(request, patience, stop)
             if attempt is None or isinstance(attempt, Answer):
                 return attempt
             verdict, connection = attempt
             if verdict.state not in (State.WAIT, State.LOST):
-                return self._end(verdict, connection)
+                return self._end_request(verdict, connection)
             pause = patience.pause_s(verdict, self._settings, answered=self._answered)
             if pause is None:
-                return self._end(verdict, connection, f"no answer after {patience.attempts} attempts")
-            self._count("retries")
+                return self._end_request(verdict, connection, f"no answer after {patience.attempts} attempts")
+            self._count_event("retries")
             if len(self._connections) == 1 and verdict.pause_s is not None and verdict.throttled:
                 self._pace.hold(pause)
             if stop.wait(pause):
                 return None
 
-    def _end(self, verdict: Verdict, connection: Connection, said: str = "") -> Answer | GenerationError:
+    def _end_request(self, verdict: Verdict, connection: Connection, said: str = "") -> Answer | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
         if verdict.kind == "content":
-            self._count("failed")
+            self._count_event("failed")
             return Answer(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
         words = f"{said} ({verdict.words})" if said else verdict.words
         is_fatal = verdict.state is State.ACCOUNT or verdict.kind == "unreachable"
@@ -297,31 +297,31 @@ class OpenAIGenerator:
                 health.forbidden_in_a_row += 1
                 is_fatal = health.forbidden_in_a_row >= states.FORBIDDEN_IN_A_ROW
         if is_fatal:
-            raise self._stopped(verdict, connection, words)
-        self._count("failed")
+            raise self._stopped_error(verdict, connection, words)
+        self._count_event("failed")
         with self._lock:
             health.failed_in_a_row += verdict.state is not State.REQUEST and verdict.kind != "forbidden"
             failures = health.failed_in_a_row
         if failures >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
                 f"generator {self.name}: {failures} requests in a row have failed, the last one: {words}",
-                self._remedy(verdict, connection),
+                self._verdict_remedy(verdict, connection),
                 code="endpoint-fails",
             )
-        return GenerationError(f"generator {self.name}: {words}", self._remedy(verdict, connection))
+        return GenerationError(f"generator {self.name}: {words}", self._verdict_remedy(verdict, connection))
 
-    def _stopped(self, verdict: Verdict, connection: Connection, words: str) -> GenerationError:
+    def _stopped_error(self, verdict: Verdict, connection: Connection, words: str) -> GenerationError:
         return GenerationError(
             f"generator {self.name}: {connection.base_url}, model {self._settings.model!r}: {words}",
-            self._remedy(verdict, connection),
+            self._verdict_remedy(verdict, connection),
             code=verdict.problem.code,
         )
 
-    def _remedy(self, verdict: Verdict, connection: Connection) -> str:
+    def _verdict_remedy(self, verdict: Verdict, connection: Connection) -> str:
         variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
         return verdict.problem.remedy.format(variable=variable)
 
-    def _count(self, what: str, number: int = 1) -> None:
+    def _count_event(self, what: str, number: int = 1) -> None:
         with self._lock:
             self._tally[what] += number
 
@@ -341,7 +341,7 @@ class OpenAIGenerator:
 
     # One attempt
 
-    def _attempt(
+    def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
     ) -> Answer | tuple[Verdict, Connection] | None:
         """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
@@ -367,14 +367,14 @@ class OpenAIGenerator:
             if stop.is_set():
                 return None
             key = self._log.begin(*reserved)
-            verdict = self._judged(connection, request.kind, body, worst, patience)
+            verdict = self._judge_body(connection, request.kind, body, worst, patience)
             throttled = verdict.throttled
             completion = verdict.completion
             if completion is None:
                 self._log.end(key, lost=verdict.billed, words=verdict.words)
                 if verdict.billed:
                     took = reserved
-                    self._count("lost_attempts")
+                    self._count_event("lost_attempts")
                     self._budget.last_loss = verdict.words
                 return verdict, connection
             answer = self._answer_of(completion, key, most[1], time.monotonic() - patience.begun_s)
@@ -385,7 +385,7 @@ class OpenAIGenerator:
             self._pace.end(throttled=throttled, tokens=reserved[0], took=took[0])
             self._budget.settle(reserved, took)
 
-    def _judged(
+    def _judge_body(
         self,
         connection: Connection,
         kind: str,
@@ -406,9 +406,9 @@ class OpenAIGenerator:
         self._pace.note_limits(exchange.headers)
         if exchange.fault == "late" and left_s < settings.timeout_s:
             exchange = replace(exchange, detail=f"no answer within the {settings.deadline_s:g} s of deadline_s")
-        return self._judge(exchange, worst)
+        return self._judge_exchange(exchange, worst)
 
-    def _judge(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
+    def _judge_exchange(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
         return judge(exchange, worst, self._secrets, time.time())
 
     def _answer_of(self, completion: states.Completion, key: str, allowed: int, seconds: float = 0.0) -> Answer:
@@ -443,11 +443,11 @@ class OpenAIGenerator:
                 headers=settings.headers,
             ),
             name=self.name,
-            judge=self._judge,
-            stopped=lambda verdict, said: self._stopped(verdict, connection, f"{said}: {verdict.words}"),
+            judge=self._judge_exchange,
+            stopped=lambda verdict, said: self._stopped_error(verdict, connection, f"{said}: {verdict.words}"),
         )
 
-    def _batched(
+    def _answer_by_batches(
         self, requests: Sequence[GenerationRequest], batches: Batches
     ) -> Iterator[tuple[int, Answer | GenerationError]]:
         """Yields answers from batch files. The worst cases of new ones are reserved before anything is submitted."""
@@ -503,12 +503,12 @@ class OpenAIGenerator:
     ) -> tuple[Answer | None, tuple[int, float]]:
         """Settles the attempt that a batch made; returns its answer, None for none, and what it took."""
         verdict = result.verdict
-        self._count("calls")
+        self._count_event("calls")
         if verdict.completion is None:
             self._log.end(result.key, lost=verdict.billed, words=verdict.words)
             if not verdict.billed:
                 return None, (0, 0.0)
-            self._count("lost_attempts")
+            self._count_event("lost_attempts")
             self._budget.last_loss = verdict.words
             return None, worst
         _, (_, allowed) = self._settings.body_of(request)
@@ -520,8 +520,8 @@ class OpenAIGenerator:
     def _batch_failure(self, verdict: Verdict) -> Answer | GenerationError:
         """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""
         if verdict.state is State.ACCOUNT and verdict.kind != "forbidden":
-            raise self._stopped(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
+            raise self._stopped_error(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
         if verdict.kind == "content":
-            return self._end(verdict, self._connections[0])
-        self._count("failed")
+            return self._end_request(verdict, self._connections[0])
+        self._count_event("failed")
         return GenerationError(f"generator {self.name}: no answer in its batch ({verdict.words})")

@@ -285,7 +285,7 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
             said = f"the answer ended by an error{f': {words}' if words else ''}"
             return Verdict(State.LOST, "lost", said, pause, billed=True)
         return verdict
-    completion = None if choice is None else _completion(value, choice, worst)
+    completion = None if choice is None else _read_completion(value, choice, worst)
     if completion is not None:
         return Verdict(State.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
@@ -504,7 +504,7 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
 # Completions
 
 
-def _completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]) -> Completion | None:
+def _read_completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]) -> Completion | None:
     """Returns the completion in the first choice of a body; None if there is none that can be read."""
     reason = choice.get("finish_reason")
     finish = _finish_of(reason)
@@ -548,7 +548,7 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
     where these are more than it.
     """
     stated = usage if isinstance(usage, dict) else {}
-    prompt, completion = _tokens(stated.get("prompt_tokens")), _tokens(stated.get("completion_tokens"))
+    prompt, completion = _token_count(stated.get("prompt_tokens")), _token_count(stated.get("completion_tokens"))
     if prompt is None or completion is None:
         return Usage(*worst, reported=False)
     details = stated.get("completion_tokens_details")
@@ -557,8 +557,8 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
         details.get("reasoning_tokens") if isinstance(details, dict) else None,
     )
     # A field that is left out, or null, states nothing; one that is there must be possible.
-    total_tokens = prompt + completion if total is None else _tokens(total)
-    reasoning_tokens = 0 if reasoning is None else _tokens(reasoning)
+    total_tokens = prompt + completion if total is None else _token_count(total)
+    reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
     if total_tokens is None or reasoning_tokens is None:
         return Usage(*worst, reported=False)
     completion = max(completion, total_tokens - prompt)
@@ -568,7 +568,7 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
     return Usage(prompt, completion)
 
 
-def _tokens(value: Any) -> int | None:
+def _token_count(value: Any) -> int | None:
     """Returns a number of tokens that can be true; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
