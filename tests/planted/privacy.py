@@ -171,8 +171,12 @@ for title, who, patch in (
 
 def doubled_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a unit may contribute after rounding is twice the declared bound."""
-    limits = contribution._integer_limits
-    monkeypatch.setattr(contribution, "_integer_limits", lambda bound, scale, tolerance: limits(bound, 2 * scale, tolerance))
+    integer_limits = contribution._integer_limits
+    monkeypatch.setattr(
+        contribution,
+        "_integer_limits",
+        lambda bound, scale, tolerance: integer_limits(bound, 2 * scale, tolerance),
+    )
 
 
 def rows_become(monkeypatch: pytest.MonkeyPatch, change: Callable[[Rows, Values], Any]) -> None:
