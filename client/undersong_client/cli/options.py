@@ -81,6 +81,7 @@ def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
     if sys.stdin.isatty():
         for caution in cautions:
             print(f"caution: {caution}", file=sys.stderr)
+        print(f"remedy: {caution_remedy(cautions)}", file=sys.stderr)
         if typer.confirm("go on despite this?", err=True):
             return
     raise ConfigurationError(f"this data set speaks against it: {'; '.join(cautions)}", caution_remedy(cautions))

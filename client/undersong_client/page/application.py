@@ -4,8 +4,9 @@ import hashlib
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -18,6 +19,7 @@ from undersong_client.consent import two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
+from undersong_client.records.declared import caution_remedy
 from undersong_client.storage.addition import AdditionOptions
 from undersong_client.storage.own_figures import own_figures
 from undersong_common.errors import ConfigurationError
@@ -60,7 +62,12 @@ ACTIONS = {
 }
 # An option decides about such a data set, and a person at a page has no terminal to type it at.
 AT_THE_MACHINE = "have your IT decide it and add the data set, at the machine of the notes"
-SAY_WHOSE = "say in the form for each kind whether such ids are one patient or two"
+# The form's own fields, in the place of the options that the same remedy names for a terminal.
+FIELDS_OF_OPTIONS = (
+    (r"--same-patient ([a-z,]+)", r'write \1 under "Ids that are one patient although they differ"'),
+    (r"--other-patient ([a-z,]+)", r'write \1 under "Ids of different patients although they are alike"'),
+    (r"--despite-cautions accepts", 'the tick at "Go on although ..." accepts'),
+)
 LOG_BYTES = 32_768
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
@@ -364,10 +371,7 @@ class HospitalPage:
                 ),
             )
         except ConfigurationError as error:
-            if "--" not in error.remedy:
-                raise
-            remedy = SAY_WHOSE if error.code == "look-alikes" else AT_THE_MACHINE
-            raise ConfigurationError(error.problem, remedy, code=error.code) from None
+            raise ConfigurationError(error.problem, _remedy_of_form(error.remedy), code=error.code) from None
         visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
 
@@ -585,9 +589,17 @@ def _links_below(folder: str) -> Iterator[str]:
         yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(place, name)))
 
 
-def _despite(visit: Visit, cautions: Any) -> None:
+def _despite(visit: Visit, cautions: Sequence[str]) -> None:
     if cautions and not visit.form.get("despite"):
-        raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", "tick that you go on despite")
+        remedy = _remedy_of_form(caution_remedy(cautions, "or tick that you go on despite it"))
+        raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", remedy)
+
+
+def _remedy_of_form(remedy: str) -> str:
+    """A remedy with the form's own fields in the place of options; what no field decides, the hospital's IT does."""
+    for option, field in FIELDS_OF_OPTIONS:
+        remedy = re.sub(option, field, remedy)
+    return AT_THE_MACHINE if "--" in remedy else remedy
 
 
 def _figure(visit: Visit, name: str) -> float:

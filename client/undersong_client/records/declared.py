@@ -70,14 +70,17 @@ class Caution(str):
         return caution
 
 
-def caution_remedy(cautions: Iterable[str]) -> str:
-    """Returns the remedies of cautions in words; a person may also go on despite them.
+GO_ON = "or go on: --despite-cautions"
+
+
+def caution_remedy(cautions: Iterable[str], go_on: str = GO_ON) -> str:
+    """Returns the remedies of cautions in words; a person may also go on despite them, by ``go_on``.
 
     >>> caution_remedy([Caution("2 ids are alike", "join them"), "delta is large"])
     'join them; change what it names; or go on: --despite-cautions'
     """
     remedies = dict.fromkeys(getattr(caution, "remedy", "change what it names") for caution in cautions)
-    return "; ".join([*remedies, "or go on: --despite-cautions"])
+    return "; ".join([*remedies, go_on])
 
 
 def _same_id(identity: PatientId) -> PatientId:

@@ -1,6 +1,7 @@
 """Reads the list of patients who object, and leaves their records out."""
 
 import hmac
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -41,6 +42,7 @@ class Objections:
         present: number of them that are in the source.
         records: number of records that they keep out.
         look_alikes: the others that match only a look-alike, with the places of its first record and of the list.
+        resembling: by the kinds of the difference, these identifiers, each with the name that it resembles.
         matched: the listed identifiers that are in the source, as they are listed.
         unmatched: those that are not, with their places on the list.
         out: ids and identifiers of the patients whose records are kept out.
@@ -51,6 +53,7 @@ class Objections:
     present: int
     records: int
     look_alikes: tuple[LookAlikes, ...]
+    resembling: Mapping[tuple[str, ...], frozenset[str]]
     matched: frozenset[str]
     unmatched: Mapping[str, str]
     out: frozenset[str]
@@ -64,17 +67,24 @@ class Objections:
         """Returns what speaks against sealing a data set with this list.
 
         Args:
-            before: the list that acted at the last seal; None without one.
+            before: the list that acted at the last seal; None without one. What a person has confirmed then of the same
+                list and the same names is not asked again.
         """
         cautions: list[str] = []
-        if not self.present:
+        is_same_list = before is not None and before.is_list(self.units)
+        if not self.present and not (is_same_list and before is not None and before.present == 0):
             identifiers = counted(len(self.units), "identifier")
             verb = "is" if len(self.units) == 1 else "are"
             warning = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
             cautions.append(Caution(warning, MEND_LIST))
         if before is not None:
             cautions += self._lapses(before)
-        return cautions + [Caution(look_alike_words(alike), _remedy(alike)) for alike in self.look_alikes]
+        confirmed = frozenset[str]() if before is None else before.resembling
+        for alike in self.look_alikes:
+            names = self.resembling[alike.kinds]
+            if before is None or not confirmed.issuperset(map(before.digest, names)):
+                cautions.append(Caution(look_alike_words(alike), _remedy(alike)))
+        return cautions
 
     def _lapses(self, before: "SealedObjections") -> Iterator[Caution]:
         """Yields what speaks for an objection that acted at the last seal and does not act any more."""
@@ -114,13 +124,21 @@ class SealedObjections:
         present: number of identifiers that were in the source.
         matched: keyed hashes of these.
         out: keyed hashes of the ids and identifiers of the patients whose records were kept out.
+        resembling: keyed hashes of the look-alikes with which the list was sealed nevertheless.
+        list_hash: keyed hash of the whole list.
         key: the data set's key.
     """
 
     present: int
     matched: frozenset[str]
     out: frozenset[str]
+    resembling: frozenset[str]
+    list_hash: str
     key: bytes
+
+    def is_list(self, units: frozenset[str]) -> bool:
+        """Returns True if these are the identifiers of the list that acted."""
+        return self.list_hash == hash_list(self.key, units)
 
     def digest(self, name: str) -> str:
         return identifier_digest(self.key, name)
@@ -129,6 +147,11 @@ class SealedObjections:
 def identifier_digest(key: bytes, name: str) -> str:
     """Returns a keyed hash (hex) of a listed identifier, by which a later list can be compared."""
     return hmac.digest(key, b"undersong objection\0" + name.encode(), "sha256")[:16].hex()
+
+
+def hash_list(key: bytes, units: frozenset[str]) -> str:
+    """Returns a keyed hash (hex) of all identifiers on a list."""
+    return hmac.digest(key, b"undersong exclusions\0" + json.dumps(sorted(units)).encode("ascii"), "sha256").hex()
 
 
 def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
@@ -177,11 +200,13 @@ def without_objectors(
     for name, units in aliases.items():
         if staying := units & users - excluded_units:
             remaining_places.setdefault(name, places[min(staying)])
+    look_alikes = list(_look_alikes(absent, remaining_places, choice.same))
     objections = Objections(
         frozenset(source_units),
         len(source_units) - len(absent),
         len(table) - len(rows),
-        tuple(_look_alikes(absent, remaining_places, choice.same)),
+        tuple(alike for alike, _ in look_alikes),
+        {alike.kinds: names for alike, names in look_alikes},
         frozenset(names_of[True]),
         names_of[False],
         frozenset({*excluded_units, *(name for name, units in aliases.items() if units & excluded_units)}),
@@ -190,8 +215,10 @@ def without_objectors(
     return table.take(rows), objections
 
 
-def _look_alikes(absent: Mapping[str, str], left: Mapping[str, str], same: frozenset[str]) -> Iterator[LookAlikes]:
-    """Yields the listed identifiers that match only a look-alike, by the kinds of the difference.
+def _look_alikes(
+    absent: Mapping[str, str], left: Mapping[str, str], same: frozenset[str]
+) -> Iterator[tuple[LookAlikes, frozenset[str]]]:
+    """Yields the listed identifiers that match only a look-alike, by the kinds of the difference, with both names.
 
     A choice that two ids of the source are different patients says nothing about which of them a list means, so that
     every kind is looked for.
@@ -204,14 +231,18 @@ def _look_alikes(absent: Mapping[str, str], left: Mapping[str, str], same: froze
     for name in left if absent else ():
         by_form[reduced(name, KINDS)].append(name)
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
+    resembling: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for unit, place in absent.items():
         if alike := by_form.get(reduced(unit, KINDS)):
-            findings[look_alike_kinds(unit, alike[0], Choice(same))].append((left[alike[0]], place))
+            kinds = look_alike_kinds(unit, alike[0], Choice(same))
+            findings[kinds].append((left[alike[0]], place))
+            resembling[kinds] |= {f"{unit}\n{name}" for name in alike}
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
         elif identifier := next((word for word in _FURTHER.split(unit) if word in left), None):
             findings[()].append((left[identifier], place))
+            resembling[()].add(f"{unit}\n{identifier}")
     for kinds, pairs in findings.items():
-        yield LookAlikes(kinds, len(pairs), tuple(pairs), is_listed=True)
+        yield LookAlikes(kinds, len(pairs), tuple(pairs), is_listed=True), frozenset(resembling[kinds])
 
 
 def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, PatientId]]:

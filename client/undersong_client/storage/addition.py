@@ -4,8 +4,6 @@ The steps stand in this order so that no crash between two of them lets a run be
 counted, or gives the budget of an earlier version back.
 """
 
-import hmac
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +15,7 @@ from undersong_client import keys
 from undersong_client.consent.policy import HospitalPolicy
 from undersong_client.home import Declared, PartyHome, make_folder
 from undersong_client.records import snapshot, sources
-from undersong_client.records.objections import Objections, identifier_digest
+from undersong_client.records.objections import Objections, hash_list, identifier_digest
 from undersong_client.records.private import DataSet, hold_out
 from undersong_client.storage.checkpoints import (
     LedgerCheckpoints,
@@ -291,17 +289,19 @@ def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) 
 
 def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: float) -> None:
     """Notes which list acted, in the party's own log: a keyed hash and counts, no identifier."""
-    identifiers = json.dumps(sorted(objections.units)).encode("ascii")
     chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
     with chain.locked():
         chain.append(
             at=at,
-            list=hmac.digest(data.key, b"undersong exclusions\0" + identifiers, "sha256").hex(),
+            list=hash_list(data.key, objections.units),
             identifiers=len(objections.units),
             patients=objections.present,
             records=objections.records,
             matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
             out=sorted(identifier_digest(data.key, name) for name in objections.out),
+            resembling=sorted(
+                identifier_digest(data.key, names) for pairs in objections.resembling.values() for names in pairs
+            ),
         )
 
 

@@ -194,8 +194,10 @@ def sealed_objections(home: PartyHome) -> SealedObjections | None:
     if entry is None:
         return None
     # A log of before has no hashes.
-    matched, objecting = (frozenset(entry.get(name, ())) for name in ("matched", "out"))
-    return SealedObjections(int(entry["patients"]), matched, objecting, keys.secret(home, "data"))
+    matched, objecting, resembling = (frozenset(entry.get(name, ())) for name in ("matched", "out", "resembling"))
+    return SealedObjections(
+        int(entry["patients"]), matched, objecting, resembling, str(entry["list"]), keys.secret(home, "data")
+    )
 
 
 def check_retention(home: PartyHome, at: float) -> None:

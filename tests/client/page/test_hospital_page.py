@@ -440,8 +440,21 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     )
     asked = text(page.post("/budget/data", {**fields, "file": str(alike)}, of="/budget"))
     assert "1 id differs from another one only by leading zeros" in asked
-    assert "say in the form for each kind whether such ids are one patient or two" in asked
+    for field in ("one patient although they differ", "different patients although they are alike"):
+        assert re.search(f'write zeros under "Ids (that are|of) {field}"', unescape(asked))
     assert "--same-patient" not in asked
+    wishes = tmp_path / "alike.txt"
+    wishes.write_text("0042\n")
+    PartyHome(tmp_path / "lonely").change(exclusions=str(wishes))
+    listed = given / "listed.jsonl"
+    rows = ({"text": "a note", "label": "a", "patient": name} for name in ("42", "8"))
+    listed.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    against = text(page.post("/budget/data", {**fields, "file": str(listed)}, of="/budget"))
+    assert "1 identifier on the list matches an id of the source but for leading zeros" in against
+    assert "if they are the same patient: write zeros under" in against
+    assert "or tick that you go on despite it" in against
+    assert "--" not in against.partition("speak against it")[2].partition("Undersong")[0]
+    PartyHome(tmp_path / "lonely").change(exclusions="")
     decided = {**fields, "file": str(alike), "despite": "yes"}
     for kind, other in (("same_patient", "other_patient"), ("other_patient", "same_patient")):
         assert page.led(page.post("/budget/data", {**decided, kind: " zeros"}, of="/budget")) == "/budget"

@@ -210,6 +210,25 @@ def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_pat
 
 
 @pytest.mark.heavy
+def test_look_alike_confirmed_once_is_no_question_until_another_comes(party, tmp_path):
+    notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
+    write_jsonl(notes, ["0042", "8"])
+    wishes.write_text("42\n")
+    add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
+    assert "--same-patient zeros" in command(*add, code=2)
+    command(*add, "--despite-cautions")
+    write_jsonl(notes, ["0042", "8", "9"])
+    command("data", "refresh", "--home", party)
+    write_jsonl(notes, ["0042", "00042", "8"])
+    assert "but for leading zeros" in command("data", "refresh", "--other-patient", "zeros", "--home", party, code=2)
+    write_jsonl(notes, ["0042", "8"])
+    wishes.write_text("42\n77\n")
+    said = command("data", "refresh", "--home", party, code=2)
+    assert ("acts on nobody" in said, "but for leading zeros" in said) == (True, False)
+    assert "42" not in PartyHome(party).exclusions.read_text().partition("resembling")[2].partition("]")[0]
+
+
+@pytest.mark.heavy
 def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, tmp_path):
     notes, wishes, told = tmp_path / "notes.jsonl", tmp_path / "wishes.txt", tmp_path / "told.json"
     write_jsonl(notes, ["42", "43", "44"])
