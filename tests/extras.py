@@ -9,6 +9,8 @@ from pathlib import Path
 
 PYPROJECT = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PYPROJECT["project"]["optional-dependencies"]
+# Requirements, by package, of which no program of ours makes use.
+UNUSED: dict[str, list[str]] = PYPROJECT["tool"]["undersong"]["unused"]
 
 
 def extras_of(build: str) -> list[str]:

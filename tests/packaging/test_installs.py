@@ -16,7 +16,7 @@ import yaml
 from tests import packages
 from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.processes import ROOT, free_port
-from tests.extras import EXTRAS, extras_of
+from tests.extras import EXTRAS, UNUSED, extras_of
 from tests.packaging.test_constraints import declared, needed
 from undersong_common.program.extras import extra_of, package_of
 from undersong_common.version import VERSION
@@ -148,6 +148,25 @@ def test_what_is_imported_later_is_in_the_base_install_or_has_an_extra():
     brought = closure([]) | closure(["coordinator", "console"])
     assert len(foreign) > 30
     assert [one for one in foreign if not distribution_of(one) & brought and not extra_of(package_of(one))] == []
+
+
+def test_hospital_builds_leave_out_only_what_no_program_imports():
+    left_out = {name for names in UNUSED.values() for name in names}
+    imports = {package_of(name).lower() for path, _ in files() for name, _ in imported(path)}
+    assert "huggingface-hub" in left_out
+    assert {name for name in left_out & imports if not extra_of(name)} == set()
+
+
+def test_hospital_builds_leave_out_what_only_an_unused_requirement_brings():
+    requirements = {
+        "undersong": ["numpy", "tokenizers", 'httpx ; extra == "page"', 'torch ; extra == "embed"'],
+        "tokenizers": ["huggingface-hub<2"],
+        "huggingface-hub": ["filelock", "httpx"],
+        "httpx": ["idna"],
+        packages.WEIGHTS: ["sentence-transformers"],
+    }
+    names = packages.closure("page", lambda name: requirements.get(name, []))
+    assert names == {"undersong", "numpy", "tokenizers", "httpx", "idna", packages.WEIGHTS}
 
 
 def distribution_of(module):
