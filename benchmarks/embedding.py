@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from tests.doubles import long_notes
-from tests.kernels import kernels
+from tools.kernels import kernels
 from undersong_common.arrays import Float32
 from undersong_common.models.embedding import Embedder
 from undersong_common.models.encoders import Tokens

@@ -10,7 +10,7 @@
 Each row of a table is a real simulation (or a reference) of ``undersong compare`` at the preset of its paper, with
 fewer texts, judged by the panel and by the paper's own metric. Rows are measured in the order of their cost, all seeds
 of one before the next, into a journal of cells, which a later run continues; ``--adopt`` puts a journal into
-papers.jsonl, from which the pages follow (tests/papers.py). ``--check`` measures drawn cells of papers.jsonl anew, at
+papers.jsonl, from which the pages follow (tools/papers.py). ``--check`` measures drawn cells of papers.jsonl anew, at
 least one of each paper, and fails where one is farther from its row's mean than twice the interval. ``--shuffled``
 prints what the task model scores on labels in random order. FOLDER holds the data sets, which are no part of this
 project. Noise comes from fixed seeds: the figures can be repeated, and are no private release.

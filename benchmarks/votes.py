@@ -22,7 +22,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.doubles.votes import top_q_votes
-from tests.kernels import kernels
+from tools.kernels import kernels
 from undersong_common.arrays import Float64
 from undersong_common.models.embedding import quantise
 from undersong_protocol.statistics.nearest import NearestFurthest

@@ -1,6 +1,6 @@
 """The build of the site adds to docs/ what programs write, the repository's own pages, and files that a page names.
 
-A page is generated from the programs' tables (tests/generated_pages.py). A link to the file of such a table opens the
+A page is generated from the programs' tables (tools/generated_pages.py). A link to the file of such a table opens the
 generated page on the site. A link to another file, such as `../server/.../votes.py`, opens a page with that file. So a
 page reads the same in the repository and on the site. A link to what does not exist fails the build.
 """
@@ -17,7 +17,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from tests import generated_pages
+from tools import generated_pages
 
 ROOT = Path(__file__).resolve().parent.parent
 REPOSITORY_PAGES = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.counts import PACKAGES, Size, sizes
+from tools.counts import PACKAGES, Size, sizes
 
 
 def test_statements_and_openings_are_counted():

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import grimp
 
-from tests.cycles import cycle
+from tools.cycles import cycle
 
 
 def test_a_circle_is_named_in_the_order_of_its_imports():

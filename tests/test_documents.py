@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import command_options, documents, generated_pages, papers
+from tools import command_options, documents, generated_pages, papers
 
 TREES = documents.command_trees()
 Repository = Callable[[dict[str, str]], None]

@@ -9,8 +9,8 @@ from typer import Context
 
 from benchmarks import paper_tables
 from benchmarks import papers as measured
-from tests import papers as pages
 from tests.trial.stranger import command_of
+from tools import papers as pages
 from undersong.comparison.cell import Variant
 from undersong_server import methods
 from undersong_server.methods.parts import papers

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import typer.main
 
-from tests.documents import programs
 from tests.doubles.pace import examples
 from tests.doubles.processes import HOSPITAL, OPERATOR, command
+from tools.documents import programs
 
 pytestmark = pytest.mark.heavy
 

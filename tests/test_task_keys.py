@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests import task_keys
+from tools import task_keys
 from undersong_server import methods
 from undersong_server.runs.task import Task
 

@@ -12,8 +12,8 @@ from packaging.version import Version
 
 from tests.doubles.pace import heavy_but
 from tests.doubles.processes import ROOT
-from tests.extras import extras_of
-from tests.serve_environment import REQUIREMENTS
+from tools.extras import extras_of
+from tools.serve_environment import REQUIREMENTS
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -13,11 +13,11 @@ import sys
 import pytest
 import yaml
 
-from tests import packages
 from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.processes import ROOT, free_port
-from tests.extras import EXTRAS, UNUSED, extras_of
 from tests.packaging.test_constraints import declared, needed
+from tools import packages
+from tools.extras import EXTRAS, UNUSED, extras_of
 from undersong_common.program.extras import extra_of, package_of
 from undersong_common.version import VERSION
 

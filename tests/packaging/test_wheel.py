@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import release
 from tests.doubles import wheels
 from tests.doubles.processes import ROOT
+from tools import release
 from undersong_common.version import SOFTWARE, VERSION
 
 HOMES = {

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.stubs import HERE, compile_stubs, sources
+from tools.stubs import HERE, compile_stubs, sources
 
 
 def test_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
@@ -13,4 +13,4 @@ def test_committed_stubs_are_those_of_the_proto_files(tmp_path: Path) -> None:
     made = sorted((tmp_path / "undersong_protocol" / "wire" / "messages").iterdir())
     assert len(made) == 2 * len(sources())
     for fresh in made:
-        assert fresh.read_text() == (HERE / fresh.name).read_text(), f"run python -m tests.stubs ({fresh.name})"
+        assert fresh.read_text() == (HERE / fresh.name).read_text(), f"run python -m tools.stubs ({fresh.name})"

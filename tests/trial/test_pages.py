@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests import papers
 from tests.doubles.processes import ROOT
 from tests.trial.stranger import command_lines, command_of
+from tools import papers
 from undersong_common import errors
 from undersong_common.errors import UndersongError
 from undersong_common.program import entry

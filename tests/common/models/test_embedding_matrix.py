@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests import kernels
+from tools import kernels
 
 pytestmark = pytest.mark.heavy
 

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 import undersong as us
 from tests.doubles.coded import raises
 from tests.doubles.processes import ROOT, SOURCES, command
-from tests.extras import EXTRAS
+from tools.extras import EXTRAS
 from undersong.library import functions as front
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import extras

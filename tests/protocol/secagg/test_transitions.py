@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transition_tables import coordinator_table, party_table
+from tools.transition_tables import coordinator_table, party_table
 from undersong_protocol.secagg.transitions import (
     COORDINATOR_RULES,
     PARTY_RULES,

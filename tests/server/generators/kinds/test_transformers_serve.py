@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.tiny_llama import save_tiny_llama
-from tests.serve_environment import transformers_serve
+from tools.serve_environment import transformers_serve
 from undersong_server.generators.cleaning import clean
 from undersong_server.generators.interface import Answer, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings

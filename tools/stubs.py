@@ -1,4 +1,4 @@
-"""Generates the Python stubs of every .proto of the protocol: ``python -m tests.stubs``.
+"""Generates the Python stubs of every .proto of the protocol: ``python -m tools.stubs``.
 
 Needs grpcio-tools (extra ``dev``). The stubs are committed; tests/protocol/test_stubs.py keeps them true.
 """

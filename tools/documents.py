@@ -95,7 +95,7 @@ def headings(page: Path) -> list[str]:
 
 def tracked_generated_pages() -> Iterator[str]:
     """Yields every tracked file that `make docs` writes from the programs' tables, and tables left at its marks."""
-    from tests import generated_pages
+    from tools import generated_pages
 
     committed = {str(path.relative_to(ROOT)) for path in documents()}
     pages = generated_pages.pages()

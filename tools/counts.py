@@ -1,7 +1,7 @@
 """Sizes of the code: statements and files per package, and docstrings that open with a subordinate clause.
 
-``python -m tests.counts`` prints a table of the packages and of the tests. A statement is an ``ast.stmt`` node;
-generated messages do not count. ``python -m tests.counts rooms`` has a row per folder.
+``python -m tools.counts`` prints a table of the packages and of the tests. A statement is an ``ast.stmt`` node;
+generated messages do not count. ``python -m tools.counts rooms`` has a row per folder.
 """
 
 import ast
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from tests.documents import ROOT, tracked
+from tools.documents import ROOT, tracked
 
 PACKAGES = ("common", "protocol", "client", "server", "simulation")
 # First words of subordinate clauses.

@@ -1,4 +1,4 @@
-"""The site's page of a task file's keys, from the models that read it. ``python -m tests.task_keys`` prints it."""
+"""The site's page of a task file's keys, from the models that read it. ``python -m tools.task_keys`` prints it."""
 
 import re
 import types

@@ -1,4 +1,4 @@
-"""Extras of what is built from pyproject.toml's table: ``python -m tests.extras NAME`` prints them with commas.
+"""Extras of what is built from pyproject.toml's table: ``python -m tools.extras NAME`` prints them with commas.
 
 The Makefile asks it before anything is installed, so it needs nothing but Python.
 """

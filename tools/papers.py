@@ -1,6 +1,6 @@
 """The site's pages of the papers, from the table of every paper (undersong_server/methods/papers).
 
-``python -m tests.papers METHOD`` prints the page of one paper.
+``python -m tools.papers METHOD`` prints the page of one paper.
 """
 
 import sys

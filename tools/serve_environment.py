@@ -1,7 +1,7 @@
 """``.venv-serve``: the environment of ``transformers serve``, a real OpenAI-compatible server for the slow tests.
 
 It is apart from the project's own because the server pins packages that the project does not want. Made when missing,
-by ``python -m tests.serve_environment`` or by the first test that needs it.
+by ``python -m tools.serve_environment`` or by the first test that needs it.
 """
 
 import fcntl

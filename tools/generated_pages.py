@@ -7,7 +7,7 @@ the page. A mark such as ``<!-- generated: papers -->`` is where a table stands 
 import re
 from collections.abc import Callable
 
-from tests import command_options, papers, task_keys, transition_tables
+from tools import command_options, papers, task_keys, transition_tables
 
 MARK = re.compile(r"<!-- generated: ([a-z-]+) -->")
 PARTS: dict[str, Callable[[], str]] = {

@@ -22,7 +22,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from tests.extras import UNUSED, extras_of
+from tools.extras import UNUSED, extras_of
 from undersong_common.program import services
 from undersong_common.version import VERSION
 

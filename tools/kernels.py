@@ -1,4 +1,4 @@
-"""Runs the numeric tests on every kernel of this processor: ``python -m tests.kernels`` (``make test-kernels``).
+"""Runs the numeric tests on every kernel of this processor: ``python -m tools.kernels`` (``make test-kernels``).
 
 OpenBLAS chooses its kernel by OPENBLAS_CORETYPE, and torch by ATEN_CPU_CAPABILITY, when a process starts. So a row is
 a run of pytest of its own. A kernel that this processor lacks is named as not run.

@@ -1,4 +1,4 @@
-"""The site's page of every command and its options. ``python -m tests.command_options`` prints it."""
+"""The site's page of every command and its options. ``python -m tools.command_options`` prints it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import click
 
-from tests import documents
+from tools import documents
 
 PAGE = "reference/commands.md"  # its place below docs/
 HEAD = """# Commands and their options

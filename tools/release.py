@@ -4,7 +4,7 @@
                           the same bytes of the wheel again
     sbom.json             CycloneDX: what an empty environment holds after the wheel's base install (a hospital's)
     undersong-offline-*.tar, undersong-party_*.deb
-                          the same for machines without a registry (tests/packages.py); the package where dpkg-deb is
+                          the same for machines without a registry (tools/packages.py); the package where dpkg-deb is
     images-context.tar.gz the tree that both images are built from
     SHA256SUMS            of all of it, written last; with --sign KEY also its signature, by `ssh-keygen -Y`, kept only
                           where it verifies
@@ -25,8 +25,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests import packages
 from tests.doubles import wheels as party
+from tools import packages
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent

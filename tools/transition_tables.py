@@ -1,6 +1,6 @@
 """The masked sum's transitions as two tables, which the site shows in docs/secagg.md.
 
-``python -m tests.transition_tables`` prints them.
+``python -m tools.transition_tables`` prints them.
 """
 
 from undersong_protocol.secagg.transitions import COORDINATOR_RULES, PARTY_RULES, Phase

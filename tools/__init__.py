@@ -1,0 +1,1 @@
+"""Programs that write, check and release what this repository holds."""
