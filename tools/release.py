@@ -25,8 +25,8 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.doubles import wheels as party
 from tools import packages
+from tools import wheels as party
 from undersong_common.version import VERSION
 
 ROOT = Path(__file__).resolve().parent.parent

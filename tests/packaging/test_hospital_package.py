@@ -11,11 +11,10 @@ import tarfile
 
 import pytest
 
-from tests.doubles import wheels
 from tests.doubles.party_home import write_notes
 from tests.doubles.processes import OPERATOR, ROOT
 from tests.packaging.test_systemd import Machine, add_account, check_services, join, run_checkout
-from tools import packages
+from tools import packages, wheels
 from undersong_common.program.services import UNITS
 from undersong_common.version import SOFTWARE, VERSION
 

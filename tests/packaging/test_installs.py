@@ -238,7 +238,7 @@ def run(*words, **options):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    from tests.doubles import wheels
+    from tools import wheels
 
     folder = tmp_path_factory.mktemp("wheel")
     return wheels.build(wheels.copy_for(ROOT / "docker" / "coordinator.Dockerfile", folder / "src"), folder)

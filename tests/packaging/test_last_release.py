@@ -8,11 +8,11 @@ import tarfile
 
 import pytest
 
-from tests.doubles import wheels
 from tests.doubles.coded import raises
 from tests.doubles.party_home import write_notes
 from tests.doubles.processes import HOSPITAL, ROOT, command, environment
 from tests.doubles.typed import typed
+from tools import wheels
 from undersong.cli import app as operator_app
 from undersong_client.cli.app import app as hospital_app
 from undersong_client.consent import policy

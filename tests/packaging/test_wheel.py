@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles import wheels
 from tests.doubles.processes import ROOT
-from tools import release
+from tools import release, wheels
 from undersong_common.version import SOFTWARE, VERSION
 
 HOMES = {

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.doubles import wheels
 from tests.doubles.coded import raises
 from tests.doubles.foreign_package import write_metadata
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.processes import SOURCES, succeed
+from tools import wheels
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
 from undersong_server.operations.tasks import new_method
