@@ -1,6 +1,6 @@
 """Sizes of the code: statements and files per package, and docstrings that open with a subordinate clause.
 
-``python -m tools.counts`` prints a table of the packages and of the tests. A statement is an ``ast.stmt`` node;
+``python -m tools.counts`` prints a table of the packages, the tools and the tests. A statement is an ``ast.stmt`` node;
 generated messages do not count. ``python -m tools.counts rooms`` has a row per folder.
 """
 
@@ -66,7 +66,7 @@ def opening(docstring: str) -> str:
     return docstring.split()[0].rstrip(",;:.").casefold()
 
 
-def sizes(folders: Collection[str] = (*PACKAGES, "tests"), *, rooms: bool = False) -> dict[str, Size]:
+def sizes(folders: Collection[str] = (*PACKAGES, "tools", "tests"), *, rooms: bool = False) -> dict[str, Size]:
     """Sizes by top folder, or by folder."""
     found: defaultdict[str, Size] = defaultdict(Size)
     for path in tracked("*.py"):
@@ -79,7 +79,7 @@ def sizes(folders: Collection[str] = (*PACKAGES, "tests"), *, rooms: bool = Fals
 def main(*, rooms: bool) -> None:
     """Prints the table, and the sum over the packages."""
     found = sizes(rooms=rooms)
-    counted = [vars(size) for name, size in found.items() if not name.startswith("tests")]
+    counted = [vars(size) for name, size in found.items() if not name.startswith(("tools", "tests"))]
     found["the five packages"] = Size(**{key: sum(each[key] for each in counted) for key in vars(Size())})
     print(f"{'':44}{' files':>6}{'lines':>8}{'statements':>12}{'docstrings':>12}{'clauses':>9}")
     for name, size in found.items():
