@@ -53,7 +53,7 @@ LONGEST_FIRST = (
     "tests/common/models/test_embedding.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
     *(f"tests/{room}/" for room in ("protocol/secagg", "protocol/statistics", "client", "examples")),
-    "tests/test_",
+    *("benchmarks/dpsgd/tests/", "tests/tools/", "tests/benchmarks/", "tests/test_"),
 )
 LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
@@ -63,7 +63,8 @@ QUICK_WITH_TORCH = (
     "tests/server/test_learning.py",
     *(f"tests/server/methods/test_{name}.py" for name in ("interface", "prompts", "tuned")),
     "tests/server/report/test_report.py",
-    *(f"tests/simulation/test_{name}.py" for name in ("authors", "compare")),
+    "tests/simulation/run/test_author_errors.py",
+    "tests/simulation/comparison/test_compare.py",
 )
 
 # The mark of all tests of a file.

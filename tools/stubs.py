@@ -1,6 +1,6 @@
 """Generates the Python stubs of every .proto of the protocol: ``python -m tools.stubs``.
 
-Needs grpcio-tools (extra ``dev``). The stubs are committed; tests/protocol/test_stubs.py keeps them true.
+Needs grpcio-tools (extra ``dev``). The stubs are committed; tests/tools/test_stubs.py keeps them true.
 """
 
 from pathlib import Path

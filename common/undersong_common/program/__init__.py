@@ -1,1 +1,1 @@
-"""What every program of ours needs while it runs: start, settings, extras, logs, notices, terminal, its machine."""
+"""Needs of every program while it runs: start, settings, extras, logs, notices, terminal, its machine."""

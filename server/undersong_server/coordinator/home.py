@@ -156,7 +156,7 @@ class CoordinatorHome:
 
     @cached_property
     def storage(self) -> Storage:
-        """What holds the registry, the journals and what another machine needs to go on."""
+        """The storage of the registry, of the journals and of all that another machine needs to go on."""
         return Storage(self.path, self.settings.storage, SCHEMA, SCHEMA_VERSION)
 
     @property

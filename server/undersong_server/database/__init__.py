@@ -1,1 +1,1 @@
-"""Where a coordinator keeps registry, journals and runs: in files of its own, or in a database of many machines."""
+"""Databases that hold a coordinator's registry, journals and runs: files of its own, or one of many machines."""

@@ -1,4 +1,4 @@
-"""What a coordinator keeps its tables in: SQLite files on its own disk, or one PostgreSQL database of many machines.
+"""Databases of a coordinator: SQLite files on its own disk, or one PostgreSQL database of many machines.
 
 Both speak the same SQL here. Who serves holds the *lease* under an *epoch*, which rises with every holder. Each write
 of the holder checks its epoch in the write's own transaction (a fence): of a holder that was stopped, replaced and

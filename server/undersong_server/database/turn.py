@@ -1,4 +1,4 @@
-"""Whose turn it is to serve: one process takes the lease, and others stand by."""
+"""The turn to serve: one process takes the lease, and others stand by."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""How well a score tells real texts from synthetic ones: accuracy, area under the curve, precision and recall."""
+"""Figures of a score that tells real texts from synthetic ones: accuracy, area, precision and recall."""
 
 import numpy as np
 

@@ -9,7 +9,7 @@ from benchmarks import judged, judged_settings, judged_tables
 from tests.doubles.parties import embed
 from undersong_common.errors import ConfigurationError
 
-PAGE = Path(__file__).parents[1] / "docs" / "results.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results.md"
 
 
 def cells(setting, method, values):
