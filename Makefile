@@ -13,7 +13,7 @@ COMMA := ,
 EXTRAS_OF_UV = $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)$(COMMA)docs$(COMMA)release))
 JOBS := 2
 # One process more than cores: a third of the suite's time tests wait for programs that they have started. What shares a
-# set-up stays in one process (tests/conftest.py).
+# set-up stays in one process (conftest.py).
 TEST_PROCESSES := 3
 PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES)
 # What needs torch, or is of use with it only; `make test-without-torch` leaves it out.

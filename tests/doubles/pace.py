@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-# Names of hypothesis' profiles (tests/conftest.py): of `make test-all`, and of the two quicker suites.
+# Names of hypothesis' profiles (conftest.py): of `make test-all`, and of the two quicker suites.
 ALL, FEW = "all", "few"
 FEW_EXAMPLES = 30  # of a property that states no number of its own; in `make test-all` it has hypothesis' 100
 

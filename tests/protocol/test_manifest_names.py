@@ -94,7 +94,7 @@ def test_names_in_other_scripts_are_names():
 
 
 def test_words_follow_from_the_hash_at_the_stated_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifest, "hashlib", hashlib)  # the suite makes it cheap (tests/conftest.py)
+    monkeypatch.setattr(manifest, "hashlib", hashlib)  # the suite makes it cheap (conftest.py)
     assert manifest.plan_words(bytes(32)) == "weasel pencil avocado blend bracket wicker east ripple badge"
     assert 128 * manifest._COST["n"] * manifest._COST["r"] == 16 * 2**20
 

@@ -53,7 +53,7 @@ LONGEST_FIRST = (
     "tests/common/models/test_embedding.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
     *(f"tests/{room}/" for room in ("protocol/secagg", "protocol/statistics", "client", "examples")),
-    *("benchmarks/dpsgd/tests/", "tests/tools/", "tests/benchmarks/", "tests/test_"),
+    *("benchmarks/dpsgd/dpsgd_tests/", "tests/tools/", "tests/benchmarks/", "tests/test_"),
 )
 LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
@@ -305,7 +305,7 @@ def dpsgd_installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder,
         "undersong_dpsgd",
         "0.3.0",
-        (Path(__file__).parent.parent / "benchmarks/dpsgd/pyproject.toml").read_text(),
+        (Path(__file__).parent / "benchmarks/dpsgd/pyproject.toml").read_text(),
     )
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
