@@ -10,8 +10,8 @@ import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
-from tests import packages
 from tests.doubles.processes import ROOT, environment
+from tools import packages
 
 OFFLINE = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
 
