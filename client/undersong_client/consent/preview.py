@@ -43,7 +43,7 @@ LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold
 
 @dataclass(frozen=True)
 class PartySide:
-    """What a party's folder adds to a plan for its own people.
+    """Additions of a party's folder to a plan, for its own people.
 
     Attributes:
         name, identity, teacher_model: as in :func:`undersong_client.consent.policy.review`.

@@ -44,7 +44,7 @@ class NamedParty:
 
 @dataclass(frozen=True)
 class UnitPromise:
-    """What the run promises to one privacy unit. An epsilon of None is unlimited.
+    """Promises of the run to one privacy unit. An epsilon of None is unlimited.
 
     Attributes:
         unit_word: the unit in this party's words.
@@ -125,7 +125,7 @@ class SignedReceipt:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """What an ended run left behind; None for what there is none of."""
+    """Traces that an ended run left behind; None where there is none."""
 
     cost: FinalCost | None
     receipt: SignedReceipt | None
