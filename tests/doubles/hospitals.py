@@ -39,7 +39,7 @@ def hospital(*arguments: object, code: int = 0) -> str:
 
 
 def _invoked(app: Any, arguments: Sequence[object], code: int) -> Any:
-    done = typed(app, *arguments)
+    done = typed(app, *arguments, standalone_mode=False)
     found = getattr(done.exception, "exit_code", done.exit_code)
     if isinstance(done.return_value, int) and not found:
         found = done.return_value

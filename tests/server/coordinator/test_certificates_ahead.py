@@ -13,7 +13,7 @@ from tests.doubles.coded import raises
 from tests.doubles.hospitals import operator
 from tests.doubles.loops import wait_for
 from tests.doubles.stream import Credentials, Served, Stream, make_home
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.coordinator import gate
 from undersong_server.coordinator.home import CoordinatorHome
@@ -74,7 +74,7 @@ def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path,
     with home.hold(), serving(begun(home)) as coordinator:
         wait_for(lambda: coordinator.health()["held_up"])
         words = "the authority's own certificate is not yet valid"
-        assert words in operator("coordinator", "healthy", "--home", home.path)
+        assert words in operator("coordinator", "healthy", "--home", home.path, code=MachineFault.exit_code)
         shown = operator("coordinator", "show", "--home", home.path)
         assert words in shown
         assert "NOT YET VALID: the certificate of the authority" in shown

@@ -15,7 +15,7 @@ from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, TransportError
 from undersong_common.models.embedding import Embedder
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import GrpcRunDriver
@@ -52,7 +52,7 @@ def test_the_notice_s_command_is_named_tried_and_taken_back(home):
     operator(*notify, "http://example.org/hook", code=ConfigurationError.exit_code)
     assert "it arrived" in operator(*notify, "true", "--test")
     assert CoordinatorHome(home).settings.notify == "true"
-    assert "did NOT arrive" in operator(*notify, "false", "--test")
+    assert "did NOT arrive" in operator(*notify, "false", "--test", code=TransportError.exit_code)
     assert json.loads(operator(*notify, "--none", "--json")) == {"notify": ""}
 
 
