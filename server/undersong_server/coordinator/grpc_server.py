@@ -509,12 +509,14 @@ class GrpcServer:
                 for name, problem in refused.items():
                     self._refusals.note(links[name].peer.source, NOT_ALLOWED, problem)
                     links[name].close(problem, -1.0 if "revoked" in problem else 0.0)
-                if links and int(now) % 10 == 0:
+                is_due = bool(links) and int(now) % 10 == 0
+                if is_due:
                     ago = now - time.monotonic()
                     boxes = map(self._transport.mailbox, links)
                     heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
                     await asyncio.to_thread(self._registry.touch, heard)
-                self._last_problem = ""
+                if is_due or not links:  # a full disk still lets the register be read, which is no end of its fault
+                    self._last_problem = ""
             except UndersongError as error:
                 self._tell_once(error.problem)
             except Exception as error:  # noqa: BLE001 - a review that has ended would let revoked parties stay

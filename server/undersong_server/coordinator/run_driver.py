@@ -110,6 +110,7 @@ class RunDriver(Progress, ABC):
         charged = folder.status().charged
         self._status = RunStatus(state="waiting", number=number, since=time.time(), charged=charged)
         self._written = 0.0
+        self._said = ""
         self._needed = 0
         self._reply_bytes = 0
 
@@ -346,11 +347,11 @@ class RunDriver(Progress, ABC):
 
     def say(self, message: str) -> None:
         self.check()
-        if message == self._status.message:  # a run that waits says so once
-            return
-        self.folder.say(message)
-        alike = (self.folder.name, without_numbers(message))
-        log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
+        if message != self._said:  # a run that waits, or is tried again, says so once
+            self.folder.say(message)
+            alike = (self.folder.name, without_numbers(message))
+            log.info("run %s: %s", self.folder.name, message, extra={"alike": alike})
+            self._said = message
         self._show(message=message)
 
     def _show(self, *, durable: bool = False, **changes: Any) -> None:

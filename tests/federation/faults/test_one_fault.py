@@ -155,6 +155,24 @@ def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number
     check_books(alliance, run, f"other {run}")
 
 
+def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch):
+    run, attempts, journal = "tried again", [], RunFolder.journal
+
+    def failing(folder, *arguments):
+        if folder.name != run:
+            return journal(folder, *arguments)
+        attempts.append(run)
+        raise lacking(errno.ENOSPC, folder.journal_path)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(RunFolder, "journal", failing)
+        alliance.start(run)
+        alliance.until(lambda: len(attempts) > 2)
+    alliance.watch(run)
+    assert sum("prepares the run" in line for line in RunFolder(alliance.home / "runs" / run).log()) == 1
+    check_books(alliance, run)
+
+
 # Files that a request needs, whose fault is no refusal: the run of all waits, and nobody else learns of a path here.
 @pytest.mark.parametrize(
     ("name", "content"),
