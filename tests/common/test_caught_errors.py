@@ -642,7 +642,6 @@ TESTED = {
         "tests/client/answering/test_computing_process.py::"
         "test_failed_process_gives_zeros_at_public_time_and_is_replaced"
     ),
-    "client/undersong_client/answering/party.py Party.answer": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
     "client/undersong_client/consent/approvals.py Proposals.manifest_bytes": (
         "tests/client/consent/test_approvals.py::test_a_damaged_manifest_is_not_shown"
     ),

@@ -6,7 +6,6 @@ state are written to disk, in this order. A repeated request gets the same bytes
 
 import hashlib
 import logging
-import sqlite3
 import threading
 import time
 from collections import Counter
@@ -24,13 +23,13 @@ from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
 from undersong_common.privacy.spending import Charge, PlanPrice, compressed
 from undersong_common.program.logs import place_of
-from undersong_common.program.machine import FAULTS_OF_FILES
+from undersong_common.program.machine import is_passing_fault
 from undersong_common.version import SOFTWARE
 from undersong_protocol import statistics
 from undersong_protocol.agreement import receipt
@@ -335,23 +334,26 @@ class Party:
             try:
                 answer.request = codec.decode_request(data)
                 reply = self._dispatch_request(answer.request, answer)
-            except (DroppedRequest, UnheardStream, DeferredVector, MachineFault, OSError, sqlite3.Error):
+            except (DroppedRequest, UnheardStream, DeferredVector):
                 raise
-            except UndersongError as error:
-                if error.code in FAULTS_OF_FILES:
+            except Exception as error:
+                if is_passing_fault(error):
                     raise
-                problem = printable(error.problem)  # it may name what the request named
-                log.warning("%s refused a request: %s", self.name, problem)
-                self.refusals.pop(problem, None)
-                self.refusals[problem] = self._clock()
-                while len(self.refusals) > KEPT_REFUSALS:
-                    del self.refusals[next(iter(self.refusals))]
-                reply = codec.refusal(error)
-            except Exception as error:  # noqa: BLE001 - the message of an unforeseen error may hold private data
-                log.error("%s: internal error %s", self.name, place_of(error))
-                reply = codec.refusal(UndersongError("internal"))
+                reply = self._refuse(error)
             answer.kind, answer.reply = reply.WhichOneof("body") or "", reply.SerializeToString()
             return answer
+
+    def _refuse(self, error: Exception) -> wire.Reply:
+        if not isinstance(error, UndersongError):  # the message of an unforeseen error may hold private data
+            log.error("%s: internal error %s", self.name, place_of(error))
+            return codec.refusal(UndersongError("internal"))
+        problem = printable(error.problem)  # it may name what the request named
+        log.warning("%s refused a request: %s", self.name, problem)
+        self.refusals.pop(problem, None)
+        self.refusals[problem] = self._clock()
+        while len(self.refusals) > KEPT_REFUSALS:
+            del self.refusals[next(iter(self.refusals))]
+        return codec.refusal(error)
 
     def _dispatch_request(self, request: wire.Request, answer: PendingReply) -> wire.Reply:
         handlers: dict[str, Callable[[Any, PendingReply], wire.Reply]] = {

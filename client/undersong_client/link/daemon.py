@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import random
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -33,7 +32,7 @@ from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError, MachineFault, TransportError, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable
-from undersong_common.program.machine import FAULTS_OF_FILES, HeldSteps
+from undersong_common.program.machine import HeldSteps, is_passing_fault
 from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import framing
@@ -189,9 +188,8 @@ class Daemon(Listener):
 
     def _pass_fault(self, error: Exception) -> Exception:
         """Returns a fault of the machine or of a file; raises any other error."""
-        of_machine = isinstance(error, (MachineFault, OSError, sqlite3.Error))
-        of_file = isinstance(error, UndersongError) and (error.code in FAULTS_OF_FILES or not self._home.is_reachable)
-        if of_machine or of_file:
+        is_folder_away = isinstance(error, UndersongError) and not self._home.is_reachable
+        if is_passing_fault(error) or is_folder_away:
             return error
         raise error
 

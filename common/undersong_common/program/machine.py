@@ -62,6 +62,13 @@ LONGEST_WORDS = 300  # characters of a problem or a remedy in the record
 MOST_RECORDED = 5
 
 
+def is_passing_fault(error: Exception) -> bool:
+    """True for a fault of the machine or of a file that the program wrote: nobody has decided it, and it passes."""
+    if isinstance(error, UndersongError):
+        return isinstance(error, MachineFault) or error.code in FAULTS_OF_FILES
+    return isinstance(error, (OSError, sqlite3.Error))
+
+
 def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = None) -> UndersongError:
     """Returns the fault that an error of the system or of SQLite is: a MachineFault, else one of its configuration.
 
