@@ -17,6 +17,7 @@ from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Daemon
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.ledger import Ledger
+from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.framing import Envelope, Outgoing
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -141,6 +142,15 @@ class StopAsking(Exception):
     """The coordinator asks no further."""
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def closing(manifest: Manifest) -> bytes:
+    message = wire.CloseRun(manifest_hash=manifest.hash)
+    return wire.Request(version=codec.VERSION, close_run=message).SerializeToString()
+
+
 def test_a_charge_of_which_nothing_left_is_withdrawn_as_its_run_ends(tmp_path: Path) -> None:
     asked = Asked(tmp_path)
     party, deferral, manifest = asked.party, Deferral(), asked.federated.manifest
@@ -156,13 +166,34 @@ def test_a_charge_of_which_nothing_left_is_withdrawn_as_its_run_ends(tmp_path: P
         asked.federated.run(ask)
     ledger = Ledger.read(asked.hospital.path / "ledger.jsonl")
     assert ledger.attempts(manifest.run, "votes/1") == {0: "charged"}
-    message = wire.CloseRun(manifest_hash=manifest.hash)
-    closing = wire.Request(version=codec.VERSION, close_run=message).SerializeToString()
-    receipts = [party.answer(closing).reply for _ in range(2)]
+    receipts = [party.answer(closing(manifest)).reply for _ in range(2)]
     assert receipts[0] == receipts[1]
     party.compute(deferral)
     with pytest.raises(DroppedRequest):
         party.answer(stopped.value.args[0], deferral=deferral)
+    ledger = Ledger.read(asked.hospital.path / "ledger.jsonl")
+    assert ledger.attempts(manifest.run, "votes/1") == {0: "withdrawn"}
+    assert ledger.spent(1e-5) == 0.0
+
+
+def test_a_journal_older_than_a_withdrawal_lets_no_vector_leave(asked: Asked, tmp_path: Path) -> None:
+    """The withdrawal is on the disk at once; the journal's end of the attempt may be lost in a power failure."""
+    image = tmp_path / "image"
+
+    def stop(step: str) -> None:
+        if step == "journaled":  # the vector is in the journal, and its hash not yet in the ledger
+            asked.hospital.kept(image)
+            raise Crash
+
+    with after_each_step(stop), pytest.raises(Crash):
+        asked.run()
+    manifest = asked.federated.manifest
+    asked.hospital.start().answer(closing(manifest))
+    asked.hospital.lose_journal()
+    for part in ("journal", "keys"):
+        asked.hospital.replace(part, image)
+    reply = asked.hospital.start().answer(asked.federated.asked["mask"]).reply
+    assert vector_in(reply) is None
     ledger = Ledger.read(asked.hospital.path / "ledger.jsonl")
     assert ledger.attempts(manifest.run, "votes/1") == {0: "withdrawn"}
     assert ledger.spent(1e-5) == 0.0
