@@ -44,7 +44,7 @@ class Hospital:
         self.name = name
         self.home = folder / name
         self._marks = folder / "state" / "undersong" / "ledgers"
-        self._offset_s = offset_s
+        self.offset_s = offset_s
         self.daemon: Daemon | None = None
         self.error: UndersongError | None = None
         self._thread: threading.Thread | None = None
@@ -64,7 +64,7 @@ class Hospital:
         self._thread.start()
 
     def clock(self) -> float:
-        return time.time() + self._offset_s
+        return time.time() + self.offset_s
 
     def _run(self, daemon: Daemon) -> None:
         try:

@@ -22,6 +22,7 @@ from undersong_server.methods import wasp
 pytestmark = pytest.mark.heavy
 
 OFF_S = 600.0
+DAY_S = 86400.0
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +62,17 @@ def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_p
     assert all(len(found["survivors"]) == 4 for found in verdict["sums"])
     for each in alliance.hospitals.values():
         each("ledger", "--verify")
+
+
+def test_a_run_waits_for_a_hospital_whose_clock_is_days_behind(alliance):
+    each = alliance.hospitals["delta"]
+    each.offset_s = -2 * DAY_S
+    alliance.start("behind")
+    alliance.until(lambda: "delta cannot answer now" in alliance.shown("behind")["status"].get("message", ""))
+    assert alliance.shown("behind")["status"]["state"] not in ("failed", "finished")
+    each.offset_s = 0.0
+    alliance.watch("behind")
+    each("ledger", "--verify")
 
 
 def test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause(alliance):

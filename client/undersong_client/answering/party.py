@@ -23,7 +23,7 @@ from undersong_client.storage.attempts import Attempt, Attempts
 from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
@@ -254,7 +254,7 @@ class Party:
         latest = int(now_s) + EPOCH_AHEAD_S
         if epoch > latest:
             # One forged request would shut out the coordinator for good: its own epochs are never so far ahead.
-            raise ConfigurationError(
+            raise TransportError(
                 f"epoch {epoch} lies more than a day ahead of this machine's clock, {int(now_s)}",
                 "correct the clock that is wrong, at the coordinator or here",
                 code="epoch-ahead",

@@ -13,6 +13,7 @@ from undersong_common.errors import (
     PeerFault,
     PrivacyRefusal,
     RoundAborted,
+    TransportError,
     UndersongError,
 )
 from undersong_common.printable import printable
@@ -47,6 +48,7 @@ _KINDS: dict[type[UndersongError], wire.Refusal.Kind] = {
     PrivacyRefusal: wire.Refusal.PRIVACY,
     PeerFault: wire.Refusal.PROTOCOL,
     RoundAborted: wire.Refusal.ABORTED,
+    TransportError: wire.Refusal.LATER,
 }
 
 
@@ -156,7 +158,8 @@ def raise_refusal(party: str, message: wire.Refusal) -> None:
     if message.kind == wire.Refusal.PROTOCOL:
         raise PeerFault(party, problem, remedy)
     error = next((error_class for error_class, kind in _KINDS.items() if kind == message.kind), InternalError)
-    raise error(f"{party} refuses: {problem}", remedy)
+    verb = "cannot answer now" if message.kind == wire.Refusal.LATER else "refuses"
+    raise error(f"{party} {verb}: {problem}", remedy)
 
 
 def field_sizes(data: bytes | memoryview, peer: str, *, largest_count: int) -> list[tuple[int, memoryview]]:

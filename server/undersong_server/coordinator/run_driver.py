@@ -58,6 +58,7 @@ log = logging.getLogger(__name__)
 ROSTER_POLL_S = 0.5
 STATUS_S = 0.5  # the status file is renewed at most this often
 ENDINGS_POLL_S = 0.5
+ASK_AGAIN_S = 2.0  # time between two requests to a party that cannot answer now
 TELL_TIMEOUT_S = 5.0  # a party at work answers later, and is asked again
 
 
@@ -151,7 +152,7 @@ class RunDriver(Progress, ABC):
 
     @abstractmethod
     def sleep(self, seconds: float) -> None:
-        """Waits ``seconds`` between two requests that ask a party whether its people have approved."""
+        """Waits ``seconds`` between two requests to a party that has not decided, or cannot answer now."""
 
     def interrupt(self, becomes: State) -> None:
         """Ends the run at its next step; its journal keeps everything. ``becomes`` is the state it is left in."""
@@ -268,7 +269,8 @@ class RunDriver(Progress, ABC):
                     )
                     break
                 except TransportError as error:
-                    self.say(f"{error.problem}; asking again")
+                    self.say(f"{error.problem}; {error.remedy}; asking again")
+                    self.sleep(ASK_AGAIN_S)
             self.folder.note_heard(RunStatus("finished", self.number), outcome.receipts)
             # The operator may have requested another action that the serving process has not seen yet.
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)

@@ -151,9 +151,12 @@ class Rejected(PrivacyRefusal):
 
 
 def _rejection_error(errors: Mapping[str, UndersongError]) -> UndersongError:
-    """Returns the error of a run that not everybody signs: every hospital's refusal, or the first fault of another."""
+    """Returns the error of a run that not everybody signs: every hospital's refusal, or the first fault of another.
+
+    A fault that passes by itself comes last: the run waits only where nothing else is wrong.
+    """
     refusals = {name: error for name, error in errors.items() if isinstance(error, PrivacyRefusal)}
-    return Rejected(refusals) if refusals else next(iter(errors.values()))
+    return Rejected(refusals) if refusals else min(errors.values(), key=lambda error: isinstance(error, TransportError))
 
 
 class Federation:

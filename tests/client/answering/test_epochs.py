@@ -51,6 +51,7 @@ def test_an_epoch_more_than_a_day_ahead_is_refused_and_not_remembered(tmp_path, 
     party._clock = lambda: 0.0
     reply = codec.decode_reply(party.handle(introduce(epoch)), party.name)
     assert "more than a day ahead" in reply.refusal.problem
+    assert reply.refusal.kind == wire.Refusal.LATER  # a wrong clock passes, and is no decision that ends a run
     assert heard(party, 1), "the coordinator's own epochs are heard as before"
 
 

@@ -271,12 +271,14 @@ class Refusal(_message.Message):
         PROTOCOL: _ClassVar[Refusal.Kind]
         ABORTED: _ClassVar[Refusal.Kind]
         INTERNAL: _ClassVar[Refusal.Kind]
+        LATER: _ClassVar[Refusal.Kind]
     UNKNOWN: Refusal.Kind
     CONFIGURATION: Refusal.Kind
     PRIVACY: Refusal.Kind
     PROTOCOL: Refusal.Kind
     ABORTED: Refusal.Kind
     INTERNAL: Refusal.Kind
+    LATER: Refusal.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     REMEDY_FIELD_NUMBER: _ClassVar[int]
