@@ -51,7 +51,15 @@ class Hospital:
     """One party: its folder, its notes, its daemon."""
 
     def __init__(
-        self, name: str, folder: Path, notes: Path, *, weights: bool = True, packages: Path | None = None
+        self,
+        name: str,
+        folder: Path,
+        notes: Path,
+        *,
+        weights: bool = True,
+        packages: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.home = folder / name
@@ -60,9 +68,10 @@ class Hospital:
             HOSPITAL,
             ["run", "--home", self.home, "--no-proxy"],
             folder / f"{name}.log",
-            {"XDG_STATE_HOME": str(folder / "state")},
+            {"XDG_STATE_HOME": str(folder / "state"), **(env or {})},
             weights=weights,
             packages=packages,
+            prefix=prefix,
         )
 
     def __call__(self, *arguments: object, code: int = 0) -> str:
@@ -118,6 +127,8 @@ class Federation(Operated):
         approval: "standing", or "each" run waits for `approve`.
         weights: whether the processes load the embedding model.
         packages: by "coordinator" and the hospitals' names, the folder of packages that are installed there.
+        env: by the same names, further variables of the process's environment.
+        prefix: a program, with its arguments, that starts each process.
     """
 
     def __init__(
@@ -130,11 +141,21 @@ class Federation(Operated):
         keepalive_s: float = 5.0,
         weights: bool = True,
         packages: Mapping[str, Path] | None = None,
+        env: Mapping[str, Mapping[str, str]] | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         super().__init__(folder)
-        installed = dict(packages or {})
+        installed, variables = dict(packages or {}), dict(env or {})
         self.hospitals = {
-            name: Hospital(name, folder, path, weights=weights, packages=installed.get(name))
+            name: Hospital(
+                name,
+                folder,
+                path,
+                weights=weights,
+                packages=installed.get(name),
+                env=variables.get(name),
+                prefix=prefix,
+            )
             for name, path in notes.items()
         }
         self.task = CLINIC / "task.toml"
@@ -144,6 +165,8 @@ class Federation(Operated):
             *("--keepalive", keepalive_s),
             weights=weights,
             packages=installed.get("coordinator"),
+            env=variables.get("coordinator"),
+            prefix=prefix,
         )
         self._seed = noise_seed
         self._approval = approval

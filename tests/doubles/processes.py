@@ -70,6 +70,7 @@ class Process:
     Args:
         weights: whether it loads the embedding model (six seconds of a core); else texts are embedded by hashing.
         packages: a folder of packages that are installed beside Undersong where it runs.
+        prefix: a program, with its arguments, that starts this one.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class Process:
         *,
         weights: bool = True,
         packages: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
-        self._command = [sys.executable, "-m", program, *map(str, arguments)]
+        self._command = [*prefix, sys.executable, "-m", program, *map(str, arguments)]
         self.log = log
         self._env = environment(**env)
         first = [*([] if weights else [WEIGHTLESS]), *([packages] if packages else [])]
@@ -141,6 +143,7 @@ class CoordinatorProcess(Process):
         env: Mapping[str, str] | None = None,
         weights: bool = True,
         packages: Path | None = None,
+        prefix: Sequence[str] = (),
     ) -> None:
         super().__init__(
             OPERATOR,
@@ -149,6 +152,7 @@ class CoordinatorProcess(Process):
             {"UNDERSONG_CACHE": str(home.parent / "cache"), **(env or {})},
             weights=weights,
             packages=packages,
+            prefix=prefix,
         )
         self.port = port
 

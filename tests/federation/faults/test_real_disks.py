@@ -29,9 +29,9 @@ def mount(*arguments):
 
 
 @contextmanager
-def disk(folder):
+def disk(folder, size=DISK):
     folder.mkdir(mode=0o700, exist_ok=True)
-    mount("-t", "tmpfs", "-o", f"size={DISK},mode=700", "tmpfs", folder)
+    mount("-t", "tmpfs", "-o", f"size={size},mode=700", "tmpfs", folder)
     try:
         yield folder
     finally:
