@@ -37,7 +37,7 @@ from undersong_common.arrays import Float32, Float64, Int64, UInt64
 from undersong_common.canonical import tagged_hash
 from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache, publishable
 from undersong_common.program import entry
-from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import methods
@@ -132,6 +132,9 @@ class OneMachine:
     def record(self, name: str, round_: int, value: Any) -> None:
         self.records.setdefault(name, []).append((round_, value))
 
+    def state_corpus(self, round_: int, samples: Sequence[Sample]) -> None:
+        """Does nothing: figures by round are no part of a cell."""
+
     def generate(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample]:
         samples = [sample for sample in self.write(step, round_, orders) if sample is not None]
         self.pool.extend(samples)
@@ -182,6 +185,9 @@ class OneMachine:
             return natural[:size], np.zeros(size)
         half = planned.dimension // 2
         return natural[:size], natural[half : half + size]
+
+    def planned(self, name: str) -> PlannedSum:
+        return self._plan[name]
 
     def sigma(self, name: str) -> float:
         return self._plan[name].sigma_integer / self._plan[name].scale

@@ -212,7 +212,9 @@ class State:
         self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
-        self._reasons: list[str] = []  # reasons by text of the pool at the last judgement
+        self._judgement = support.Judgement(
+            [], np.zeros(generators, dtype=np.bool_)
+        )  # of the pool at the last judgement
         self.records_error = 0.0  # standard deviation of the estimated number of records
 
     def count_labels(self) -> None:
@@ -246,6 +248,7 @@ class State:
         wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
         before, rng = self._table(), run.rng(step)
         run.generate(step, t, self._orders(wanted, rng))
+        self._drop(~self.judgement().left_out[:, None])
         run.state_corpus(t, self.samples_left())
         self.spent |= shares.spent(wanted, self._table() - before)
         if not len(run.pool):
@@ -286,28 +289,30 @@ class State:
         )
 
     def ask_support(self) -> None:
-        """Opens the votes for each generator's texts; those of whom the records support nothing write no more."""
+        """Opens the votes for each generator's texts; those that the records do not support write no more."""
         self.support = support.ask(self.run, "support", self.records / self.records.sum())
-        self._drop(~self.support.unsupported[:, None])
+        self._drop(~self.judgement().left_out[:, None])
 
     def _drop(self, stays: Bools) -> None:
-        """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all of them."""
+        """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all that stay."""
         left = self.chosen & stays
-        self.chosen = np.where(left.any(axis=0), left, self.chosen)
-        self.weights = self.chosen / self.chosen.sum(axis=0)
+        if (left != self.chosen).any():
+            self.chosen = np.where(left.any(axis=0), left, stays)
+            self.weights = self.chosen / self.chosen.sum(axis=0)
 
-    def reasons(self) -> list[str]:
-        """Reason for which each text is set aside, "" where it is not."""
+    def judgement(self) -> support.Judgement:
+        """What is set aside of the texts so far."""
+        pool = self.run.pool
         if self.support is None:
-            return [""] * len(self.run.pool)
-        if len(self._reasons) != len(self.run.pool):
-            pool, rng = self.run.pool, self.run.rng("support folds")
-            self._reasons = support.reasons(self.support, [each.text for each in pool.samples], pool.generator_of, rng)
-        return self._reasons
+            return support.Judgement([""] * len(pool), np.zeros(len(self.chosen), dtype=np.bool_))
+        if len(self._judgement.reasons) != len(pool):
+            texts, rng = [sample.text for sample in pool.samples], self.run.rng("support folds")
+            self._judgement = support.judgement(self.support, texts, pool.generator_of, rng)
+        return self._judgement
 
     def not_aside(self) -> Int64:
         """Positions of the texts that are not set aside."""
-        return np.array([row for row, reason in enumerate(self.reasons()) if not reason], dtype=np.int64)
+        return np.array([row for row, reason in enumerate(self.judgement().reasons) if not reason], dtype=np.int64)
 
     def samples_left(self) -> list[Sample]:
         """The samples that are not set aside."""
@@ -328,7 +333,7 @@ class State:
 
     def report_set_aside(self, ours: Rows) -> None:
         """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
-        reasons, pool = self.reasons(), self.run.pool.samples
+        reasons, pool = self.judgement().reasons, self.run.pool.samples
         aside = [(sample, reason) for sample, reason in zip(pool, reasons, strict=True) if reason]
         if aside and self.support is not None:
             counts = Counter(sample.generator for sample, _ in aside)

@@ -146,24 +146,47 @@ def linear(x: Any, y: Any, labels: int, strength: float, weights: Any = None) ->
 def support(case: Case, answer: Any, sigma: float, m: Any, texts: Texts) -> tuple[Any, Any]:
     """Step 2.4: which generators are unsupported, and which supported, bool [K] each."""
     total = max(answer.sum(), sigma * math.sqrt(case.generators), 1.0)
-    of_label = tally(case, texts) / np.maximum(tally(case, texts).sum(axis=0), 1)
-    share = of_label @ (m / m.sum())
+    if round_size(case, 0) < 3 * case.generators * case.labels:
+        share = np.bincount(texts.generator, minlength=case.generators) / len(texts.generator)
+    else:
+        share = tally(case, texts) / np.maximum(tally(case, texts).sum(axis=0), 1) @ (m / m.sum())
     expected = total * share / share.sum()
     part = np.clip(answer / total, 1 / total, 1)
     error = np.sqrt(sigma**2 + total * part * (1 - part)) / expected
     s = answer / expected
-    low, best = s + 2 * error, int(np.argmax(s))
-    ratio_error = np.sqrt(error**2 + (s / s[best]) ** 2 * error[best] ** 2) / s[best]
-    ratio_error[best] = 0
-    enough = (s / s[best] - 2 * ratio_error > 0.75) & (s - 2 * error > 0.25)
-    return (low < 0.25) & ~(low < 0.25).all(), enough
+    best = int(np.argmax(s))
+
+    def beside(most: float) -> tuple[Any, Any]:
+        top = min(s[best], most)
+        errors = np.sqrt(error**2 + (s / top) ** 2 * error[best] ** 2) / top
+        errors[best] = 0
+        return s / top, errors
+
+    r, e = beside(math.inf)
+    enough = (r - 2 * e > 0.75) & (s - 2 * error > 0.25)
+    r, e = beside(2.0)
+    return (r + 2 * math.log(3) * e**2 < 0.25) & enough.any(), enough
 
 
-def set_aside(texts: Texts, unsupported: Any, supported: Any, drawn: Any) -> Any:
-    """Step 2.5: which texts are set aside, bool [n]. ``drawn`` permutes so many good and bad ones."""
+def set_aside(texts: Texts, unsupported: Any, supported: Any, drawn: Any) -> tuple[Any, Any]:
+    """Step 2.5: the texts that are set aside, bool [n], and the generators that are left out, bool [K]."""
+    if not unsupported.any():
+        return unsupported[texts.generator], unsupported
+    unlike, left_out = off_subject(texts, unsupported, supported, drawn), ~supported
+    if unlike is not None:
+        for k in np.flatnonzero(~supported & ~unsupported):
+            left_out[k] = unlike[texts.generator == k].mean() > 0.1
+    return left_out[texts.generator] | (False if unlike is None else unlike), left_out
+
+
+def off_subject(texts: Texts, unsupported: Any, supported: Any, drawn: Any) -> Any:
+    """Step 2.5: the texts that a classifier finds off the subject, bool [n], or None if none can judge.
+
+    ``drawn`` permutes so many good and bad ones.
+    """
     bad, good = unsupported[texts.generator], supported[texts.generator]
     if not good.sum() >= 49 or not bad.sum() >= 5:
-        return bad
+        return None
     fold = np.full(len(bad), -1)
     for side, order in zip((good, bad), drawn(good.sum(), bad.sum()), strict=True):
         fold[side] = order % 5
@@ -177,7 +200,7 @@ def set_aside(texts: Texts, unsupported: Any, supported: Any, drawn: Any) -> Any
             chance[n] = judge(texts.windows[n])[:, 1].min()
     as_low = np.array([(chance[good] <= each).sum() for each in chance])
     unlike = (chance < 0.5) & np.where(good, as_low <= 0.02 * good.sum(), as_low + 1 <= 0.02 * (good.sum() + 1))
-    return bad | unlike if unlike[bad].mean() >= 0.5 else bad
+    return unlike if unlike[bad].mean() >= 0.5 else None
 
 
 def judges(case: Case, p: Any, texts: Texts) -> list[Any]:

@@ -202,8 +202,9 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
         spent |= 2 * (oracle.tally(case, texts) - before) < asked
         if t == 0 and case.generators > 1:
             judged = oracle.support(case, opened["support"].natural, opened["support"].sigma, m, texts)
-            chosen &= ~judged[0][:, None]
-        aside = oracle.set_aside(texts, *judged, partial(support_folds, run))
+        aside, left_out = oracle.set_aside(texts, *judged, partial(support_folds, run))
+        chosen &= ~left_out[:, None]
+        chosen[:, ~chosen.any(axis=0)] = ~left_out[:, None]
         if (who := f"who/{t + 1}") in planned:
             for program, own in zip(run.public[who].numbers["classifiers"], oracle.judges(case, p, texts), strict=True):
                 if abs(program[-1]).max() < 1000:  # a judge of one label has seen nothing to tell

@@ -17,13 +17,19 @@ from undersong_server.methods.interface import RunContext, Setting
 from undersong_server.methods.parts.words import windows, word_classifier, word_rows
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
-LEAST = 0.25  # a support whose upper end is below it: the generator is unsupported
+HALF = 0.5  # share of the best support: that of a weak generator on the subject
+LIKELIER = 3.0  # likelihood of no support over that of HALF, from which on a generator is unsupported
+LEAST = 0.25  # support; where the best generator's lower end is below it, the votes tell nothing
 ENOUGH = 0.75  # share of the best support; a generator whose lower end is above it is supported
+MOST = 2.0  # largest best support beside which others may look unsupported
 ERRORS = 2.0  # standard errors to either end
 LENIENCE = 0.02  # share of the supported generators' texts that may look like texts to set aside
 FOLDS = 5  # folds of the public classifier's texts; each text is judged by a classifier that did not see it
+TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes are not by label
+FEW = 0.1  # share of the texts of a generator in between that may be off the subject; with more it is left out whole
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
-GENERATOR, SUBJECT = "generator", "subject"  # reasons: of an unsupported generator, or unlike the supported ones' texts
+GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
+"""Reasons: of an unsupported generator, unlike the supported ones' texts, or of one in between that is left out."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +49,22 @@ class Support:
 
     @property
     def unsupported(self) -> Bools:
-        """bool [K]; never all of them, for then the votes say nothing."""
-        low: Bools = self.votes / self.expected + ERRORS * self.error < LEAST
-        return low & ~low.all()
+        """bool [K]; none if the votes do not tell the best generator from one that nobody votes for."""
+        ratio, error = self._beside_best(MOST)
+        # Of two normal laws with means 0 and HALF, the first is so many times as likely.
+        low: Bools = HALF * (HALF / 2 - ratio) > np.log(LIKELIER) * error**2
+        return low & self.supported.any()
 
     @property
     def supported(self) -> Bools:
-        """bool [K]; of the best generator it is only asked that the votes tell it from an unsupported one.
+        """bool [K]; of the best generator it is only asked that the votes tell it from one that nobody votes for."""
+        ratio, error = self._beside_best(np.inf)
+        support = self.votes / self.expected
+        high: Bools = (ratio - ERRORS * error > ENOUGH) & (support - ERRORS * self.error > LEAST)
+        return high
+
+    def _beside_best(self, most: float) -> tuple[Float64, Float64]:
+        """The generators' support over the best one's, which counts as ``most`` at most, and its errors: float64 [K].
 
         A generator is compared with the best one, and not with its share of the texts: the fewer texts of a pool are on
         topic, the larger a part of them is in the nearest third. Where a third is, half of a generator's texts suffice
@@ -57,26 +72,44 @@ class Support:
         """
         support = self.votes / self.expected
         best = int(support.argmax())
-        top = max(float(support[best]), 1e-9)
+        top = min(max(float(support[best]), 1e-9), most)
         ratio = support / top
         error = np.sqrt(self.error**2 + (ratio * self.error[best]) ** 2) / top
         error[best] = 0.0
-        high: Bools = (ratio - ERRORS * error > ENOUGH) & (support - ERRORS * self.error > LEAST)
-        return high
+        return ratio, error
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What is set aside of a pool.
+
+    Attributes:
+        reasons: for which each text is set aside, "" where it is not.
+        left_out: generators of which nothing is published, and that write no more, bool [K].
+    """
+
+    reasons: list[str]
+    left_out: Bools
 
 
 def statistic(setting: Setting, candidates: int) -> SupportVotes:
-    """Returns the statistic that asks the records about at most ``candidates`` texts."""
-    return SupportVotes(len(setting.generators), candidates, len(setting.labels))
+    """Returns the statistic that asks the records about at most ``candidates`` texts.
+
+    Where a generator writes few texts of a label, its nearest third are whose happen to be there. So records are
+    compared with the texts of all labels then.
+    """
+    generators, labels = len(setting.generators), len(setting.labels)
+    return SupportVotes(generators, candidates, labels * (candidates >= TEXTS_BY_LABEL * generators * labels))
 
 
 def ask(run: RunContext, name: str, label_shares: Float64) -> Support:
     """Opens the planned sum ``name`` over all texts so far. ``label_shares``: of the records, float64 [C]."""
     authors = run.pool.generator_of
     inputs = [run.publish_pool(), run.publish_numbers("authors", authors.astype(np.float64))]
-    support = support_of(
-        run.private_sum(name, inputs), run.pool.label_of, authors, len(run.setting.generators), label_shares
-    )
+    generators, label_of = len(run.setting.generators), run.pool.label_of
+    if not run.planned(name).parameters["labels"]:
+        label_of, label_shares = np.zeros_like(label_of), np.ones(1)
+    support = support_of(run.private_sum(name, inputs), label_of, authors, generators, label_shares)
     run.record(
         "support",
         0,
@@ -102,30 +135,42 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     return Support(records, votes, expected, np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected)
 
 
-def reasons(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> list[str]:
-    """Reason for which each text is set aside, "" where it is not.
+def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> Judgement:
+    """Judges texts by their generators, and those of generators in between one by one, in public.
+
+    Of a generator in between nothing is published where no classifier can judge it, or finds many of its texts off the
+    subject: it overlooks some, and a supported generator writes instead.
 
     Args:
         authors: generator of each text, int64 [n].
         rng: public randomness, which deals texts to folds.
     """
-    unsupported, supported = support.unsupported[authors], support.supported[authors]
-    found = np.where(unsupported, GENERATOR, "").astype(object)
-    found[_unlike(texts, supported, unsupported, rng) & ~unsupported] = SUBJECT
-    return [str(reason) for reason in found]
+    left_out = support.unsupported
+    found = np.where(left_out[authors], GENERATOR, "").astype(object)
+    if left_out.any():
+        unlike = off_subject(texts, support.supported[authors], left_out[authors], rng)
+        doubtful = ~left_out & ~support.supported
+        if unlike is not None:
+            found[unlike & (found == "")] = SUBJECT
+            generators = len(left_out)
+            written = np.maximum(np.bincount(authors, minlength=generators), 1)
+            doubtful &= np.bincount(authors, weights=unlike, minlength=generators) > FEW * written
+        found[doubtful[authors] & (found == "")] = DOUBT
+        left_out = left_out | doubtful
+    return Judgement([str(reason) for reason in found], left_out)
 
 
-def _unlike(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools:
+def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools | None:
     """Marks the texts that look like bad ones, and as at most ``LENIENCE`` of the good ones look, bool [n].
 
     A text is as good as its least likely window of words: half of it may be of another subject, and a classifier of the
     whole text sees the mean of both halves. It is compared with good texts as classifiers see them that did not learn
     from them (a conformal p-value, Vovk et al. 2005), so that a few texts, which a classifier learns by heart, judge
     nothing: with n good texts the smallest value is 1 / (n + 1). Nor does a classifier judge that overlooks bad texts.
+    None if no classifier can judge.
     """
-    nothing = np.zeros(len(texts), dtype=np.bool_)
     if (good.sum() + 1) * LENIENCE < 1 or bad.sum() < FOLDS:
-        return nothing
+        return None
     fold = np.zeros(len(texts), dtype=np.int64)
     for taught in (good, bad):
         fold[taught] = rng.permutation(int(taught.sum())) % FOLDS
@@ -134,7 +179,7 @@ def _unlike(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Genera
     # A good text is among those that it is compared with.
     alike = np.searchsorted(usual, chance, side="right") + ~good
     unlike: Bools = (chance < 0.5) & (alike <= LENIENCE * (len(usual) + ~good))
-    return unlike if unlike[bad].mean() >= RECALL else nothing
+    return unlike if unlike[bad].mean() >= RECALL else None
 
 
 def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -> Float64:
