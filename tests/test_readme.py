@@ -1,20 +1,24 @@
 """The README's Python blocks run as they stand, and print what stands below them."""
 
 import io
+import linecache
 import re
 import runpy
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import undersong as us
+from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
-from undersong.methods import Method, MethodOptions, Order, SumRequest, TopQVotes
+from undersong.methods import Method, MethodOptions, Order, RunContext, Setting, SumRequest, TopQVotes
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
 from undersong_server import methods
+from undersong_server.progress import Progress
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -96,3 +100,90 @@ def test_order_or_vote_that_cannot_be_is_refused_before_a_party_is_asked(run, co
     with pytest.raises(ConfigurationError) as error:
         run_of(method, tmp_path, monkeypatch)
     assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"Options": dict},
+        {"Options": MethodOptions()},
+        {"plan": lambda _options: []},
+        {"run": "run"},
+        {"generator_calls": lambda: 1},
+    ],
+)
+def test_method_of_another_form_is_refused_as_it_is_declared(declared):
+    fitting = {"Options": MethodOptions, "plan": lambda _o, _s: [], "run": lambda _o, _r: []}
+    with raises(ConfigurationError, "method-form"):
+        Method(**{**fitting, **declared})
+
+
+@pytest.mark.parametrize("offered", [("", None), (3, None), ("mine", lambda _options, _run: [])])
+def test_what_is_no_method_is_not_offered(offered):
+    with raises(ConfigurationError, "method-form"):
+        methods.offer(*offered)
+
+
+@pytest.mark.parametrize("planned", [None, "votes", [TopQVotes(q=1, candidates=4, labels=2, furthest=False)]])
+def test_plan_that_is_no_list_of_requests_is_refused(planned, tmp_path, monkeypatch):
+    method = Method(Options=MethodOptions, plan=lambda _o, _s: planned, run=lambda _o, _r: [])
+    with raises(ConfigurationError, "method-form"):
+        run_of(method, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [0.2, 0.3, 0.5], "ab", [float("nan"), 1.0], None])
+def test_weights_that_are_not_one_a_generator_are_refused(weights):
+    context = RunContext(Setting(("a",), ("one", "two")), None, None, None, embed=None, seed=0)
+    with raises(ConfigurationError, "recorded-weights") as refused:
+        context.record("weights", 1, weights)
+    assert "one, two" in refused.value.remedy
+    context.record("weights", 1, np.array([0.25, 0.75]))
+
+
+def test_unknown_method_says_where_an_offered_one_is_known():
+    with pytest.raises(ConfigurationError) as refused:
+        methods.load("my-method")
+    assert "run the program, or make the method a package" in refused.value.remedy
+
+
+class SpokenProgress(Progress):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.spoken = []
+
+    def say(self, message):
+        self.spoken.append(message)
+
+
+def written_method(path, number, step):
+    """Loads a program with a method that orders ``number`` texts in the step ``step``."""
+    path.write_text(
+        "from undersong.methods import Method, MethodOptions, Order, offer\n"
+        "def plan(options, setting):\n    return []\n"
+        "def run(options, run):\n"
+        "    writer = run.setting.generators[0]\n"
+        f"    return run.generate('{step}', 0, [Order(writer, 'zero_shot', run.setting.labels[0])] * {number})\n"
+        "METHOD = Method(Options=MethodOptions, plan=plan, run=run, generator_calls=lambda o, s: 4)\n",
+        encoding="utf-8",
+    )
+    linecache.checkcache()
+    return runpy.run_path(str(path))["METHOD"]
+
+
+@pytest.mark.heavy
+def test_changed_method_in_its_folder_is_told_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(Embedder, "load", HashedEmbedder)
+    monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))
+    task_file = make_task(tmp_path)
+
+    def said(number, word="first"):
+        monkeypatch.setattr(methods, "OFFERED", {"mine": written_method(tmp_path / "mine.py", number, word)})
+        task, progress = us.Task.load(task_file, "method.name=mine"), SpokenProgress()
+        us.simulate(task, tmp_path / "out", progress=progress)
+        return [words for words in progress.spoken if "is not that with which this run began" in words]
+
+    assert (said(1), said(1)) == ([], [])
+    assert len(said(1, "second")) == 1
+    with raises(ConfigurationError, "step-changed"):
+        said(2)

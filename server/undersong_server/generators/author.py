@@ -14,6 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from undersong_common.errors import ConfigurationError, GenerationError
+from undersong_common.printable import counted
 from undersong_server.database.journal import Journal, json_bytes
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.endpoints import batch_prefix, merged
@@ -480,6 +481,13 @@ class Author:
         """Asks for the remaining orders; returns the answers as read. Faults in the journal are not judged anew."""
         requests, trimmed = self._requests.make(step, orders, remaining, rooms)
         verdict = self._journal.get_json(_verdict_key(step))
+        if verdict is not None and len(verdict) != len(remaining):
+            raise ConfigurationError(
+                f"the step {step.rpartition('/')[0]!r} orders {counted(len(remaining), 'text')}, and this run has asked"
+                f" for {len(verdict)} there: the method's code is not that with which the run began",
+                "put the former code back, or start over: --fresh, in Python fresh=True",
+                code="step-changed",
+            )
         names = [orders[index].generator for index in remaining]
         for name in unproven if verdict is None else ():
             self._ask_anew(step, name, {i: requests[i] for i in remaining if orders[i].generator == name})

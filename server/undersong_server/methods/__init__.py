@@ -9,8 +9,13 @@ added. What several methods use lies in ``parts``. Other packages add methods by
 a program of a researcher offers one to its own process by :func:`offer`.
 """
 
+import ast
+import hashlib
 import importlib
+import inspect
 import pkgutil
+from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
@@ -18,14 +23,26 @@ from undersong_common.program import configuration, plugins
 from undersong_server.methods.interface import Method
 
 FILES = {"mixture+labels": "mixture_labels"}  # files of methods with another name than the method's
+WHERE_OFFERED = (
+    "a method that a program offers is known in that program alone: run the program, or make the method a package"
+    " (docs/extending.md)"
+)
 OFFERED: dict[str, Method[Any]] = {}  # methods that programs offer to this process alone
 
 
 def offer(name: str, method: Method[Any]) -> None:
     """Makes ``method`` known as ``name`` in this process, for simulations of a program that defines it.
 
-    Raises ConfigurationError for a name that one of this program's own methods has.
+    Raises ConfigurationError for a name that one of this program's own methods has, and for what is no method.
     """
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigurationError("the first argument is no name", 'offer("NAME", Method(...))', code="method-form")
+    if not isinstance(method, Method):
+        raise ConfigurationError(
+            f"what is offered as {name!r} is no Method",
+            f'offer("{name}", Method(Options=Options, plan=plan, run=run))',
+            code="method-form",
+        )
     if name in own_names():
         raise ConfigurationError(f"there is a method {name!r} already", "choose another name", code="name-taken")
     OFFERED[name] = method
@@ -43,6 +60,32 @@ def own_names() -> tuple[str, ...]:
     return tuple(sorted({*FILES, *(module.replace("_", "-") for module in others)}))
 
 
+def hash_code(name: str) -> str:
+    """SHA-256 (hex) of the code of a method that other people write; "" for one of this program's own.
+
+    It is of the whole file that defines ``run``. In a notebook, which has no file, it is of the functions' bytecode.
+    """
+    if name in own_names():
+        return ""
+    method = load(name)
+    try:
+        source = Path(inspect.getfile(method.run)).read_bytes()
+        code = ast.dump(ast.parse(source)).encode()  # Neither a comment nor a blank line is code.
+    except (OSError, TypeError, ValueError, SyntaxError):
+        code = b"".join(_bytecode(function) for function in (method.plan, method.run))
+    return hashlib.sha256(code).hexdigest()
+
+
+def _bytecode(function: object) -> bytes:
+    """The instructions, constants and names of a function and of those defined in it; nothing for another callable."""
+    code = getattr(function, "__code__", function)
+    if not isinstance(code, CodeType):
+        return b""
+    constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+    inner = [_bytecode(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    return b"".join([code.co_code, repr((constants, code.co_names)).encode(), *inner])
+
+
 def load(name: str) -> Method[Any]:
     """The method of that name; this program's own goes before one that was offered or another package's.
 
@@ -56,7 +99,9 @@ def load(name: str) -> Method[Any]:
         return OFFERED[name]
     plugin = plugins.find("methods", name)
     if plugin is None:
-        raise ConfigurationError(f"[method] name: {name!r} is unknown", configuration.nearest(name, names()))
+        raise ConfigurationError(
+            f"[method] name: {name!r} is unknown", f"{configuration.nearest(name, names())}; {WHERE_OFFERED}"
+        )
     loaded = plugins.load(plugin)
     if not isinstance(loaded, Method):
         raise ConfigurationError(

@@ -1,5 +1,6 @@
 """Interface between methods and the framework: :class:`Method`, :class:`Setting` and :class:`RunContext`."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,8 @@ __all__ = [
 ]
 EXPECTED_RECORDS = 300  # the assumed number of records if nobody declares it
 PROMISE, ONE_PARTY = Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0)  # the defaults of a Setting in a method's test
+# A report pairs these values with the names of the generators.
+RECORDS_BY_GENERATOR = ("weights", "weights noise")
 Watch = Callable[[str, Callable[[], Any]], Any]
 Observe = Callable[[str, Mapping[str, Any]], None]  # told what a run obtains: its kind, and its public facts
 PublicTexts = Callable[[], Sequence[str]]  # public texts of the task's kind; none where none are at hand
@@ -164,6 +167,25 @@ class Method(Generic[_Options]):
         lambda _records, _embed, _test, _labels: {}
     )
 
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where options or functions are of another form than a run calls them in."""
+        if not (isinstance(self.Options, type) and issubclass(self.Options, MethodOptions)):
+            raise ConfigurationError(
+                "Method(Options=...): is no class of options",
+                "derive a class from undersong.methods.MethodOptions, and give the class itself",
+                code="method-form",
+            )
+        for name, second in (("plan", "setting"), ("run", "run"), ("generator_calls", "setting")):
+            function = getattr(self, name)
+            try:
+                inspect.signature(function).bind(None, None)
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f"Method({name}=...): is no function of two arguments",
+                    f"define it as: def {name}(options, {second})",
+                    code="method-form",
+                ) from None
+
 
 class RunContext:
     """Operations and public facts of one run, for its method. It exposes no transport, cryptography, SQL or prompts.
@@ -213,9 +235,27 @@ class RunContext:
         return np.random.default_rng(np.frombuffer(digest, dtype="<u4"))
 
     def record(self, name: str, round_: int, value: Any) -> None:
-        """Keeps a public value of a round under ``name``, for the report."""
+        """Keeps a public value of a round under ``name``, for the report.
+
+        Raises ConfigurationError for weights, or their noise, that are no finite number for each generator.
+        """
+        if name in RECORDS_BY_GENERATOR:
+            self._check_by_generator(name, round_, value)
         self.records.setdefault(name, []).append((round_, value))
         self._observe("record", {"name": name, "round": round_, "value": value})
+
+    def _check_by_generator(self, name: str, round_: int, value: Any) -> None:
+        names = self.setting.generators
+        try:
+            numbers = np.asarray(value, dtype=np.float64)
+        except (TypeError, ValueError):
+            numbers = np.full(0, np.nan)
+        if numbers.shape != (len(names),) or not np.isfinite(numbers).all():
+            raise ConfigurationError(
+                f"the method records {name!r} of round {round_} that are not {counted(len(names), 'finite number')}",
+                f"record one number a generator, in the order of run.setting.generators: {', '.join(names)}",
+                code="recorded-weights",
+            )
 
     def state_corpus(self, round_: int, samples: Sequence[Sample]) -> None:
         """States the corpus as it stands after a round, for the figures by round."""

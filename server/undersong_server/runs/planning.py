@@ -111,7 +111,7 @@ def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
             code="attributes-unread",
         )
     options = task.options
-    requests = list(method.plan(options, setting))
+    requests = _planned_requests(task.method.name, method.plan(options, setting))
     if requests and not method.makes_private_sums:
         raise InternalError(f"the method {task.method.name!r} plans private sums and states that it makes none")
     # A baseline that asks no party anything keeps to that.
@@ -125,6 +125,17 @@ def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
         requests = with_distance(requests, embedders.dimension(task.embedder.model), task.privacy.distance_share)
     register_statistics(requests)
     return setting, requests
+
+
+def _planned_requests(method: str, requests: object) -> list[SumRequest]:
+    """Raises ConfigurationError unless a method's plan is a sequence of requests for private sums."""
+    if not isinstance(requests, Sequence) or not all(isinstance(request, SumRequest) for request in requests):
+        raise ConfigurationError(
+            f"the plan of the method {method} is no list of SumRequest",
+            "correct its plan(): return [SumRequest(NAME, STATISTIC), ...], or [] for no private sum",
+            code="method-form",
+        )
+    return list(requests)
 
 
 def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:

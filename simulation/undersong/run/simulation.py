@@ -311,6 +311,12 @@ def deliver(
                 if finished
                 else f"continuing the run in {folder}"
             )
+        if workspace.method_changed:
+            progress.say(
+                f"WARNING: the code of the method {task.method.name!r} is not that with which this run began: it runs"
+                " now over the texts and sums of the old code. To have a corpus of the new code alone, start over"
+                f" (--fresh, in Python fresh=True) or name another folder (--out, out=)"
+            )
         simulated = simulate(
             run_plan,
             workspace,

@@ -31,6 +31,7 @@ from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import BlockStore
+from undersong_server import methods
 from undersong_server.database.journal import Journal
 from undersong_server.release.files import OUTPUT_NAMES, WORKSPACE_NAME
 from undersong_server.runs.task import Task
@@ -51,6 +52,7 @@ class Workspace:
         folder: the output folder.
         journal: the coordinator's.
         state: folder of what only this program reads (journal, encrypted party stores, keys).
+        method_changed: True if the method is another program's, and its code is not that with which the run began.
     """
 
     def __init__(self, folder: Path, task: Task, arguments: dict[str, Any], *, fresh: bool) -> None:
@@ -72,6 +74,7 @@ class Workspace:
         self.journal = Journal(self.state / "journal.sqlite")
         self.continued = is_continued
         self._claim_folder(task, arguments)
+        self.method_changed = self._has_other_code(task.method.name)
 
     def _claim_folder(self, task: Task, arguments: dict[str, Any]) -> None:
         """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
@@ -91,6 +94,14 @@ class Workspace:
                 "name another folder with --out, or start over with --fresh",
                 code="other-run",
             )
+
+    def _has_other_code(self, method: str) -> bool:
+        """Returns True if a method of other people has changed since the run began; keeps the hash of a new run's."""
+        code_hash = methods.hash_code(method).encode()
+        stored_hash = self.journal.get("run/method")
+        if stored_hash is None and not self.continued:
+            self.journal.put("run/method", code_hash)
+        return stored_hash not in (None, code_hash)
 
     def _clear_folder(self) -> None:
         store.close(self.state / PARTIES)
