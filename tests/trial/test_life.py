@@ -201,6 +201,7 @@ def in_this_process(capsys):
     return here
 
 
+@pytest.mark.slow
 def test_a_short_life_of_one_hospital(tmp_path, capsys):
     life = walk(tmp_path, ["heart-institute"], in_this_process(capsys), weights=False)
     check_quotations(life)

@@ -73,6 +73,7 @@ ROWS = [(f"own {WORDS[3 + n % 4]} note {'walk ' * (n % 5)}".strip(), LABELS[n % 
 STATISTIC = TeacherVotes(queries=10, teachers=5, labels=2, fine_tuned=True)
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_at_one_record_loses_one_teacher_s_votes(tmp_path):
     folder = write_bert(tmp_path / "bert", (*WORDS, "rare"))
     fails_at_last_word(folder)

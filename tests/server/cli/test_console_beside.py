@@ -43,6 +43,7 @@ def answers(address):
         return False
 
 
+@pytest.mark.slow
 def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
     address, child = console_of(served)
     assert answers(address)

@@ -28,7 +28,7 @@ def blobs(count, seed, turn=0.0, noise=0.35):
     return x / np.linalg.norm(x, axis=1, keepdims=True), labels
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_covariances_come_closer_and_labels_are_still_told_apart():
     source, labels = blobs(160, 0)
     target, truth = blobs(160, 1, turn=1.5)
@@ -77,7 +77,7 @@ def embed(texts):
 SEQUENCES = [("lung", ["fever", "cough"]), ("leg", ["knee", "fall"])] * 20
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_sequences_and_the_records_own_are_judged(tmp_path):
     lines = [json.dumps({"label": label, "terms": terms}) for label, terms in SEQUENCES]
     (tmp_path / "sequences.jsonl").write_text("\n".join(lines) + "\n")

@@ -88,6 +88,7 @@ def test_a_whole_evaluation(run):
     assert not any(text in shown + json.dumps(report.to_json()) for text, _ in private + notes(80, 1))
 
 
+@pytest.mark.slow
 def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
     rows = notes(80, 1)
     (run / "test.jsonl").write_text(

@@ -24,6 +24,7 @@ def tiny_bert(tmp_path_factory):
     return write_bert(tmp_path_factory.mktemp("bert"), words)
 
 
+@pytest.mark.slow
 def test_learns_and_repeats_itself(tiny_bert):
     settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
     texts, labels = (GOOD + BAD) * 6, (["good"] * 4 + ["bad"] * 4) * 6
@@ -35,6 +36,7 @@ def test_learns_and_repeats_itself(tiny_bert):
     assert predict(model, []) == []
 
 
+@pytest.mark.slow
 def test_weights_reach_the_loss(tiny_bert):
     settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
     texts = (GOOD + BAD) * 6

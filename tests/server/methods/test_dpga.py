@@ -187,7 +187,7 @@ def test_without_noise_metadata_is_the_records_own(task_file):
     assert sum(sample.label == "a" for sample in fresh) / len(fresh) == pytest.approx(0.75, abs=0.25)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_too_few_records_for_the_noise_fall_back_to_the_stated_similarity(task_file):
     changes = ("method.similarity=mean", "method.fallback_similarity=0.123", "method.rounds=1")
     task = tasks.load(task_file("0.5"), changes)

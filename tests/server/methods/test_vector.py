@@ -141,7 +141,7 @@ def run(model: Path, folder: Path) -> Delivered:
     return delivered_by(model, folder, METHOD, embedder=str(model), max_new_tokens=20, batch_size=4)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_run_spends_its_plan_and_goes_on_without_asking_anew(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

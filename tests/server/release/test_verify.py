@@ -83,6 +83,7 @@ def test_a_receipt_from_before_the_end_of_the_run_is_not_final(tmp_path, publish
     assert verdict.spent["p1"] == pytest.approx(whole)
 
 
+@pytest.mark.slow
 def test_a_sub_sampled_run_that_stopped_is_priced_at_its_whole_plan(tmp_path):
     value, plan = federated(tmp_path, 3.0, rate=0.5)
     verdict = verdict_of(tmp_path, value)

@@ -285,6 +285,7 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
     assert _outputs(out) == expected
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_that_nothing_is_lost(tmp_path):
     task_path = make_task(tmp_path / "task", samples=4000)
     process = _process(task_path, tmp_path / "out", tmp_path / "cache")
@@ -423,6 +424,7 @@ def test_the_key_of_a_simulated_data_set_is_drawn_anew_for_every_run(tmp_path):
     assert drawn[2] == drawn[3]  # the tests' noise seed fixes this too
 
 
+@pytest.mark.slow
 def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_path, monkeypatch):
     task_path = make_task(tmp_path, prompts={"folder": "prompts"}, evaluation=JUDGED)
     (tmp_path / "prompts").mkdir()
