@@ -16,7 +16,7 @@ from itertools import cycle, islice
 import numpy as np
 import scipy.sparse as sp
 
-from undersong.auditing.parts import Canary
+from undersong.auditing.canaries import Canary
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
 from undersong_common.arrays import Float64

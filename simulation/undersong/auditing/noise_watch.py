@@ -22,7 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from scipy.stats import binom, norm
 
-from undersong.auditing import parts as audit_parts
+from undersong.auditing import noise_checks
 from undersong_common.arrays import Bools, Float32, Int64
 from undersong_common.privacy.stream import SEED_BYTES, KeyStream
 from undersong_protocol.secagg import keys
@@ -83,7 +83,7 @@ class Likeness:
         return equal or abs(self.product) > float(norm.isf(alarm / 4)) * self.square**0.5
 
 
-Evidence = TypeVar("Evidence", audit_parts.Shape, Likeness)
+Evidence = TypeVar("Evidence", noise_checks.Shape, Likeness)
 
 
 def add_evidence(totals: dict[str, Evidence], name: str, evidence: Evidence) -> None:
@@ -108,9 +108,9 @@ class Draw:
         """Scores ``values`` under component ``index`` of the plan, or under a whole share."""
         if plan.law == "laplace":
             law = laplace_scale(plan.sigma), 1.0 / plan.honest_survivors
-            return cls(values, audit_parts.laplace_scores(values, *law), audit_parts.largest_laplace_mass(*law))
+            return cls(values, noise_checks.laplace_scores(values, *law), noise_checks.largest_laplace_mass(*law))
         variance = float(plan.share_variance if index is None else plan.components[index])
-        return cls(values, audit_parts.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
+        return cls(values, noise_checks.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
 
     def part(self, places: slice) -> "Draw":
         return Draw(self.values[places], self.scores[places], self.chance)
@@ -284,4 +284,4 @@ def _known_seeds(
 def known_noise(likenesses: Mapping[str, Likeness], alarm: float) -> list[str]:
     """Names what explains the noise of the parties; wrong for sound noise with a chance of ``alarm``."""
     level = alarm / max(1, len(likenesses))
-    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][: audit_parts.MOST_NAMED]
+    return [name for name, likeness in likenesses.items() if likeness.is_explained(level)][: noise_checks.MOST_NAMED]

@@ -7,7 +7,7 @@ alone (Meeus et al. 2025). What an attack proves is a lower bound; the promise i
 hold together with the stated confidence.
 
 The audit has all parties, so it also measures: the noise that the sums hold beside the vectors that entered them, and
-each party's share of it (size, law, place and independence: ``audit_parts``), how far one unit moves a vector of real
+each party's share of it (size, law, place and independence: ``noise_checks``), how far one unit moves a vector of real
 records, what the clamp leaves of rows outside their bound, whether the coins of a subsample decide it and how many
 units they take, and what the parties' ledgers charged. A source checkout also plays a hostile coordinator against two
 copies of a party: ``python -m tests.noninterference.audit``.
@@ -30,18 +30,10 @@ import scipy.sparse as sp
 from scipy.stats import binom, binomtest, chi2, gamma, norm
 
 from undersong.auditing import neighbours as audit_units
+from undersong.auditing import noise_checks
 from undersong.auditing import noise_watch as audit_noise
-from undersong.auditing import parts as audit_parts
-from undersong.auditing.parts import (
-    CONFIDENCE,
-    Canary,
-    Detection,
-    attack_corpus,
-    make_canaries,
-    orthogonal_scores,
-    planted,
-    whole_scores,
-)
+from undersong.auditing.attacks import CONFIDENCE, Detection, attack_corpus, orthogonal_scores, whole_scores
+from undersong.auditing.canaries import Canary, make_canaries, planted
 from undersong.run.processes import each_in_processes
 from undersong_client.answering import grid_vectors
 from undersong_client.records.private import PrivateRecords
@@ -115,7 +107,7 @@ class NoiseSize:
         coordinates: number of coordinates of the sum.
         size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
             values over the scale that the honest parties must reach together (Laplace).
-        scores: normal scores of all coordinates (``audit_parts``), float32.
+        scores: normal scores of all coordinates (``noise_checks``), float32.
     """
 
     law: str
@@ -154,7 +146,7 @@ class Observations:
     largest: float
     clamp: tuple[float, float] = (1.0, 1.0)
     findings: tuple[str, ...] = ()
-    shares: Mapping[str, audit_parts.Shape] = field(default_factory=dict)
+    shares: Mapping[str, noise_checks.Shape] = field(default_factory=dict)
     likenesses: Mapping[str, audit_noise.Likeness] = field(default_factory=dict)
 
 
@@ -382,7 +374,7 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
-    shapes: dict[str, audit_parts.Shape] = {}
+    shapes: dict[str, noise_checks.Shape] = {}
     series: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
     likenesses: dict[str, audit_noise.Likeness] = {}
@@ -391,7 +383,7 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
         for name, scores in measured.items():
             series.setdefault(name, []).append(scores)
             all_scores.append((f"run {number}, {name}", scores))
-            shape = audit_parts.shape_of(scores)
+            shape = noise_checks.shape_of(scores)
             for group in ("all sums", name, f"run {number}, {name}"):
                 audit_noise.add_evidence(shapes, group, shape)
         for name, shape in run.shares.items():
@@ -403,12 +395,12 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             audit_noise.add_evidence(likenesses, name, likeness)
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
-        *(f"{pair} hold the same noise" for pair in audit_parts.repeated_between(all_scores, alarm)),
-        *(f"{name}: the noise is not of the planned law" for name in audit_parts.other_law(shapes, alarm)),
-        *(f"{name}: the noise has no tails" for name in audit_parts.without_tails(shapes, alarm)),
-        *(f"{name}: the noise is too small or large in places" for name in audit_parts.uneven(shapes, alarm)),
+        *(f"{pair} hold the same noise" for pair in noise_checks.repeated_between(all_scores, alarm)),
+        *(f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)),
+        *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shapes, alarm)),
+        *(f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)),
         *(f"a party's noise follows from {name}" for name in audit_noise.known_noise(likenesses, alarm)),
-        *(f"{name}: the noise repeats within the sum" for name in audit_parts.repeated_within(series, alarm)),
+        *(f"{name}: the noise repeats within the sum" for name in noise_checks.repeated_within(series, alarm)),
     ]
 
 
@@ -643,7 +635,7 @@ def _attack_sums(
     roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(audit_units.CROWDS)))
     scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
     noise: dict[str, NoiseSize] = {}
-    shares: dict[str, audit_parts.Shape] = {}
+    shares: dict[str, noise_checks.Shape] = {}
     independent: dict[float, bool] = {}
     largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
     quorum = run_plan.plan.quorum
@@ -682,19 +674,19 @@ def _attack_sums(
         )
         if planned.law == "gaussian":
             variance = float(planned_noise.opened_variance(quorum.parties - survivors))
-            normal_scores = audit_parts.gaussian_scores(noise_values, variance)
+            normal_scores = noise_checks.gaussian_scores(noise_values, variance)
             noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
         else:
             scale = laplace_scale(planned.drawn_sigma_integer)
             if scale >= SMALLEST_LAPLACE:
                 shares_in_sum = survivors * (1.0 / planned_noise.honest_survivors)
-                normal_scores = audit_parts.laplace_scores(noise_values, scale, shares_in_sum)
+                normal_scores = noise_checks.laplace_scores(noise_values, scale, shares_in_sum)
                 noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
         for party, watched_share in enumerate(watched.noise.shares[name].values(), 1):
             noise_share = watched_share.under(planned_noise)
             for part, draw in noise_share.draws.items():
-                shares[f"{name}, party {party}{part}"] = audit_parts.shape_of(draw.scores)
-            shape = audit_parts.shape_of(noise_share.total.scores[noise_share.zeros])
+                shares[f"{name}, party {party}{part}"] = noise_checks.shape_of(draw.scores)
+            shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
             audit_noise.add_evidence(shares, name + ZERO, shape)
         largest = max(largest, *(_ratio_to_bounds(vector, _declared_bounds(planned)) for vector in (*rows, *moved)))
         clamps += clamped_shares(planned, canary_records[0], all_records, public, privacy)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.pace import examples, slow_but
-from undersong.auditing.parts import Detection, mean_at_least, orthogonal_scores, whole_scores
+from undersong.auditing.attacks import Detection, mean_at_least, orthogonal_scores, whole_scores
 from undersong_common.arrays import Bools, Float64
 from undersong_common.intervals import clopper_pearson
 from undersong_common.privacy.accounting import gaussian_mu

@@ -28,19 +28,10 @@ from tests.noninterference import rounds
 from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
-from undersong.auditing import parts as audit_parts
+from undersong.auditing import noise_checks
 from undersong.auditing import run as module
-from undersong.auditing.parts import (
-    CERTAINTY,
-    ENTROPY,
-    KINDS,
-    SIMILARITY,
-    TRIPLES,
-    Canary,
-    attack_corpus,
-    make_canaries,
-    planted,
-)
+from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
+from undersong.auditing.canaries import KINDS, Canary, make_canaries, planted
 from undersong.auditing.run import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
@@ -229,12 +220,12 @@ def test_scores_of_sound_noise_are_standard_normals(scale: float, shares: float)
     sums = laplace.reshape(-1, round(4 * shares)).sum(axis=1)
     gaussian = noise.DiscreteGaussian(scale / 3).sample(KeyStream(bytes(32)), 40_000)
     shapes = {
-        "laplace": audit_parts.shape_of(audit_parts.laplace_scores(sums, scale, shares)),
-        "gaussian": audit_parts.shape_of(audit_parts.gaussian_scores(gaussian, (scale / 3) ** 2)),
+        "laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, scale, shares)),
+        "gaussian": noise_checks.shape_of(noise_checks.gaussian_scores(gaussian, (scale / 3) ** 2)),
     }
-    assert audit_parts.other_law(shapes, 1e-6) == audit_parts.uneven(shapes, 1e-6) == []
-    wrong = {"laplace": audit_parts.shape_of(audit_parts.laplace_scores(sums, 1.3 * scale, shares))}
-    assert audit_parts.other_law(wrong, 1e-6) == ["laplace"]
+    assert noise_checks.other_law(shapes, 1e-6) == noise_checks.uneven(shapes, 1e-6) == []
+    wrong = {"laplace": noise_checks.shape_of(noise_checks.laplace_scores(sums, 1.3 * scale, shares))}
+    assert noise_checks.other_law(wrong, 1e-6) == ["laplace"]
 
 
 def test_the_audit_says_which_epsilon_it_could_have_refuted() -> None:
