@@ -9,7 +9,7 @@ import argparse
 import numpy as np
 
 from undersong.auditing.attacks import CONFIDENCE, Detection
-from undersong.auditing.run import _attack_power
+from undersong.auditing.verdict import _attack_power
 from undersong_common.privacy.accounting import gaussian_epsilon, gaussian_mu
 
 ATTACKERS = 6

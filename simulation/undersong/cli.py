@@ -47,12 +47,13 @@ def audit(
     source checkout, python -m tests.noninterference.audit also plays a hostile coordinator, with the same options.
     """
     from undersong.auditing import run as auditing
+    from undersong.auditing.verdict import AuditSettings
     from undersong_server.cli.display import display
 
     task_assignments = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
     with display(quiet or as_json) as progress:
         report = (context.obj or auditing.audit)(
-            auditing.AuditSettings(task_file, tuple(task_assignments), runs, canaries, seed, jobs), progress
+            AuditSettings(task_file, tuple(task_assignments), runs, canaries, seed, jobs), progress
         )
     print_result(report.to_json(), *report.lines(), as_json=as_json)
     if report.faults:

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 from tests.noninterference import rounds
 from tests.noninterference.rounds import Played
 from undersong.auditing import run as auditing
-from undersong.auditing.run import AuditReport, AuditSettings
+from undersong.auditing.verdict import AuditReport, AuditSettings
 from undersong.cli import app
 from undersong_common.program import entry
 from undersong_protocol.agreement.plan import Plan

@@ -23,7 +23,8 @@ from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import make_task
 from tests.planted.privacy import MISTAKES, Mistake
 from undersong.auditing import run as auditing
-from undersong.auditing.run import DEFAULT_RUNS, AuditReport, AuditSettings
+from undersong.auditing import verdict
+from undersong.auditing.verdict import DEFAULT_RUNS, AuditReport, AuditSettings
 from undersong_common.models.embedding import Embedder
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import plan_run
@@ -59,17 +60,17 @@ def audit_small_task(
     file.write_text(re.sub(r"(?<=\[method\]\n)[^\[]*", method + "\n", file.read_text("utf-8")), "utf-8")
     settings = AuditSettings(file, keys, runs=runs, canaries=canaries, seed=seed)
     run_plan = plan_run(tasks.load(file, list(keys)))
-    observations: list[auditing.Observations] = []
+    observations: list[verdict.Observations] = []
     while len(observations) < runs:
         observations.append(auditing.observe(settings, len(observations)))
         if len(observations) in (runs, *LOOKS):
-            report = auditing.report(replace(settings, runs=len(observations)), run_plan, observations)
+            report = verdict.report(replace(settings, runs=len(observations)), run_plan, observations)
             if lasting_faults(report, observations):
                 break
     return report
 
 
-def lasting_faults(report: AuditReport, observations: Sequence[auditing.Observations]) -> list[str]:
+def lasting_faults(report: AuditReport, observations: Sequence[verdict.Observations]) -> list[str]:
     """Returns the faults that no further run takes back: of single runs, and the largest move and clamp of all."""
     findings = tuple(finding for seen in observations for finding in seen.findings)
     return replace(report, noise=None, excess=0.0, verdicts=(), findings=findings).faults

@@ -223,9 +223,10 @@ def audit(
     []
     """
     from undersong.auditing import run as auditing
+    from undersong.auditing.verdict import AuditSettings
 
     with shown(progress) as display:
-        settings = auditing.AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
+        settings = AuditSettings(task.file, task.assignments, runs, canaries, seed, jobs)
         return Audit(auditing.audit(settings, display))
 
 

@@ -26,7 +26,7 @@ from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges
 from undersong_server.runs.planning import PlanFigures
 
 if TYPE_CHECKING:
-    from undersong.auditing.run import AuditReport
+    from undersong.auditing.verdict import AuditReport
     from undersong.run.simulation import Delivered
 
 WIDTH = 160  # columns: every table of the command line fits

@@ -28,11 +28,11 @@ from tests.noninterference import rounds
 from tests.noninterference.bodies import QUIET
 from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
-from undersong.auditing import noise_checks
+from undersong.auditing import noise_checks, verdict
 from undersong.auditing import run as module
 from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
 from undersong.auditing.canaries import KINDS, Canary, make_canaries, planted
-from undersong.auditing.run import AuditSettings, NoiseSize, Observations, report
+from undersong.auditing.verdict import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
 from undersong_client.answering.party import Party
 from undersong_client.records import private
@@ -73,11 +73,11 @@ def test_attack_power_is_the_largest_share_of_noise_that_it_refutes(signal):
     from scipy.stats import norm
 
     detection, signals = module.Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])
-    shares = np.geomspace(1.0, module.LEAST_NOISE, 50)
+    shares = np.geomspace(1.0, verdict.LEAST_NOISE, 50)
     right = np.mean([norm.cdf(each / 2 / shares) for each in signals], axis=0)
     for least in (0.4, 0.55, 0.9, 0.999, 1.1):
         first = next((share for share, found in zip(shares, right, strict=True) if found >= least), None)
-        assert module._attack_power(detection, signals, lambda each: each.right[0] >= least) == first  # noqa: B023
+        assert verdict._attack_power(detection, signals, lambda each: each.right[0] >= least) == first  # noqa: B023
 
 
 def test_a_canary_of_little_signal_is_told_by_half_of_it() -> None:
@@ -114,7 +114,7 @@ def observed(
     return found
 
 
-def concluded(observations: list[Observations], epsilon: float = 4.0) -> module.AuditReport:
+def concluded(observations: list[Observations], epsilon: float = 4.0) -> verdict.AuditReport:
     settings = AuditSettings(CLINIC, (f"privacy.epsilon={epsilon}",))
     run_plan = plan_run(tasks.load(CLINIC, [f"privacy.epsilon={epsilon}"]))
     return report(settings, run_plan, observations)
@@ -321,7 +321,7 @@ def test_a_sound_clamp_and_sound_coins_are_not_accused(name: str, privacy: Priva
         planned = hostile.plan((statistic,), privacy, 3, 1.0).sums[0]
         shares = module.clamped_shares(planned, unit, units, PublicInputs(), privacy)
         assert min(shares) >= 0.5
-        assert max(shares) <= 1.0 + module.BOUND_TOLERANCE
+        assert max(shares) <= 1.0 + verdict.BOUND_TOLERANCE
         sampled = replace(planned, sampling_rate=0.6)
         assert module.subsample_is_sound(sampled, PublicInputs(), privacy) == (True, True)
 
@@ -492,7 +492,7 @@ def small(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     return AuditSettings(task, tuple(keys), runs=2, canaries=8)
 
 
-def audited_here(settings: AuditSettings) -> module.AuditReport:
+def audited_here(settings: AuditSettings) -> verdict.AuditReport:
     """The audit of real runs in this process, where it is broken."""
     run_plan = plan_run(tasks.load(settings.task_file, list(settings.assignments)))
     runs = [module.observe(settings, number) for number in range(settings.runs)]
@@ -622,6 +622,8 @@ def test_the_checkouts_audit_hands_its_conversations_to_the_command(monkeypatch:
 
 
 def test_few_runs_say_what_they_cannot_show() -> None:
-    few, default = (concluded(observed(0.0, 1.0, runs=runs)) for runs in (module.DEFAULT_RUNS - 1, module.DEFAULT_RUNS))
+    few, default = (
+        concluded(observed(0.0, 1.0, runs=runs)) for runs in (verdict.DEFAULT_RUNS - 1, verdict.DEFAULT_RUNS)
+    )
     assert default.unseen == ()
     assert few.unseen[0] in few.lines()

@@ -1,0 +1,402 @@
+"""Verdicts of an audit: what its attacks prove, what its noise looks like, and what both mean for the promise."""
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import chi2, gamma, norm
+
+from undersong.auditing import noise_checks
+from undersong.auditing import noise_watch as audit_noise
+from undersong.auditing.attacks import CONFIDENCE, Detection
+from undersong_common.arrays import Bools, Float32, Float64
+from undersong_common.printable import that_hold
+from undersong_common.privacy.accounting import Gaussian, epsilon, gaussian_mu
+from undersong_protocol.agreement.plan import Plan
+from undersong_server.runs.planning import RunPlan
+
+NOISE_ALARM = 1e-6  # probability that all checks together accuse the noise of a sound build
+NOISE_CHECKS = 7  # The alarm is shared by size, law, tails, blocks, repetition within and between sums, known noise.
+SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
+LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
+BOUND_TOLERANCE = 1e-6  # above what rounding lets a norm pass its bound
+MEANING = (
+    "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
+    "One that succeeds beyond the promise refutes it.",
+)
+PROBE_ROW_SCALE = 1_000.0  # norm of a probe row, in multiples of its bound
+SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
+DEFAULT_RUNS = 64  # below which an audit says what it cannot see
+ZERO = ", where a party's exact vector is 0"  # The name of the noise at these coordinates ends with it.
+LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
+
+
+@dataclass(frozen=True)
+class AuditSettings:
+    """Settings of an audit: the task and the number of attacks.
+
+    Attributes:
+        task_file, assignments: the task, and the keys of it that are overridden.
+        runs: number of whole simulations.
+        canaries: number per run; a fair coin decides for each if it is planted.
+        seed: seed of the canaries, their coins and the public choices of a simulation; never of noise, keys or masks.
+        jobs: number of processes.
+    """
+
+    task_file: Path
+    assignments: tuple[str, ...] = ()
+    runs: int = DEFAULT_RUNS
+    canaries: int = 24
+    seed: int = 0
+    jobs: int = 2
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseSize:
+    """Noise of one opened sum.
+
+    Attributes:
+        law: law of the planned noise.
+        coordinates: number of coordinates of the sum.
+        size: sum of squares over the variance that the parties must draw together (Gaussian), or sum of absolute
+            values over the scale that the honest parties must reach together (Laplace).
+        scores: normal scores of all coordinates (``noise_checks``), float32.
+    """
+
+    law: str
+    coordinates: int
+    size: float
+    scores: Float32 = field(default_factory=lambda: np.zeros(0, dtype=np.float32))
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """Results of one attacked run.
+
+    Attributes:
+        present: True for each canary that was planted, bool [c].
+        sums: score of each canary in all opened sums together, float64 [c]; N(0, 1) if it was not planted.
+        apart: the same along directions of their own: weaker, and with independent noise.
+        signals: rise of that score if it was planted, in deviations of the planned noise, float64 [c].
+        corpus: scores of the attacks on the corpus, by name, float64 [c].
+        noise: by sum, the opened values less the vectors that entered it.
+        largest: the most that one unit moves a vector over the bound that the plan declares: a canary the empty
+            vector, and one of several units a vector of real records.
+        clamp: the smallest and the largest share of its declared bound that was left of a row far outside it.
+        findings: sentences on sums whose subsample does not depend on the party's secret coins, in which coins come
+            twice, or which takes another share of the units than planned; on parties whose ledger charged too little.
+        shares: by sum and party, the shape of the noise that the party drew; also of its component 0 alone, and of
+            all parties' noise at coordinates where the exact vector is 0.
+        likenesses: by what others could compute, how well it agrees with the noise that parties drew.
+    """
+
+    present: Bools
+    sums: Float64
+    apart: Float64
+    signals: Float64
+    corpus: Mapping[str, Float64]
+    noise: Mapping[str, NoiseSize]
+    largest: float
+    clamp: tuple[float, float] = (1.0, 1.0)
+    findings: tuple[str, ...] = ()
+    shares: Mapping[str, noise_checks.Shape] = field(default_factory=dict)
+    likenesses: Mapping[str, audit_noise.Likeness] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of one attack: the lower bound of epsilon that it proves.
+
+    Attributes:
+        attack: the attack in words.
+        detection: its hits and false alarms at a threshold fixed beforehand.
+        epsilon: lower bound, at the promise's delta and the detection's confidence.
+        most: the largest lower bound that so many runs can give, if every guess is right.
+    """
+
+    attack: str
+    detection: Detection
+    epsilon: float
+    most: float
+
+    def __str__(self) -> str:
+        detection = self.detection
+        return (
+            f"{self.attack}: proves epsilon >= {self.epsilon:.3g}"
+            f" ({detection.hits} of {detection.present} planted records found,"
+            f" {detection.false_alarms} of {detection.absent} false alarms; so many runs prove {self.most:.3g} at most)"
+        )
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """Findings of ``undersong audit``. They concern the planted records only.
+
+    Attributes:
+        task, method, unit: what was attacked, and whose presence is hidden.
+        epsilon, delta: the promise, an upper bound.
+        overrides: keys of the task that were set for the audit.
+        runs, canaries: simulations, and canaries per run.
+        signal: mean shift of a planted canary's score over the largest that the promise allows, 0 to about 1.
+        noise: deviation of the noise in the opened sums over what the parties must draw together: (found, upper
+            bound), of all sums together or of the one that shows least; None if no sum's noise can be measured.
+        excess: lower bound of that ratio where it is largest, of Gaussian sums; above 1, shares are not independent.
+        largest: as of :class:`Observations`, over all runs; above 1 the bound is wrong.
+        clamp: as of :class:`Observations`, over all runs.
+        findings: those of all runs, and sentences on the law, place and independence of the noise in sums and parties'
+            shares.
+        verdicts: one per attack; their bounds hold together.
+        refutable_by_noise, refutable_by_attack: the smallest epsilon, of a build that draws too little Gaussian noise,
+            that this audit would have refuted more likely than not; None if it could have refuted no epsilon.
+    """
+
+    task: str
+    method: str
+    unit: str
+    epsilon: float
+    delta: float
+    overrides: tuple[str, ...]
+    runs: int
+    canaries: int
+    signal: float
+    noise: tuple[float, float] | None
+    largest: float
+    clamp: tuple[float, float]
+    verdicts: tuple[Verdict, ...]
+    refutable_by_noise: float | None
+    refutable_by_attack: float | None
+    excess: float = 0.0
+    findings: tuple[str, ...] = ()
+
+    @property
+    def faults(self) -> list[str]:
+        """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
+        largest, (clamp_low, clamp_high) = 1.0 + BOUND_TOLERANCE, self.clamp
+        deviation, bound = self.noise or (1.0, 1.0)
+        return that_hold(
+            *(
+                (
+                    verdict.epsilon > self.epsilon,
+                    f"{verdict.attack}: epsilon is at least {verdict.epsilon:.3g}, not {self.epsilon:g}",
+                )
+                for verdict in self.verdicts
+            ),
+            (bound < 1.0, f"the opened sums hold {deviation:.3g} of the noise's planned deviation"),
+            (
+                self.excess > 1.0,
+                f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent",
+            ),
+            (
+                self.largest > largest,
+                f"one unit moves a vector by {self.largest:.3g} of the declared sensitivity: it counts too much, or the"
+                " rows of others depend on it",
+            ),
+            (
+                clamp_high > largest or clamp_low < 0.5,
+                "rows outside their bound are not clamped:"
+                f" {clamp_high if clamp_high > largest else clamp_low:.3g} of the declared sensitivity is left",
+            ),
+            *((True, finding) for finding in self.findings),
+        )
+
+    @property
+    def unseen(self) -> tuple[str, ...]:
+        """Sentences on what fewer runs than the default cannot show; empty for as many."""
+        if self.runs >= DEFAULT_RUNS:
+            return ()
+        largest_bound = max((verdict.most for verdict in self.verdicts), default=0.0)
+        return (
+            f"{self.runs} runs cannot show what {DEFAULT_RUNS} show: noise that is missing at few coordinates, rows"
+            " that depend on how many real records there are (a run tries one number of units from 41 to 200), or an"
+            f" attack that would prove epsilon above {largest_bound:.3g}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**asdict(self), "confidence": CONFIDENCE, "faults": self.faults}
+
+    def lines(self) -> list[str]:
+        """The report as a person reads it."""
+        ways = (self.refutable_by_noise, "by the measured noise"), (self.refutable_by_attack, "by the first attack")
+        refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in ways]
+        overrides = f"; set for the audit: {', '.join(self.overrides)}" if self.overrides else ""
+        noise = "unknown" if self.noise is None else f"{self.noise[0]:.3f}"
+        return [
+            f"{self.task!r} with {self.method}: promised epsilon {self.epsilon:g} at delta {self.delta:g}"
+            f" per {self.unit}",
+            f"{self.runs} runs, {self.canaries} canaries each{overrides}",
+            *(f"  {verdict}" for verdict in self.verdicts),
+            f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs",
+            f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
+            f"  the noise in the opened sums is {noise} of what the parties must draw together",
+            f"  one unit moves a vector by {self.largest:.6g} of the declared sensitivity at most",
+            f"  of rows {PROBE_ROW_SCALE:g} times their bound,"
+            f" {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
+            f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
+            *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
+            *self.unseen,
+            *MEANING,
+        ]
+
+
+def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
+    """Combines the observations of all runs into one report."""
+
+    plan, promise = run_plan.plan, run_plan.plan.privacy
+    delta = promise.delta
+    mu = gaussian_mu(promise.epsilon, delta)
+    alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
+    # Half of its own signal tells best whether a canary was there; the attacker knows it.
+    sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, alarm)
+    surest = Detection.of_runs([(run.present, run.apart) for run in observed], float(norm.isf(SURE)), alarm)
+    gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
+    verdicts = (
+        _make_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian),
+        _make_verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True),
+        *(_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus),
+    )
+    signals = np.concatenate([run.signals for run in observed])
+    noise, excess = _noise_deviation(observed)
+    measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
+    attacked = _attack_power(
+        sums, signals, lambda detection: _proven_epsilon(detection, delta, gaussian) > promise.epsilon
+    )
+    return AuditReport(
+        task=run_plan.task.task.name,
+        method=run_plan.task.method.name,
+        unit=promise.unit,
+        epsilon=promise.epsilon,
+        delta=delta,
+        overrides=settings.assignments,
+        runs=len(observed),
+        canaries=settings.canaries,
+        signal=float(signals.mean()) / mu,
+        noise=noise,
+        largest=max(run.largest for run in observed),
+        clamp=(min(run.clamp[0] for run in observed), max(run.clamp[1] for run in observed)),
+        verdicts=verdicts,
+        refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
+        refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
+        excess=excess,
+        findings=tuple(
+            dict.fromkeys([*_irregular_noise(observed), *(finding for run in observed for finding in run.findings)])
+        ),
+    )
+
+
+def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, float] | None, float]:
+    """Deviation over the planned one with its upper bound where that is smallest, and the largest lower bound.
+
+    Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
+    """
+
+    names = list(dict.fromkeys((size.law, name) for run in observed for name, size in run.noise.items()))
+    laws = dict.fromkeys(law for law, _ in names)
+    groups = [[name for group_law, name in names if group_law == law] for law in laws] + [[name] for _, name in names]
+    bounds, excess = [], 0.0
+    for group in groups:
+        parts = [run.noise[name] for run in observed for name in group if name in run.noise]
+        coordinates, size = sum(part.coordinates for part in parts), math.fsum(part.size for part in parts)
+        gaussian = parts[0].law == "gaussian"
+        # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
+        law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
+        alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(groups))
+        bounds.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
+        if gaussian:
+            excess = max(excess, float(size / law.isf(alarm)) ** power)
+    if not bounds:
+        return None, excess
+    upper, deviation = min(bounds)
+    return (deviation, upper), excess
+
+
+def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
+    """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
+    shapes: dict[str, noise_checks.Shape] = {}
+    series: dict[str, list[Float32]] = {}
+    all_scores: list[tuple[str, Float32]] = []
+    likenesses: dict[str, audit_noise.Likeness] = {}
+    for number, run in enumerate(observed):
+        measured = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
+        for name, scores in measured.items():
+            series.setdefault(name, []).append(scores)
+            all_scores.append((f"run {number}, {name}", scores))
+            shape = noise_checks.shape_of(scores)
+            for group in ("all sums", name, f"run {number}, {name}"):
+                audit_noise.add_evidence(shapes, group, shape)
+        for name, shape in run.shares.items():
+            audit_noise.add_evidence(shapes, name, shape)
+            audit_noise.add_evidence(shapes, f"run {number}, {name}", shape)
+            if not name.endswith((ZERO, audit_noise.LASTING)):  # both are parts of other shapes
+                audit_noise.add_evidence(shapes, "all parties' shares", shape)
+        for name, likeness in run.likenesses.items():
+            audit_noise.add_evidence(likenesses, name, likeness)
+    alarm = NOISE_ALARM / NOISE_CHECKS
+    return [
+        *(f"{pair} hold the same noise" for pair in noise_checks.repeated_between(all_scores, alarm)),
+        *(f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)),
+        *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shapes, alarm)),
+        *(f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)),
+        *(f"a party's noise follows from {name}" for name in audit_noise.known_noise(likenesses, alarm)),
+        *(f"{name}: the noise repeats within the sum" for name in noise_checks.repeated_within(series, alarm)),
+    ]
+
+
+def _proven_epsilon(detection: Detection, delta: float, gaussian: bool) -> float:
+    return detection.epsilon_if_gaussian(delta) if gaussian else detection.epsilon(delta)
+
+
+def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
+    runs = len(detection.right)
+    perfect = replace(
+        detection,
+        hits=detection.present,
+        false_alarms=0,
+        right=(1.0,) * runs,
+        caught=(0.5,) * runs,
+        alarms=(0.0,) * runs,
+    )
+    reached, perfect_bound = (
+        outcome.epsilon_of_rates(delta, gaussian) if by_rates else _proven_epsilon(outcome, delta, gaussian)
+        for outcome in (detection, perfect)
+    )
+    return Verdict(attack, detection, reached, perfect_bound)
+
+
+def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
+    """A threshold that told the first runs' canaries apart best, judged on the others."""
+    runs = [(run.present, run.corpus[name]) for run in observed]
+    learnt = max(1, round(LEARNT * len(runs)))
+    present, scores = (np.concatenate(column) for column in zip(*runs[:learnt], strict=True))
+    present_scores, absent_scores = scores[present], scores[~present]
+    gains = {
+        float(t): float((present_scores > t).mean() - (absent_scores > t).mean())
+        for t in np.unique([*present_scores, *absent_scores])
+    }
+    threshold = max(gains, key=gains.__getitem__) if len(present_scores) and len(absent_scores) else math.inf
+    return _make_verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
+
+
+def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
+    """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
+
+    def refuted(share: float) -> bool:
+        right = float(norm.cdf(signals / 2 / share).mean())
+        return refutes(replace(detection, right=(right,) * len(detection.right)))
+
+    shares = np.geomspace(1.0, LEAST_NOISE, 50)
+    first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
+    return float(shares[first]) if first < len(shares) else None
+
+
+def _epsilon_with(plan: Plan, share: float) -> float:
+    """Epsilon of a build whose Gaussian sums hold this share of the planned noise."""
+    events = [
+        replace(event, noise_multiplier=event.noise_multiplier * share) if isinstance(event, Gaussian) else event
+        for event in plan.charged_events()
+    ]
+    return epsilon(events, plan.usable_delta)
