@@ -62,7 +62,18 @@ def create_file(path: str | Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o600) -> None:
-    """Writes or replaces a file whole or not at all. With ``durable`` it is on the disk on return. Raises OSError."""
+    """Writes or replaces a file whole or not at all. With ``durable`` it is on the disk on return.
+
+    Raises OSError, which names the file itself: the temporary one has another name each time, and nobody looks for it.
+    """
+    try:
+        _replace_whole(path, data, durable=durable, mode=mode)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
+
+
+def _replace_whole(path: Path, data: bytes, *, durable: bool, mode: int) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:

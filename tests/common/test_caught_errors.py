@@ -632,6 +632,12 @@ TESTED = {
     "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
     "common/undersong_common/program/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
     "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
+    "common/undersong_common/files.py replace_file": (
+        "tests/common/test_files.py::test_an_error_of_a_replacement_names_the_file_itself"
+    ),
+    "common/undersong_common/program/owner.py _is_missing": (
+        f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"
+    ),
     "common/undersong_common/program/owner.py _owner": (
         f"{PROGRAM}test_owner.py::test_one_s_own_folder_and_a_missing_one"
     ),

@@ -23,6 +23,19 @@ def test_a_file_is_replaced_wherever_that_is_possible(tmp_path):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mark", "mark", "one", "two"]
 
 
+@pytest.mark.parametrize("step", ["open", "fsync", "replace"])
+def test_an_error_of_a_replacement_names_the_file_itself(tmp_path, monkeypatch, step):
+    def full(path, *_arguments):
+        raise OSError(28, "No space left on device", path if step != "fsync" else None)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(os, step, full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            replace_file(tmp_path / "status.json", b"{}")
+    assert (caught.value.filename, caught.value.filename2) == (str(tmp_path / "status.json"), None)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("step", "before"), [("fsync", 2), ("replace", 1)])  # a folder is synced after its file
 def test_a_place_that_cannot_be_synced_or_renamed_keeps_what_it_had(tmp_path, monkeypatch, step, before):
     places = [tmp_path / "one", tmp_path / "two"]

@@ -37,6 +37,7 @@ HomeFolder = Annotated[
         "--home",
         help="This party's folder (else $UNDERSONG_PARTY_HOME, ~/.config/undersong-party).",
         callback=_marked,
+        readable=False,  # whose folder it is says more than that it cannot be read
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]

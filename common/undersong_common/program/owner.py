@@ -51,11 +51,12 @@ def command_line(uid: int) -> str:
 
 
 def account_remedy(path: Path) -> str:
-    """Returns what to do about a path that this account may not use; "" if it belongs to this account."""
-    owner = _owner(path)
-    if owner is None or owner == os.geteuid():
-        return ""
-    return f"run it as the account that it belongs to: {command_line(owner)}"
+    """Returns what to do about a path that this account may not use; "" if it and its folder are this account's."""
+    for place in (path, path.parent):
+        owner = _owner(place)
+        if owner is not None and owner != os.geteuid():
+            return f"run it as the account that it belongs to: {command_line(owner)}"
+    return ""
 
 
 def check_owner(folder: Path, marker: str = "") -> None:
@@ -67,13 +68,24 @@ def check_owner(folder: Path, marker: str = "") -> None:
     Args:
         marker: the file whose owner counts; "" takes the folder's own, which a container's volume may have from root.
     """
-    owner = _owner(folder / marker) if os.path.lexists(folder / marker) else None
+    owner = None if _is_missing(folder / marker) else _owner(folder / marker)
     if owner is not None and owner != os.geteuid():
         raise ConfigurationError(
             f"this folder belongs to {account_name(owner)}, and you are {account_name(os.geteuid())}: {folder}",
             f"run it as {command_line(owner)}",
             code="other-account",
         )
+
+
+def _is_missing(path: Path) -> bool:
+    """True if nothing lies there; False for a path in a folder into which only another account may look."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def _owner(path: Path) -> int | None:

@@ -75,6 +75,7 @@ HomeFolder = Annotated[
         envvar="UNDERSONG_HOME",
         help="The coordinator's folder (or $UNDERSONG_HOME).",
         callback=_marked,
+        readable=False,  # whose folder it is says more than that it cannot be read
     ),
 ]
 RunName = Annotated[

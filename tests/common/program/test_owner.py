@@ -34,6 +34,22 @@ def test_one_s_own_folder_and_a_missing_one_are_no_other_account_s(tmp_path):
     owner.check_owner(tmp_path, "coordinator.json")
 
 
+def test_a_folder_that_may_not_be_looked_into_is_another_account_s(tmp_path, monkeypatch):
+    def closed(path, *_arguments, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "lstat", closed)
+    with raises(ConfigurationError, "other-account"):
+        owner.check_owner(tmp_path, "coordinator.json")
+
+
+def test_a_file_whose_folder_is_another_account_s_names_that(tmp_path, monkeypatch):
+    monkeypatch.setattr(owner, "_owner", lambda path: os.geteuid() + (path == tmp_path))
+    fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "status.json")))
+    assert "sudo -u" in fault.remedy
+
+
 def test_a_file_that_may_not_be_read_names_its_account(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     path = tmp_path / "plan.json"
