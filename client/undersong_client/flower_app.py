@@ -20,7 +20,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.wire import codec
 
 if TYPE_CHECKING:
-    from undersong_client.answering.party import PendingReply
+    from undersong_client.answering.pending import PendingReply
 
 PARTY_FOLDER = "party-folder"
 SIMULATED_PARTIES = "simulated-parties"  # key of the run configuration; its folder holds one party's folder a partition

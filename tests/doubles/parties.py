@@ -11,10 +11,11 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_client.answering.computation import RecordComputation
-from undersong_client.answering.party import Party
+from undersong_client.answering.party import Party, PartyRules, PartyStorage
 from undersong_client.consent.approvals import Consent
 from undersong_client.keys import from_system, insecure
 from undersong_client.records.private import DataSet
+from undersong_client.storage.attempts import PartyKeys
 from undersong_client.storage.store import Store
 from undersong_common.models.embedding import publishable
 from undersong_common.privacy.ledger import Ledger
@@ -69,26 +70,19 @@ def make_party(
     key = hashlib.sha256(f"data set of {name}".encode()).digest()
     data = DataSet(table, key)
     ledger = Ledger.open(folder / f"{name}.ledger.jsonl", data.fingerprint, budget)
-    return Party(
-        name,
-        identity=identity_of(name),
-        computation=RecordComputation(name, data, embed, teacher_model=lambda: teacher_model),
-        policy=policy or Policy(largest_epsilon=math.inf),
-        ledger=ledger,
-        store=Store(
-            folder / f"{name}.sqlite",
-            name,
-            hashlib.sha256(f"store of {name}".encode()).digest(),
-            folder / f"{name}.attempts",
-        ),
-        blocks=blocks if blocks is not None else MemoryBlocks(),
-        embedder=SimpleNamespace(fingerprint=EMBEDDER, dimension=DIMENSION),
-        entropy=from_system if noise_seed is None else insecure(noise_seed, name),
-        clock=time.time,
-        teacher_model=lambda: teacher_model,
-        consent=consent,
-        address=address,
+    keys = PartyKeys(identity_of(name), from_system if noise_seed is None else insecure(noise_seed, name))
+    journal_key = hashlib.sha256(f"store of {name}".encode()).digest()
+    journal = Store(folder / f"{name}.sqlite", name, journal_key, folder / f"{name}.attempts")
+    storage = PartyStorage(ledger, journal, blocks if blocks is not None else MemoryBlocks())
+    rules = PartyRules(
+        policy or Policy(largest_epsilon=math.inf),
+        SimpleNamespace(fingerprint=EMBEDDER, dimension=DIMENSION),
+        consent or Consent(),
+        lambda: teacher_model,
+        address,
     )
+    computation = RecordComputation(name, data, embed, teacher_model=lambda: teacher_model)
+    return Party(name, keys, storage, rules, computation, time.time)
 
 
 def make_manifest(plan: Plan, parties: Mapping[str, Party], labels: Sequence[str], run: str = "a run") -> Manifest:

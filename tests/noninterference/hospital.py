@@ -25,7 +25,7 @@ from undersong_client.answering import computation
 from undersong_client.answering.assemble import Assembled, assemble
 from undersong_client.answering.computation import Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.journaled import JournaledParty
-from undersong_client.answering.party import PendingReply
+from undersong_client.answering.pending import PendingReply
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import Decision

@@ -214,7 +214,7 @@ def _(monkeypatch: pytest.MonkeyPatch) -> None:
     def begun(original: Any, self: Party, *given: Any) -> Any:
         purpose = f"attempt/{_size(self) > 2}"
         drawn = hospital.Coins(7)(purpose)
-        self._attempts._entropy = lambda _purpose: drawn
+        self._attempts._keys = dataclasses.replace(self._attempts._keys, entropy=lambda _purpose: drawn)
         return original(self, *given)
 
     wrapped(monkeypatch, Party, "_begin_attempt", begun)

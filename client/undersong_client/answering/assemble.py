@@ -9,12 +9,13 @@ from typing import Any
 from undersong_client import keys
 from undersong_client.answering.computation import Computation, HospitalComputation, Lazy
 from undersong_client.answering.computing_process import ComputingProcess
-from undersong_client.answering.party import Party
+from undersong_client.answering.party import Notes, Party, PartyRules, PartyStorage
 from undersong_client.consent import policy
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot
 from undersong_client.storage import datasets
+from undersong_client.storage.attempts import PartyKeys
 from undersong_client.storage.checkpoints import LedgerCheckpoints
 from undersong_client.storage.public_blocks import DiskBlocks
 from undersong_client.storage.store import Store
@@ -33,6 +34,7 @@ class Assembled:
     ledger: Ledger
     checkpoints: LedgerCheckpoints
     computation: Computation
+    notes: Notes
 
     def keep_checkpoints(self) -> None:
         """Stores the ledger's head outside the party's folder; call it before a reply leaves.
@@ -67,15 +69,15 @@ def assemble(
             the masked vector needs ledger and model. If these are missing, damaged or refused, the reply is a refusal:
             nothing is charged before :func:`undersong_client.storage.datasets.open_ledger` has checked the ledger.
         embedder: replaces the embedder that the folder's settings name, in tests.
-        entropy, encapsulate: sources of randomness (:class:`Party`); tests replace the system's.
+        entropy, encapsulate: sources of randomness (:class:`PartyKeys`); tests replace the system's.
         computation: computes the vectors; by default in a child process, which is started when it is first needed, or
             with ``one_message`` in this process.
         logs: sets up the log of the child process.
-        address: as in :class:`Party`.
+        address: as in :class:`PartyRules`.
     """
     settings, seed = home.settings, home.settings.insecure_noise_seed
-    allowed = policy.read(home)
-    open_ledger = cache(lambda: datasets.open_ledger(home, allowed, checkpoints, at=clock()))
+    hospital_policy = policy.read(home)
+    open_ledger = cache(lambda: datasets.open_ledger(home, hospital_policy, checkpoints, at=clock()))
     ledger: Any = Lazy(lambda: open_ledger()[0])
     ledger_checkpoints: Any = Lazy(lambda: open_ledger()[1])
     model: Any = embedder or Lazy(lambda: embedder_of(home))
@@ -85,23 +87,16 @@ def assemble(
         ledger, ledger_checkpoints = open_ledger()
         model = embedder or embedder_of(home)
         computation = computation or ComputingProcess(partial(HospitalComputation, PartyHome(home.path)), logs=logs)
-    party = Party(
-        settings.party,
-        identity=keys.identity(home),
-        computation=computation,
-        policy=allowed.bounds,
-        ledger=ledger,
-        store=Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts),
-        blocks=DiskBlocks(home.blocks),
-        embedder=model,
-        entropy=entropy if seed is None else keys.insecure(seed, settings.party),
-        clock=clock,
-        encapsulate=encapsulate,
-        address=address,
-        teacher_model=lambda: home.settings.teacher_model,
-        consent=Proposals(home, clock=clock),
+    party_keys = PartyKeys(
+        keys.identity(home), entropy if seed is None else keys.insecure(seed, settings.party), encapsulate
     )
-    return Assembled(party, ledger, ledger_checkpoints, computation)
+    journal = Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts)
+    storage = PartyStorage(ledger, journal, DiskBlocks(home.blocks))
+    consent = Proposals(home, clock=clock)
+    rules = PartyRules(hospital_policy.bounds, model, consent, lambda: home.settings.teacher_model, address)
+    notes = Notes()
+    party = Party(settings.party, party_keys, storage, rules, computation, clock, notes)
+    return Assembled(party, ledger, ledger_checkpoints, computation, notes)
 
 
 def embedder_of(home: PartyHome) -> Embedder:

@@ -13,7 +13,14 @@ from functools import partial
 from typing import TypeVar
 
 from undersong_client.answering.assemble import Assembled
-from undersong_client.answering.party import Deferral, DeferredVector, DroppedRequest, PendingReply, Slot, UnheardStream
+from undersong_client.answering.pending import (
+    Deferral,
+    DeferredVector,
+    DroppedRequest,
+    PendingReply,
+    Slot,
+    UnheardStream,
+)
 from undersong_client.consent import policy, trust
 from undersong_client.consent.approvals import Proposals, manifest_hash
 from undersong_client.home import SETTINGS, PartyHome

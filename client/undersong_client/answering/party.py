@@ -10,20 +10,19 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-from undersong_client.answering.computation import Computation, Computed, VectorRequest
+from undersong_client.answering import checks
+from undersong_client.answering.computation import Computation, VectorRequest
+from undersong_client.answering.pending import Deferral, DeferredVector, DroppedRequest, PendingReply, UnheardStream
 from undersong_client.consent.approvals import Consent
 from undersong_client.consent.policy import review
-from undersong_client.storage.attempts import Attempt, Attempts
-from undersong_client.storage.outbox import NOTHING, Stored
+from undersong_client.storage.attempts import Attempt, Attempts, PartyKeys
 from undersong_client.storage.store import Store
 from undersong_common.canonical import canonical_json, tagged_hash
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
+from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.printable import printable
 from undersong_common.privacy.accounting import Event
 from undersong_common.privacy.ledger import VOIDED_VECTORS, Ledger
@@ -36,9 +35,7 @@ from undersong_protocol.agreement import receipt
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.secagg import coordinator as secagg
-from undersong_protocol.secagg import keys
-from undersong_protocol.secagg.parameters import Entropy
-from undersong_protocol.secagg.party import PartyMachine, Reply, WantsInput
+from undersong_protocol.secagg.party import Reply, WantsInput
 from undersong_protocol.statistics.vectors import GridVector
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
@@ -53,94 +50,9 @@ from undersong_protocol.wire.public import (
     resolve,
 )
 
-KEPT_REFUSALS = 10
-EPOCH_AHEAD_S = 86400  # seconds by which an epoch may lie ahead of this party's clock
-
-Slot = tuple[str, str, bytes]  # run, sum and the attempt's coins
+MOST_REFUSALS = 10  # of the reasons that people may read
 
 log = logging.getLogger(__name__)
-
-
-class DroppedRequest(Exception):
-    """Nobody asks for this reply any more: nothing is charged and nothing leaves. It is answered when asked again."""
-
-
-class UnheardStream(Exception):
-    """Only the next frame of the stream that asked can tell if it stands: the request is answered after that."""
-
-
-class DeferredVector(Exception):
-    """The request is charged and waits for its vector, which is computed while other requests are answered."""
-
-
-@dataclass
-class Deferral:
-    """A vector that is computed between two passes over its request.
-
-    Attributes:
-        vector_request: the vector that the first pass asks for.
-        start_s: time at which its request was taken up, in monotonic seconds.
-        computed: the vector, for the second pass.
-        suspensions: how often the coordinator had ended or suspended the run by the first pass.
-    """
-
-    vector_request: VectorRequest | None = None
-    computed: Computed | None = field(default=None, repr=False)
-    suspensions: int = 0
-    start_s: float = 0.0
-    first_rung_s: float = 0.0
-
-    @property
-    def slot(self) -> Slot:
-        """A computation that runs once at a time: the vector of one attempt, whose coins are drawn for it."""
-        assert self.vector_request is not None
-        return _slot_of(self.vector_request)
-
-    def take(self, request: VectorRequest, start_s: float) -> Computed:
-        """Returns the vector. Raises DeferredVector in the first pass, and if another one is wanted now."""
-        is_same_vector = (
-            self.vector_request is not None
-            and _slot_of(self.vector_request) == _slot_of(request)
-            and self.vector_request.inputs == request.inputs
-        )
-        if self.computed is None or not is_same_vector:
-            self.vector_request, self.computed, self.start_s = request, None, start_s
-            self.first_rung_s = request.planned.first_rung_s
-            raise DeferredVector
-        return self.computed
-
-
-def _slot_of(request: VectorRequest) -> Slot:
-    return request.run, request.planned.name, request.coins
-
-
-@dataclass
-class PendingReply:
-    """The reply to one request, with the facts that decide when it may be sent.
-
-    Attributes:
-        reply: the reply's bytes; b"" until it is made.
-        first_rung_s: first rung in seconds (undersong_protocol.limits) for a reply that depends on records, which
-            leaves at the next rung; 0 for any other reply, which leaves at once.
-        may_leave: returns True if the reply may still be sent. Call it after the wait, because people may have
-            withdrawn their consent meanwhile.
-        request: the request; None for bytes that are no request.
-        kind: name of the reply's kind of body.
-        stored: the end of the reply, if the party's journal holds it already.
-        start_s: time at which the request was taken up, in monotonic seconds.
-        is_asked: returns True while somebody asks for the reply.
-        deferral: takes the vector that the reply needs; None computes it while the request is answered.
-    """
-
-    reply: bytes = field(default=b"", repr=False)
-    first_rung_s: float = 0.0
-    may_leave: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
-    request: wire.Request | None = field(default=None, repr=False)
-    kind: str = ""
-    stored: Stored = NOTHING
-    start_s: float = 0.0
-    is_asked: Callable[[], bool] = field(default=lambda: True, repr=False, compare=False)
-    deferral: Deferral | None = field(default=None, repr=False, compare=False)
 
 
 class EmbedderFacts(Protocol):
@@ -153,72 +65,145 @@ class EmbedderFacts(Protocol):
     def dimension(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class PartyStorage:
+    """What a party keeps: its ledger of the data set, its encrypted journal, and the public blocks."""
+
+    ledger: Ledger
+    store: Store
+    blocks: BlockStore
+
+
+@dataclass(frozen=True)
+class PartyRules:
+    """What a party compares a run with before it signs.
+
+    Attributes:
+        policy: bounds on the runs that this party accepts.
+        embedder: facts of the embedding model, which may be computed at first use, because reading the weights takes
+            longer than most replies.
+        consent: decisions of people about a run that the policy allows.
+        teacher_model: returns the local model for fine-tuning that the settings name now; "" for no model.
+        address: address of this party that its introduction signs (``codec.flower_address``); "" over gRPC.
+    """
+
+    policy: Policy
+    embedder: EmbedderFacts
+    consent: Consent = field(default_factory=Consent)
+    teacher_model: Callable[[], str] = lambda: ""
+    address: str = ""
+
+
+class Notes:
+    """What only a party's own people read of its replies.
+
+    Attributes:
+        cautions: warnings about the records, by run.
+        refusals: times of the last refusals, in seconds since the epoch, by the reason.
+    """
+
+    def __init__(self) -> None:
+        self.cautions: dict[str, tuple[str, ...]] = {}
+        self.refusals: dict[str, float] = {}
+
+    def note_refusal(self, problem: str, at_s: float) -> None:
+        self.refusals.pop(problem, None)
+        self.refusals[problem] = at_s
+        while len(self.refusals) > MOST_REFUSALS:
+            del self.refusals[next(iter(self.refusals))]
+
+
+class Epochs:
+    """The highest epoch that was heard of each coordinator, in the party's journal."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._coordinator = ""
+        self._highest: int | None = None  # None until it is read from the journal
+
+    def forget(self, coordinator: str | None = None) -> None:
+        """Reads the journal again at the next request, of another coordinator (fingerprint) if one is named."""
+        self._coordinator = self._coordinator if coordinator is None else coordinator
+        self._highest = None
+
+    def check(self, epoch: int, now_s: float) -> None:
+        """Journals a higher epoch of the coordinator with what this request writes; refuses a lower one.
+
+        Of two processes that serve the coordinator, the one that was replaced is thus answered nothing any more.
+        """
+        key = f"epoch/{self._coordinator}"
+        checks.check_epoch_clock(epoch, now_s)
+        highest = int(self._store.get(key) or 0) if self._highest is None else self._highest
+        if highest > int(now_s) + checks.EPOCH_AHEAD_S:
+            log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", highest)
+            highest = 0
+        self._highest = highest
+        checks.check_epoch_order(epoch, highest)
+        if epoch > highest:
+            self._store.put(key, str(epoch).encode())
+            self._highest = epoch
+
+
+class ResolvedQuestion:
+    """The public inputs of the last request, checked by what is public alone."""
+
+    def __init__(self, blocks: BlockStore, embedder: EmbedderFacts) -> None:
+        self._blocks = blocks
+        self._embedder = embedder
+        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None
+        self._checked: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
+
+    def resolve(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
+        """Returns the sum's public inputs. Raises ConfigurationError and PeerFault."""
+        if self._resolved is None or self._resolved[0] != inputs:
+            self._checked = None
+            self._resolved = (inputs, resolve(inputs, self._blocks))
+        public = self._resolved[1]
+        if self._checked != (manifest.hash, name):
+            facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
+            manifest.plan[name].build().check_inputs(public, facts)
+            self._checked = (manifest.hash, name)
+        return public
+
+
 class Party:
     """Answers the coordinator's requests for one data set.
 
     Args:
         name: name of this party in rosters.
-        identity: this party's signing key.
+        keys: this party's signing key, and the randomness of its attempts.
+        storage: ledger, journal and public blocks.
+        rules: what a run is compared with.
         computation: computes vectors from this party's records.
-        policy: bounds on the runs that this party accepts.
-        ledger: this party's ledger of the data set.
-        store: this party's encrypted journal.
-        blocks: store of public blocks.
-        embedder: facts of the embedding model, which may be computed at first use, because reading the weights takes
-            longer than most replies.
-        teacher_model: returns the local model for fine-tuning that the settings name now; "" for no model.
-        entropy: returns a source of random bytes for a named purpose; tests replace the operating system's.
-        encapsulate: encapsulates secrets to other parties' ML-KEM keys; tests replace the library's.
         clock: returns seconds since the epoch, for the ledger.
-        consent: decisions of people about a run that the policy allows.
-        address: address of this party that its introduction signs (``codec.flower_address``); "" over gRPC.
-        machine: the state machine of an attempt; a simulation may name one that an audit watches, a daemon never does.
+        notes: takes what only this party's own people read.
     """
 
     def __init__(
         self,
         name: str,
-        *,
-        identity: Ed25519PrivateKey,
+        keys: PartyKeys,
+        storage: PartyStorage,
+        rules: PartyRules,
         computation: Computation,
-        policy: Policy,
-        ledger: Ledger,
-        store: Store,
-        blocks: BlockStore,
-        embedder: EmbedderFacts,
-        entropy: Callable[[str], Entropy],
         clock: Callable[[], float],
-        consent: Consent | None = None,
-        teacher_model: Callable[[], str] = lambda: "",
-        encapsulate: keys.Encapsulate = keys.encapsulate,
-        address: str = "",
-        machine: type[PartyMachine] = PartyMachine,
+        notes: Notes | None = None,
     ) -> None:
         self.name = name
-        self._address = address
-        self._identity = identity
+        self._identity = keys.identity
+        self._ledger, self._store, self._blocks = storage.ledger, storage.store, storage.blocks
+        self._rules = rules
         self.computation = computation
-        self._policy = policy
-        self._ledger = ledger
-        self._store = store
-        self._blocks = blocks
-        self._embedder = embedder
         self._clock = clock
-        self._consent = consent or Consent()
-        self._teacher_model = teacher_model
+        self._notes = notes or Notes()
         self._lock = threading.Lock()
-        self._coordinator = ""
-        self._epoch: int | None = None  # the highest that was heard; None until it is read from the journal
+        self._epochs = Epochs(storage.store)
+        self._question = ResolvedQuestion(storage.blocks, rules.embedder)
         self._manifests: dict[bytes, Manifest] = {}
-        self._attempts = Attempts(store, name, identity, entropy, clock, encapsulate, machine)
+        self._attempts = Attempts(storage.store, name, keys, clock)
         self._prices: dict[tuple[bytes, str], tuple[Event, Event]] = {}  # a vector's events: as planned, and alone
-        self._resolved: tuple[tuple[Input, ...], statistics.PublicInputs] | None = None  # inputs of the last request
         # The number of times that the coordinator has suspended or ended a run, by the manifest's hash.
         self._suspensions: Counter[bytes] = Counter()
-        self._checked: tuple[bytes, str] | None = None  # manifest and sum for which these inputs were checked
-        # Only this party's own people read the cautions about its records (by run) and its last refusals (with times).
-        self.cautions: dict[str, tuple[str, ...]] = {}
-        self.refusals: dict[str, float] = {}
 
     @property
     def public_identity(self) -> bytes:
@@ -227,7 +212,7 @@ class Party:
     @property
     def embedder(self) -> bytes:
         """SHA-256 of the embedding model, 32 bytes."""
-        return bytes.fromhex(self._embedder.fingerprint)
+        return bytes.fromhex(self._rules.embedder.fingerprint)
 
     def allow(self, policy: Policy, coordinator: str = "") -> None:
         """Replaces the policy for new runs. Manifests that were signed before stay in force until revoked.
@@ -236,43 +221,14 @@ class Party:
             coordinator: fingerprint of the coordinator whose requests are answered from now on.
         """
         with self._lock:
-            self._policy = policy
-            self._coordinator, self._epoch = coordinator, None
+            self._rules = replace(self._rules, policy=policy)
+            self._epochs.forget(coordinator)
 
     def forget(self) -> None:
         """Forgets attempts in memory, so that they are read from the journal again; for use after a failed write."""
         with self._lock:
             self._attempts.forget()
-            self._epoch = None
-
-    def _check_epoch(self, epoch: int) -> None:
-        """Journals a higher epoch of the coordinator with what this request writes; refuses a lower one.
-
-        Of two processes that serve the coordinator, the one that was replaced is thus answered nothing any more.
-        """
-        key, now_s = f"epoch/{self._coordinator}", self._clock()
-        latest = int(now_s) + EPOCH_AHEAD_S
-        if epoch > latest:
-            # One forged request would shut out the coordinator for good: its own epochs are never so far ahead.
-            raise TransportError(
-                f"epoch {epoch} lies more than a day ahead of this machine's clock, {int(now_s)}",
-                "correct the clock that is wrong, at the coordinator or here",
-                code="epoch-ahead",
-            )
-        if self._epoch is None:
-            self._epoch = int(self._store.get(key) or 0)
-        if self._epoch > latest:
-            log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", self._epoch)
-            self._epoch = 0
-        if epoch < self._epoch:
-            raise ConfigurationError(
-                f"this request is of a coordinator that was replaced: epoch {epoch}, and {self._epoch} was heard",
-                "stop that process; the one that took over goes on",
-                code="lower-epoch",
-            )
-        if epoch > self._epoch:
-            self._store.put(key, str(epoch).encode())
-            self._epoch = epoch
+            self._epochs.forget()
 
     def end_abandoned(self, stop_reason: str = "") -> bool:
         """Destroys the secrets of attempts that will not go on; returns False, and does nothing, during an answer.
@@ -287,7 +243,7 @@ class Party:
 
         def over(manifest: Manifest) -> str:
             try:
-                self._consent.check(manifest)
+                self._rules.consent.check(manifest)
             except PrivacyRefusal as refusal:
                 return refusal.problem
             return stop_reason or ("the run has ended here" if self._ledger.is_closed(manifest.run) else "")
@@ -349,10 +305,7 @@ class Party:
             return codec.refusal(UndersongError("internal"))
         problem = printable(error.problem)  # it may name what the request named
         log.warning("%s refused a request: %s", self.name, problem)
-        self.refusals.pop(problem, None)
-        self.refusals[problem] = self._clock()
-        while len(self.refusals) > KEPT_REFUSALS:
-            del self.refusals[next(iter(self.refusals))]
+        self._notes.note_refusal(problem, self._clock())
         return codec.refusal(error)
 
     def _dispatch_request(self, request: wire.Request, answer: PendingReply) -> wire.Reply:
@@ -367,7 +320,7 @@ class Party:
             "suspend_run": self._suspend_run,
             "close_run": self._close_run,
         }
-        self._check_epoch(request.epoch)
+        self._epochs.check(request.epoch, self._clock())
         kind = request.WhichOneof("body") or ""
         return handlers[kind](getattr(request, kind), answer)
 
@@ -382,13 +335,13 @@ class Party:
             embedder=self.embedder,
             statistics=statistics.names(),
         )
-        digest = codec.introduction_digest(message.challenge, self._address, introduction)
+        digest = codec.introduction_digest(message.challenge, self._rules.address, introduction)
         introduction.signature = self._identity.sign(digest)
         return self._make_reply(introduction=introduction)
 
     def _suspend_run(self, message: wire.SuspendRun, _answer: PendingReply) -> wire.Reply:
         self._suspensions[message.manifest_hash] += 1
-        self._consent.suspended(message.manifest_hash, is_suspended=True)
+        self._rules.consent.suspended(message.manifest_hash, is_suspended=True)
         return self._make_reply(noted=wire.Noted())
 
     # The manifest
@@ -398,49 +351,40 @@ class Party:
         try:
             self._review_manifest(manifest)
         except UndersongError as error:
-            self._consent.refused(manifest, error.problem)
+            self._rules.consent.refused(manifest, error.problem)
             raise
-        if reason := self._consent.reason_to_wait(manifest):
+        if reason := self._rules.consent.reason_to_wait(manifest):
             return self._make_reply(pending=wire.Pending(reason=reason))
         self._store.put(f"run/{manifest.run}", manifest.hash)
         return self._make_reply(signature=wire.ManifestSignature(signature=manifest.sign(self._identity)))
 
     def _answer_agree(self, message: wire.AgreeManifest, _answer: PendingReply) -> wire.Reply:
         manifest = Manifest.from_bytes(message.manifest)
-        if self._store.get(f"run/{manifest.run}") != manifest.hash:
-            raise PrivacyRefusal("this party has not signed that manifest", "propose it first")
+        checks.check_signed(manifest, self._store.get(f"run/{manifest.run}"))
         manifest.check_signatures(dict(message.signatures))
-        if self._find_manifest(manifest.hash) is None and (reason := self._consent.reason_to_wait(manifest)):
+        if self._find_manifest(manifest.hash) is None and (reason := self._rules.consent.reason_to_wait(manifest)):
             raise PrivacyRefusal(f"this party {reason}")  # signed, and closed or withdrawn since
         self._store.put(f"agreed/{manifest.hash.hex()}", message.manifest)
-        self._consent.suspended(manifest.hash, is_suspended=False)
+        self._rules.consent.suspended(manifest.hash, is_suspended=False)
         self.computation.expect()
         return self._make_reply(agreed=wire.ManifestAgreed())
 
     def _review_manifest(self, manifest: Manifest) -> None:
         review(
             manifest,
-            self._policy,
+            self._rules.policy,
             name=self.name,
             identity=self.public_identity,
-            embedder=self._embedder.fingerprint,
-            teacher_model=self._teacher_model(),
+            embedder=self._rules.embedder.fingerprint,
+            teacher_model=self._rules.teacher_model(),
         )
         plan = manifest.plan
         events = tuple(plan.charged_events())
         self._ledger.check_room(Charge(manifest.run, manifest.hash.hex(), "", 0, events, unit=plan.privacy.unit))
-        signed_hash = self._store.get(f"run/{manifest.run}")
-        if signed_hash is not None and signed_hash != manifest.hash:
-            # The same run over another roster could isolate one party's contribution by subtraction.
-            raise PrivacyRefusal(
-                f"run {manifest.run!r} has another manifest already", "start a new run under a new name"
-            )
+        checks.check_one_manifest(manifest, self._store.get(f"run/{manifest.run}"))
 
     def _require_manifest(self, hash_: bytes) -> Manifest:
-        manifest = self._find_manifest(hash_)
-        if manifest is None:
-            raise PrivacyRefusal("that manifest was not agreed on", "agree on the manifest before asking for a sum")
-        return manifest
+        return checks.check_agreed(self._find_manifest(hash_))
 
     def _find_manifest(self, hash_: bytes) -> Manifest | None:
         if hash_ not in self._manifests:
@@ -454,20 +398,14 @@ class Party:
 
     def _open_sum(self, message: wire.OpenSum, _answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
-        self._consent.check(manifest)
+        self._rules.consent.check(manifest)
         inputs = read_inputs(message.inputs)
         add_blocks(message.blocks, inputs, self._blocks)
         if missing := missing_blocks(inputs, self._blocks):
             return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
-        self._public_inputs(manifest, message.sum, inputs)
+        self._question.resolve(manifest, message.sum, inputs)
         digest = question(inputs)
-        fixed = self._attempts.question(manifest, message.sum)
-        if fixed is not None and fixed != digest:
-            raise PrivacyRefusal(
-                f"{message.sum}: its public inputs are not those with which it was first asked",
-                "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
-                code="other-question",
-            )
+        checks.check_same_question(message.sum, digest, self._attempts.question(manifest, message.sum))
         self._accept_voids(manifest, message)
         attempt = self._begin_attempt(manifest, message.sum, message.attempt)
         reply = self._receive_step(attempt, message.payload)
@@ -477,7 +415,7 @@ class Party:
     def _prepare_sum(self, message: wire.PrepareSum, _answer: PendingReply) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
         manifest = self._require_manifest(message.manifest_hash)
-        self._consent.check(manifest)
+        self._rules.consent.check(manifest)
         attempt = self._begin_attempt(manifest, message.sum, message.attempt)
         reply = self._receive_step(attempt, message.payload)
         self._attempts.keep(attempt)
@@ -500,18 +438,15 @@ class Party:
     def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
         self._check_under_way(manifest, answer)
-        self._consent.check(manifest)
-        attempt = self._require_attempt(manifest, message.sum, message.attempt)
+        self._rules.consent.check(manifest)
+        attempt = self._require_attempt(manifest, message)
         try:
             step = attempt.machine.receive(message.payload)
             if isinstance(step, WantsInput):
-                if attempt.inputs is None:
-                    raise PrivacyRefusal(
-                        f"{message.sum}: a vector is asked for before its public inputs", "open the sum first"
-                    )
-                if missing := missing_blocks(attempt.inputs, self._blocks):
+                inputs = checks.check_inputs_named(attempt)
+                if missing := missing_blocks(inputs, self._blocks):
                     return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
-                step = self._mask_vector(attempt, attempt.inputs, answer)
+                step = self._mask_vector(attempt, inputs, answer)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
             self._attempts.keep(attempt)
@@ -536,7 +471,7 @@ class Party:
 
     def _has_consent(self, manifest: Manifest) -> bool:
         try:
-            self._consent.check(manifest)
+            self._rules.consent.check(manifest)
         except UndersongError:
             return False
         return True
@@ -547,12 +482,12 @@ class Party:
     # keys for the same question; with a hash only the bytes that have it may leave (docs/secagg.md).
 
     def _mask_vector(self, attempt: Attempt, inputs: tuple[Input, ...], answer: PendingReply) -> Reply:
-        self._public_inputs(attempt.manifest, attempt.query, inputs)
+        self._question.resolve(attempt.manifest, attempt.query, inputs)
         if not answer.is_asked():
             raise DroppedRequest(f"the stream that asked for {attempt.query} is gone")
         self._charge_attempt(attempt)
         grid = self._compute_grid(attempt.manifest, attempt.query, inputs, attempt.coins, answer)
-        self._consent.check(attempt.manifest)  # Computing may take minutes, in which people may decide otherwise.
+        self._rules.consent.check(attempt.manifest)  # Computing may take minutes, in which people may decide otherwise.
         return attempt.machine.provide(grid, attempt.question)
 
     def _record_send(self, attempt: Attempt, payload: bytes) -> None:
@@ -571,7 +506,7 @@ class Party:
         """Charges an attempt, once."""
         manifest, charge = attempt.manifest, self._charge_of(attempt)
         now_s = self._clock()
-        self._consent.suspended(manifest.hash, is_suspended=False)
+        self._rules.consent.suspended(manifest.hash, is_suspended=False)
         try:
             if not self._ledger.is_begun(manifest.run):
                 # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
@@ -592,7 +527,7 @@ class Party:
         self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
-        planned, public = manifest.plan[name], self._public_inputs(manifest, name, inputs)
+        planned, public = manifest.plan[name], self._question.resolve(manifest, name, inputs)
         answer.first_rung_s = planned.first_rung_s
         stored_blocks = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
         blocks = {identity: block for identity, block in stored_blocks if block is not None}
@@ -603,29 +538,12 @@ class Party:
             computed = self.computation.vector(request, start_s=answer.start_s)
         else:
             computed = answer.deferral.take(request, answer.start_s)
-        self.cautions[manifest.run] = computed.cautions
+        self._notes.cautions[manifest.run] = computed.cautions
         return computed.vector
 
-    def _public_inputs(self, manifest: Manifest, name: str, inputs: tuple[Input, ...]) -> statistics.PublicInputs:
-        """The sum's public inputs, checked by what is public alone. Raises ConfigurationError and PeerFault."""
-        if self._resolved is None or self._resolved[0] != inputs:
-            self._checked = None
-            self._resolved = (inputs, resolve(inputs, self._blocks))
-        public = self._resolved[1]
-        if self._checked != (manifest.hash, name):
-            facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
-            manifest.plan[name].build().check_inputs(public, facts)
-            self._checked = (manifest.hash, name)
-        return public
-
-    def _require_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
-        attempt = self._attempts.find(manifest, name, number)
-        if attempt is None:
-            raise PrivacyRefusal(
-                f"{name}: attempt {number} was never opened at this party, or its keys are gone for good",
-                "begin a new attempt",
-            )
-        return attempt
+    def _require_attempt(self, manifest: Manifest, message: wire.SumStep | wire.VoidSum) -> Attempt:
+        attempt = self._attempts.find(manifest, message.sum, message.attempt)
+        return checks.check_opened(attempt, message.sum, message.attempt)
 
     def _accept_voids(self, manifest: Manifest, message: wire.OpenSum) -> None:
         """Certificates refund attempts whose vector left, a few for each sum: a coalition can sign false ones."""
@@ -643,7 +561,7 @@ class Party:
 
     def _void_sum(self, message: wire.VoidSum, _answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
-        attempt = self._require_attempt(manifest, message.sum, message.attempt)
+        attempt = self._require_attempt(manifest, message)
         statement = attempt.machine.void_statement()
         self._attempts.keep(attempt)
         charge = self._make_charge(manifest, message.sum, message.attempt)
@@ -657,9 +575,7 @@ class Party:
         except UndersongError:
             self._attempts.keep(attempt)
             raise
-        if isinstance(step, WantsInput):
-            raise PrivacyRefusal("a private sum was opened with another stage's request")
-        return step
+        return checks.check_first_stage(step)
 
     # The ledger
 
@@ -689,14 +605,14 @@ class Party:
         self._suspensions[message.manifest_hash] += 1
         manifest = self._find_manifest(message.manifest_hash)
         if manifest is None:
-            self._consent.ended(message.manifest_hash)
+            self._rules.consent.ended(message.manifest_hash)
             return self._make_reply(noted=wire.Noted())
         self._attempts.end_run(manifest)
         if not self._ledger.is_closed(manifest.run):
             for planned in manifest.plan.sums:
                 self._withdraw(manifest, planned.name)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
-        self._consent.ended(manifest.hash)
+        self._rules.consent.ended(manifest.hash)
         body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
         signature = self._identity.sign(tagged_hash(receipt.TAG, body))
         return self._make_reply(receipt=wire.Receipt(body=body, signature=signature))

@@ -466,7 +466,7 @@ class Daemon(Listener):
     def _write_status(self) -> None:
         self._assembled.computation.keep_running()
         now_s = time.monotonic()
-        refusals = dict(self._assembled.party.refusals)
+        refusals = dict(self._assembled.notes.refusals)
         if now_s - self._status_at < STATUS_S and self._status_at and refusals == self._refusals_written:
             return
         self._status_at = now_s
@@ -476,7 +476,7 @@ class Daemon(Listener):
         refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
         current = {
             "refused": refusal_facts,
-            "cautions": dict(self._assembled.party.cautions),
+            "cautions": dict(self._assembled.notes.cautions),
             "written_s": self._clock(),
         }
         facts = {**self._facts, **answer_facts, **current}

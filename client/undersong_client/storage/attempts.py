@@ -19,7 +19,7 @@ from undersong_client.storage.outbox import NOTHING, Stored
 from undersong_client.storage.store import Compartment, Store
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
-from undersong_protocol.secagg.keys import Encapsulate
+from undersong_protocol.secagg.keys import Encapsulate, encapsulate
 from undersong_protocol.secagg.parameters import Entropy
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Phase, Stage
@@ -74,35 +74,38 @@ class Attempt:
         return self.machine.phase in (Phase.DONE, Phase.TOMBSTONED)
 
 
+@dataclass(frozen=True)
+class PartyKeys:
+    """A party's signing key, and the randomness of its attempts.
+
+    Attributes:
+        identity: signing key, as the roster lists it.
+        entropy: returns a source of random bytes for a named purpose; tests replace the operating system's.
+        encapsulate: encapsulates secrets to other parties' ML-KEM keys; tests replace the library's.
+        machine: the state machine of an attempt; a simulation may name one that an audit watches, a daemon never does.
+    """
+
+    identity: Ed25519PrivateKey = field(repr=False)
+    entropy: Callable[[str], Entropy]
+    encapsulate: Encapsulate = encapsulate
+    machine: type[PartyMachine] = PartyMachine
+
+
 class Attempts:
     """Finds, begins, journals and ends the attempts of one party.
 
     Args:
         store: the party's journal.
-        name, identity: the party's name and signing key, as the roster lists them.
-        entropy: returns a source of random bytes for a named purpose.
+        name: the party's name, as the roster lists it.
+        keys: the party's signing key, and the randomness of its attempts.
         clock: returns seconds since the epoch.
-        encapsulate: encapsulates secrets to other parties' ML-KEM keys.
-        machine: the state machine of an attempt; a simulation may name one that an audit watches.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        identity: Ed25519PrivateKey,
-        entropy: Callable[[str], Entropy],
-        clock: Callable[[], float],
-        encapsulate: Encapsulate,
-        machine: type[PartyMachine] = PartyMachine,
-    ) -> None:
+    def __init__(self, store: Store, name: str, keys: PartyKeys, clock: Callable[[], float]) -> None:
         self._store = store
         self._name = name
-        self._identity = identity
-        self._entropy = entropy
+        self._keys = keys
         self._clock = clock
-        self._encapsulate = encapsulate
-        self._machine = machine
         self._under_way: dict[str, Attempt] = {}
 
     def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
@@ -125,7 +128,8 @@ class Attempts:
             reply_places.add((stage, roll))
             return self._store.get(_reply_key(key, stage, roll))
 
-        machine = self._machine.restore(parameters, self._name, self._identity, snapshot, self._encapsulate, reply)
+        keys = self._keys
+        machine = keys.machine.restore(parameters, self._name, keys.identity, snapshot, keys.encapsulate, reply)
         attempt = Attempt(
             key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=reply_places
         )
@@ -152,10 +156,10 @@ class Attempts:
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
         key = _key(manifest, query, number)
-        entropy = self._entropy(key)
+        keys, entropy = self._keys, self._keys.entropy(key)
         parameters = manifest.sum_parameters(query, number)
-        machine = self._machine.open(parameters, self._name, self._identity, entropy, self._encapsulate)
-        coins, count = self._entropy(key + COINS_PURPOSE)(COINS_BYTES), start_record.count + 1
+        machine = keys.machine.open(parameters, self._name, keys.identity, entropy, keys.encapsulate)
+        coins, count = keys.entropy(key + COINS_PURPOSE)(COINS_BYTES), start_record.count + 1
         return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=start_record.last)
 
     def last(self, manifest: Manifest, query: str) -> int:

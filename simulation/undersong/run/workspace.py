@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from undersong_client import keys
 from undersong_client.answering.computation import Computed, RecordComputation, VectorRequest
 from undersong_client.answering.grid_vectors import Contribution, grid_vector
-from undersong_client.answering.party import EmbedderFacts, Party
+from undersong_client.answering.party import EmbedderFacts, Party, PartyRules, PartyStorage
 from undersong_client.records.private import DataSet
 from undersong_client.storage import store
+from undersong_client.storage.attempts import PartyKeys
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import is_empty, replace_file
 from undersong_common.models.embedding import Embed, EmbeddingCache, EncryptedFileCache
@@ -180,20 +181,16 @@ class SimulatedParties:
         computation = SimulatedComputation(
             name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=contribution
         )
+        identity = Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"])
+        ledger = Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock())
+        policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
         return Party(
             name,
-            identity=Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"]),
-            computation=computation,
-            policy=Policy(largest_epsilon=math.inf, largest_delta=1.0),
-            ledger=Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock()),
-            store=store.Store(self.state / PARTIES, name, self.keys["store"]),
-            blocks=blocks,
-            embedder=embedder,
-            entropy=self._entropy_of(name),
-            clock=clock,
-            teacher_model=lambda: self.task.teacher_model,
-            address=address,
-            machine=machine,
+            PartyKeys(identity, self._entropy_of(name), machine=machine),
+            PartyStorage(ledger, store.Store(self.state / PARTIES, name, self.keys["store"]), blocks),
+            PartyRules(policy, embedder, teacher_model=lambda: self.task.teacher_model, address=address),
+            computation,
+            clock,
         )
 
     @contextmanager

@@ -9,7 +9,7 @@ from tests.doubles.coded import raises
 from tests.doubles.loops import wait_for
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import WAITING_BYTES, WAITING_REQUESTS, Answering
-from undersong_client.answering.party import PendingReply
+from undersong_client.answering.pending import PendingReply
 from undersong_common.errors import MachineFault, PeerFault
 from undersong_common.program.machine import HeldSteps
 from undersong_protocol.wire.framing import Envelope

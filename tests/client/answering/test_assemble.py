@@ -57,5 +57,5 @@ def test_a_party_asks_its_embedder_for_that_size_and_no_record(tmp_path, authori
     home = PartyHome(joined(tmp_path, authority))
     embedder = HashedEmbedder()
     made = assemble(home, checkpoints=tmp_path / "marks", clock=lambda: 0.0, embedder=embedder, computation=Unasked())
-    assert made.party._embedder.dimension == embedder.dimension
+    assert made.party._rules.embedder.dimension == embedder.dimension
     assert not embedder.asked

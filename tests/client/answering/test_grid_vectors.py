@@ -174,7 +174,7 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
         course.take(answered(agreed, course.opening()))
         while course.stage != "mask":
             course.take(answered(agreed, course.step()))
-    agreed._checked = None  # as after a restart
+    agreed._question._checked = None  # as after a restart
     assert "public numbers 'classifiers'" in answered(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
 

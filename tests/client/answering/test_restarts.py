@@ -30,7 +30,7 @@ from tests.doubles.restarts import (
 )
 from undersong_client.consent.people import Person
 from undersong_client.operations import runs
-from undersong_client.storage import attempts, datasets
+from undersong_client.storage import addition, attempts
 from undersong_client.storage.attempts import COINS_BYTES
 from undersong_client.storage.checkpoints import beside
 from undersong_client.storage.outbox import Outbox
@@ -291,7 +291,7 @@ def test_each_of_two_checks_alone_stops_a_second_vector(
     history: History, monkeypatch: pytest.MonkeyPatch, without: str, refusal: str
 ) -> None:
     """A journal of before the vector beside a ledger of after it, with other records: computed anew it would differ."""
-    monkeypatch.setattr(datasets, "_end_runs", lambda *_: None)  # it would stop this before either check
+    monkeypatch.setattr(addition, "_end_runs", lambda *_: None)  # it would stop this before either check
     notes = history.hospital.notes.read_bytes()
     last = list(history.images)[-1]
     history.put_together(last, ("computed", last, "computed", last))

@@ -12,7 +12,7 @@ from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vec
 from undersong_client import flower_app
 from undersong_client.answering import journaled as answering
 from undersong_client.answering.journaled import Answering
-from undersong_client.answering.party import Deferral, DeferredVector, DroppedRequest, PendingReply
+from undersong_client.answering.pending import Deferral, DeferredVector, DroppedRequest, PendingReply
 from undersong_client.home import PartyHome
 from undersong_client.link.daemon import Daemon
 from undersong_common.errors import UndersongError

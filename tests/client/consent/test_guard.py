@@ -293,7 +293,7 @@ def test_a_budget_that_is_exceeded_refuses_the_run_before_anything_is_sent(parti
     problem = refused(reply)
     assert "the budget of this data set does not allow this run" in problem
     assert "2.5" not in problem + reply.refusal.remedy  # an amount that the hospital does not share
-    assert "its budget is 2.5" in next(iter(parties["p0"].refusals))  # its own people read it
+    assert "its budget is 2.5" in next(iter(parties["p0"]._notes.refusals))  # its own people read it
     assert "signature" not in {propose(parties["p0"], second).WhichOneof("body")}
 
 
@@ -425,7 +425,7 @@ class Undecided(Consent):
 
 def test_run_waits_for_consent_and_stops_when_it_is_withdrawn(parties):
     party, consent = parties["p0"], Undecided()
-    party._consent = consent
+    party._rules = dataclasses.replace(party._rules, consent=consent)
     manifest = make_manifest(plan_of(), parties, LABELS)
     assert propose(party, manifest).pending.reason == "waits for a person"
     assert party._store.get(f"run/{manifest.run}") is None  # nothing was signed
@@ -436,8 +436,8 @@ def test_run_waits_for_consent_and_stops_when_it_is_withdrawn(parties):
 
 
 def test_a_refused_run_does_not_wait_for_consent(parties):
-    party = parties["p0"]
-    party._consent = Undecided()
+    party, consent = parties["p0"], Undecided()
+    party._rules = dataclasses.replace(party._rules, consent=consent)
     assert refused(propose(party, make_manifest(plan_of(Privacy(2.5, 1e-4, max_records=100)), parties, LABELS)))
-    assert party._consent.objection == "the run asks for epsilon 2.5, the policy allows 2"
-    assert list(party.refusals) == [party._consent.objection]
+    assert consent.objection == "the run asks for epsilon 2.5, the policy allows 2"
+    assert list(party._notes.refusals) == [consent.objection]

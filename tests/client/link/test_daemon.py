@@ -25,7 +25,7 @@ from tests.doubles.processes import free_port
 from undersong_client import keys
 from undersong_client.answering.assemble import assemble
 from undersong_client.answering.computation import HospitalComputation
-from undersong_client.answering.party import DeferredVector, DroppedRequest, PendingReply
+from undersong_client.answering.pending import DeferredVector, DroppedRequest, PendingReply
 from undersong_client.consent import trust
 from undersong_client.home import PartyHome, read_json
 from undersong_client.link.connection import Ended
