@@ -96,6 +96,7 @@ check: check-light
 	$(BIN)/mypy --num-workers $(JOBS) || { [ $$? = 2 ] && $(BIN)/mypy; }
 	$(BIN)/python -m tools.cycles
 	$(BIN)/python -m tools.documents
+	$(BIN)/python -m tools.counts figures
 
 # The manual as a site, in site/; any warning is an error (mkdocs.yml).
 docs: $(DOCS_STAMP)
