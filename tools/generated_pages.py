@@ -8,12 +8,31 @@ import re
 from collections.abc import Callable
 
 from tools import command_options, papers, task_keys, transition_tables
+from tools.documents import ROOT
 
+PICTURES = ROOT / "docs" / "pictures" / "console"
 MARK = re.compile(r"<!-- generated: ([a-z-]+) -->")
+
+
+def screens() -> str:
+    """Returns the pictures of every screen of both pages, wide and narrow, each below its name."""
+    lines = []
+    for wide in sorted(PICTURES.glob("*-wide.png")):
+        name = wide.stem.removesuffix("-wide")
+        program, _, screen = name.partition("-")
+        title = {"console": "The operator's console", "page": "The hospital's page"}[program]
+        words = screen.replace("-", " ")
+        lines += [f"**{title}: {words}**", ""]
+        lines += [f"![{title}, {words}, {width}](pictures/console/{name}-{width}.png)" for width in ("wide", "narrow")]
+        lines.append("")
+    return "\n".join(lines)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "papers": papers.overview,
     "party-transitions": transition_tables.party_table,
     "coordinator-transitions": transition_tables.coordinator_table,
+    "screens": screens,
 }
 SOURCES = {
     **{f"server/undersong_server/methods/papers/{name}.toml": f"papers/{name}.md" for name in papers.methods()},
