@@ -32,6 +32,8 @@ class UndersongError(Exception):
     """
 
     exit_code = 1
+    report: Mapping[str, Any] = {}
+    """What the command has counted nevertheless, which ``--json`` prints in the same object."""
 
     def __init__(self, problem: str, remedy: str = "", *, code: str = "", told: str = "") -> None:
         """``told`` replaces the problem for a peer, where the problem names an amount that is not for peers."""
@@ -53,12 +55,10 @@ class ConfigurationError(UndersongError):
     """The configuration, the command line or an input file is wrong: fix it, then run again.
 
     ``places`` maps the path of each faulty key ("privacy.epsilon") to its problem, so that a form can show it.
-    ``report`` holds what the command has counted nevertheless, which ``--json`` prints in the same object.
     """
 
     exit_code = 2
     places: Mapping[str, str] = {}
-    report: Mapping[str, Any] = {}
 
     @classmethod
     def together(cls, faults: Sequence[tuple[str, ...]], *, code: str = "") -> "ConfigurationError":

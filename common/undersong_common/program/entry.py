@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from undersong_common.errors import ConfigurationError, InternalError, UndersongError, led_to
+from undersong_common.errors import InternalError, UndersongError, led_to
 from undersong_common.printable import json_text, printable_lines
 from undersong_common.program import extras
 from undersong_common.program.library_threads import one_thread_in_program
@@ -89,8 +89,8 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
         if isinstance(error, BrokenPipeError):
             _output_closed()
         worded_error = _in_words(error)
-        report = worded_error.report if isinstance(worded_error, ConfigurationError) else {}
-        _print_json(worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code, report)
+        error_fields = (worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code)
+        _print_json(*error_fields, worded_error.report)
         print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
         _show(traceback_of(error))
         sys.exit(worded_error.exit_code)

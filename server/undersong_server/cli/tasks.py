@@ -1,7 +1,7 @@
 """The commands for task files and packages: ``init``, ``plan``, ``try``, ``new method``."""
 
 import os
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -100,13 +100,17 @@ def try_(
         lines += [f"--- {part}\n{words}" for part, words in parts.items() if words]
     usable = sum(not trial.fault for trial in tried)
     summary = f"\n{usable} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
-    print_result({"texts": tried}, *map(printable_lines, lines), summary, as_json=as_json)
+    report = {"texts": [asdict(trial) for trial in tried]}
+    if usable or not as_json:  # an error prints the object of --json, with its report
+        print_result(report, *map(printable_lines, lines), summary, as_json=as_json)
     if not usable:
-        raise GenerationError(
+        error = GenerationError(
             f"generator {generator}: none of its answers is a text",
             "read them above, and mend what the endpoint names or the prompts",
             code="answers-useless",
         )
+        error.report = report
+        raise error
 
 
 @app.command()

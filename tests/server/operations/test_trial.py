@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.doubles.coded import raises
 from tests.doubles.tasks import make_task
 from undersong.cli import app
 from undersong_common.errors import ConfigurationError
+from undersong_common.program import entry
 from undersong_server.operations.tasks import cost_of, try_generator
 
 
@@ -46,6 +48,21 @@ def test_a_trial_shows_prompts_answers_texts_and_cost(tmp_path: Path) -> None:
         assert len(json.loads(found.stdout)["texts"]) == 2
         shown = CliRunner().invoke(app, ["try", "far", str(task), "--texts", "2"])
         assert re.search(r"^1 of 2 kept, [0-9.]+ s, 36 tokens, US\$ 0\.0360$", shown.stdout, re.MULTILINE)
+
+
+@pytest.mark.heavy
+def test_a_trial_without_a_text_prints_one_object_with_its_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "I'm sorry, but I can't help with that request."
+    with serving(ChatServer(lambda _: completion(said), key="")) as server:
+        words = ["try", "far", str(task_with_endpoint(tmp_path, server.url)), "--texts", "2", "--json"]
+        monkeypatch.setattr(sys, "argv", ["undersong", *words])
+        with pytest.raises(SystemExit) as ended:
+            entry.run(lambda: app(words, standalone_mode=False))
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code == found["error"]["exit_code"] == 7
+    assert [each["answer"] for each in found["texts"]] == [said] * 2
 
 
 @pytest.mark.heavy
