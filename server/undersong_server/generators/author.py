@@ -411,8 +411,7 @@ class Author:
         raise GenerationError(
             f"{work.step}: {texts} of {len(judged)} orders became texts; {failed} have no answer,"
             f" {sum(kinds.values())} have useless ones ({useless}); one of them: {example}",
-            "mend what the endpoint names, or see answers with `undersong try`, then run the same command again: what"
-            " was good is kept, and no private sum is asked for texts that did not come",
+            _remedy_for([last[n].answer for n in missing]),
             code="step-short",
         )
 
@@ -688,8 +687,7 @@ class Author:
         if problems:
             raise GenerationError(
                 "\n".join(problems),
-                "see prompts and answers with `undersong try`, mend the generators or the prompts, then run the same"
-                " command again: what was good is kept, and no private sum is asked before generation works",
+                _remedy_for([reply.answer for reply in useless]),
                 code="answers-useless",
             )
 
@@ -722,6 +720,22 @@ def _stops_run(order_count: int, useless: Sequence[Answer | GenerationError]) ->
     judged_count = len(useless) - refusals
     return order_count >= FEWEST_JUDGED and (
         judged_count > USELESS_SHARE * (order_count - refusals) or len(useless) == order_count
+    )
+
+
+def _remedy_for(missing: Sequence[Answer | GenerationError]) -> str:
+    """Returns what mends orders that are no texts: by the states of those without an answer, by a look at the others.
+
+    A trial asks singly, so that it shows nothing of what ails a batch.
+    """
+    remedies = [
+        answer.remedy or "mend what the endpoint names" for answer in missing if isinstance(answer, GenerationError)
+    ]
+    if any(isinstance(answer, Answer) for answer in missing):
+        remedies.append("see prompts and answers with `undersong try`, mend the generators or the prompts")
+    return (
+        f"{'; '.join(dict.fromkeys(remedies))}; the same command goes on: what was good is kept, and no private sum is"
+        " asked for texts that did not come"
     )
 
 

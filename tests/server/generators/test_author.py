@@ -238,6 +238,28 @@ def test_all_generators_that_cannot_go_on_are_named_at_once(journal):
     assert stopped.value.remedy == "start it"
 
 
+@pytest.mark.parametrize(
+    ("texts", "remedies"),
+    [
+        ([GenerationError("g: down", "start the endpoint")] * 6, ["start the endpoint"]),
+        ([GenerationError("g: down")] * 6, ["mend what the endpoint names"]),
+        ([""] * 6, ["`undersong try`"]),
+        (["", GenerationError("g: down", "start the endpoint")] * 3, ["start the endpoint", "`undersong try`"]),
+    ],
+    ids=["failed", "failed without a remedy", "useless", "both"],
+)
+def test_remedy_of_missing_texts_follows_from_why_they_are(journal, texts, remedies):
+    with raises(GenerationError, "answers-useless") as first:
+        author(journal, Scripted("g", texts)).write("one", 0, [Order("g", "zero_shot", "x")] * 2)
+    writer = author(journal, Scripted("h", ["fine", "good", *texts]))
+    writer.write("two", 0, [Order("h", "zero_shot", "x")] * 2)
+    with raises(GenerationError, "step-short") as later:
+        writer.write("three", 1, [Order("h", "zero_shot", "x")] * 2)
+    for stopped in (first, later):
+        named = [words for words in ("start the", "mend what", "`undersong try`") if words in stopped.value.remedy]
+        assert [any(words in remedy for remedy in remedies) for words in named] == [True] * len(remedies)
+
+
 def test_a_small_first_batch_is_asked_again_before_it_stops_the_run(journal):
     generator = Scripted("g", ["", "", "fine"])
     assert author(journal, generator).write("one", 0, [Order("g", "zero_shot", "x")])[0].text == "fine"

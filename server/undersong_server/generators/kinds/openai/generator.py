@@ -524,4 +524,5 @@ class OpenAIGenerator:
         if verdict.kind == "content":
             return self._end_request(verdict, self._connections[0])
         self._count_event("failed")
-        return GenerationError(f"generator {self.name}: no answer in its batch ({verdict.words})")
+        remedy = self._verdict_remedy(verdict, self._connections[0])
+        return GenerationError(f"generator {self.name}: no answer in its batch ({verdict.words})", remedy)
