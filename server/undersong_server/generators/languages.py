@@ -1,21 +1,23 @@
 """Languages: how models refuse in each, and which one a text is in.
 
-Refusals are recognised in the languages of ``refusals.toml``, by their first words. These say that the writer cannot or
-will not do what only a model is asked for: help with this request, write such a text. A customer who "can't complete a
-transfer" says the former and not the latter. Texts in another language than the task's are recognised, too.
+Refusals are recognised in the languages of ``refusals.toml``, by their first words. One clause of these says that the
+writer cannot or will not do what only a model is asked for: write such a text, or help with this request. A customer
+who "can't complete a transfer", and a nurse who is "unable to complete the exam", say the former and not the latter.
+Texts in another language than the task's are recognised, too.
 """
 
 import re
 import tomllib
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 FIRST_CHARACTERS = 300  # in which a refusal shows itself
-_REACH = 90
 _APOSTROPHES = str.maketrans({"’": "'", "ʼ": "'", "`": "'", "´": "'"})
 _QUOTED = re.compile(r'\A["“„«][^"“”„«»]{1,200}["”“»],?(?=\s\w)')
-_FLAGS = re.IGNORECASE | re.DOTALL
+# A comma ends a clause, but not before a German infinitive: "nicht in der Lage, dies zu schreiben"
+_CLAUSE_END = re.compile(r"[.!?…;:।؟。！？；：，、،؛–—]|,(?![^,.;:!?]{0,80}\b(?:zu|\w*zu\w{4,}en)\b)")
+_ASIDE = re.compile(r", [^,.!?]{1,30},")  # "I cannot, in good conscience, write this"
 
 _FEWEST_WORDS = 6
 _FEWEST_HITS = 3
@@ -60,29 +62,31 @@ def is_refusal(text: str) -> bool:
     # Somebody who is quoted first, in a text that goes on, is not the writer.
     told = _QUOTED.sub("", " ".join(text.split()))
     first = told.translate(_APOSTROPHES)[:FIRST_CHARACTERS]
-    return any(pattern.search(first) for pattern in _compile_patterns())
+    clauses = {clause.strip() for words in (first, _ASIDE.sub("", first)) for clause in _CLAUSE_END.split(words)}
+    return any(
+        language["plain"].search(first)
+        or (language["unable"].search(first) and any(_is_refusing(clause, language) for clause in clauses))
+        for language in _compile_refusals()
+    )
+
+
+def _is_refusing(clause: str, language: Mapping[str, re.Pattern[str]]) -> bool:
+    """Returns True if a clause says that its writer cannot write a text, or not serve a request."""
+    said = {part for part, pattern in language.items() if pattern.search(clause)}
+    return "unable" in said and "own" not in said and ({"write", "text"} <= said or {"serve", "request"} <= said)
 
 
 @cache
-def _compile_patterns() -> tuple[re.Pattern[str], ...]:
-    content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_bytes()
-    table: dict[str, dict[str, Any]] = tomllib.loads(content.decode("utf-8"))
-    return tuple(pattern for language in table.values() for pattern in _of_language(language))
-
-
-def _of_language(language: dict[str, Any]) -> list[re.Pattern[str]]:
-    gap = rf"[^.!?\n]{{0,{language.get('reach', _REACH)}}}?"
-    unable, act = language.get("lead", "") + _any_of(language["unable"]), _any_of(language["act"])
-    if "object" in language:
-        act = rf"\b{act}\b[^.!?\n]{{0,40}}?{_any_of(language['object'])}"
-    found = [unable + gap + act, _any_of(language["plain"])]
-    if language.get("before"):
-        found.append(act + gap + unable)
-    return [re.compile(pattern, _FLAGS) for pattern in found]
-
-
-def _any_of(alternatives: list[str]) -> str:
-    return f"(?:{'|'.join(alternatives)})"
+def _compile_refusals() -> tuple[Mapping[str, re.Pattern[str]], ...]:
+    content = resources.files("undersong_server.generators").joinpath("refusals.toml").read_text("utf-8")
+    return tuple(
+        {
+            part: re.compile(f"{lead if part == 'unable' else ''}(?:{'|'.join(words)})", re.IGNORECASE)
+            for part, words in language.items()
+        }
+        for language in tomllib.loads(content).values()
+        for lead in [language.pop("lead", "")]
+    )
 
 
 # Languages: by the script of a text, and by its commonest words
