@@ -57,6 +57,8 @@ _HEADED = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _NUMBERED, _LISTED = (re.compile(rf"^[ \t]*{mark}[ \t]*(.*)$", re.MULTILINE) for mark in (NUMBER, ITEM))
+# Numbered lines alone, or below a heading: a note that numbers its plan says something before it
+_NUMBERED_ALONE = re.compile(rf"(?:[^\n\d.,;!?]{{1,80}}[{COLONS}][ \t]*\n+)?(?:[ \t]*{NUMBER}[^\n]*(?:\n+|\Z)){{2,}}")
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
 # One to five words of any script in brackets; "[unclear](a link)", "[1]", "<B>" and a heading 【...】 are none
 _NAMED = r"[^\W\d_][\w'’.-]+(?:[ _/-]+[\w'’.-]+){0,4}"
@@ -140,7 +142,8 @@ def _read_text(
     text = unpacked(wrapped, tagged=bool(tagged))
     is_asked = _asks_for_tags(request)
     is_marked = bool(tagged) or text != wrapped
-    fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 else "")
+    are_listed = not line_breaks and (_NUMBERED_ALONE.fullmatch(text) or _are_headed(text))
+    fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 or are_listed else "")
     if tagged and more_close(answer):
         fault = fault or UNMARKED  # one of them is a word of the text, and nobody knows which
     if fault := fault or ("" if is_marked else _unmarked_fault(text, request, line_breaks)):

@@ -65,6 +65,52 @@ def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
         "Ich kann meine Karte nicht finden, und der Automat geht auch nicht.",
         "No puedo entrar en mi cuenta desde ayer.",
         "Je ne peux pas retirer d'argent au distributeur.",
+        "Sorry for poor history, pt unable to answer further. 38F, L calf cold since 21:00.",
+        "Unable to complete full neuro exam, patient agitated and pulling at lines.",
+        "Sorry, unable to answer further, out of breath, please send somebody.",
+        "Sorry to be a pain, but I can't complete my shift, I feel sick and dizzy.",
+        "We cannot offer transport; patient's son drove him in his own car.",
+        "Patient kann Fragen nicht beantworten, schläfrig, GCS 12.",
+        "Unable to provide urine sample, pt dehydrated. IV fluids started, repeat BM in one hour.",
+        "I'm not able to answer your security questions because I have lost my phone, can somebody call me?",
+        "I will not be able to complete this assessment until the interpreter is here.",
+        "Sorry, I can't provide the document you asked for, my passport is at the embassy. Is a licence enough?",
+        "Wife unable to give further information about the fall. We won't be able to support discharge tonight.",
+        "Unfortunately I cannot create a new card in the app, it keeps giving me an error message.",
+        "Can't write with his right hand since 07:00, speech slurred, unable to produce a full sentence.",
+        "I am unable to share my screen with your support and can't process the payment either. What now?",
+        "Patientin kann die Angaben zur Medikation nicht machen, Tochter bringt den Plan. Schmerz 6 von 10.",
+        "Leider kann ich den Überweisungsträger nicht ausfüllen und die TAN nicht erzeugen. Was soll ich tun?",
+        "Kann seit heute früh nicht mehr schreiben, rechte Hand schwach, Mundwinkel hängt.",
+        "Ehefrau möchte bei der Pflege nicht helfen, Pat. kann Fragen nur mit Nicken beantworten.",
+        "Patient ne peut pas répondre aux questions, confus, GCS 13. La fille fournira l'ordonnance.",
+        "Je ne peux pas générer de code de sécurité dans l'application, aidez-moi s'il vous plaît.",
+        "Impossible de faire un ECG complet, patient agité. Refuse la demande d'hospitalisation.",
+        "Ne peut plus écrire de la main gauche depuis ce matin, parle difficilement.",
+        "No puedo completar la solicitud de préstamo en la aplicación, me sale un error. ¿Qué hago?",
+        "Paciente incapaz de responder a preguntas, somnoliento. La hija refiere que no puede ayudar en casa.",
+        "Pacjent nie jest w stanie odpowiedzieć na pytania, splątany. Córka poda listę leków.",
+        "Nie mogę wykonać przelewu ani wygenerować kodu w aplikacji, proszę o pomoc.",
+        "We are unable to offer a bed tonight; patient and family told, will continue in the corridor with monitoring.",
+        "Ich kann Ihre Anfrage nach dem Einkommensnachweis nicht erfüllen, weil mir die Abrechnung fehlt.",
+        "Could not complete spirometry, cough too strong; patient unable to follow instructions, repeat tomorrow.",
+        "Sorry, can't provide a stool sample yet, will try again after lunch.",
+        "We won't be able to process discharge until pharmacy answers, patient informed of this.",
+        "I can't proceed with this payment because the code never comes. Can you help me with it?",
+        "I was asked to answer a question about my first pet and I can't, so I am locked out.",
+        "Unable to meet own needs at home. Cannot carry out personal care, daughter offers support.",
+        "Patient möchte diese Untersuchung nicht, kann die Einwilligung nicht unterschreiben.",
+        "Ich kann Ihnen das Formular nicht schicken, die App zeigt nur eine leere Seite.",
+        "Kann wegen Luftnot keine Angaben machen, Antworten nur durch Nicken, bitte Angehörige fragen.",
+        "Je ne peux pas vous fournir le justificatif demandé, l'application refuse la photo.",
+        "Refuse de répondre, ne veut pas que sa fille l'aide. Impossible de poser une voie veineuse.",
+        "No puedo escribir con la mano derecha desde ayer y se me cae todo.",
+        "No me deja crear una contraseña nueva, ¿me pueden ayudar?",
+        "Non riesco a rispondere alle domande di sicurezza, ho cambiato numero.",
+        "Paziente non in grado di rispondere, la moglie non può fornire la terapia.",
+        "Chora nie może pisać prawą ręką, mowa niewyraźna od rana.",
+        "I'm not sure why my top up request was denied",
+        "I will decline a premium card; what does the content of the standard package hold back?",
     ],
 )
 def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
@@ -210,6 +256,31 @@ def test_a_list_is_not_read_as_a_text() -> None:
     assert read(Answer("My card was declined at the till."), request).fault == "no list"
     assert read(Answer("My card was declined at the till."), request, whole=False).fault == ""
     assert read(GenerationError("no"), request).fault == "failed"
+
+
+NOTES = "40M with chest pain at rest.", "30F with a broken wrist.", "5M with fever and a rash."
+
+
+@pytest.mark.parametrize(
+    ("text", "is_kept"),
+    [
+        ("\n".join(f"{number}. {note}" for number, note in enumerate(NOTES, 1)), False),
+        ("\n\n".join(f"({number}) {note}" for number, note in enumerate(NOTES, 1)), False),
+        ("Three triage notes:\n" + "\n".join(f"{number}) {note}" for number, note in enumerate(NOTES, 1)), False),
+        ("١. رجل يشكو من ألم في الصدر.\n٢. امرأة تشكو من كسر في المعصم.", False),
+        ("一、患者胸痛两小时，出汗。\n二、患者手腕骨折，肿胀。", False),
+        ("\n".join(f"Note {number}: {note}" for number, note in enumerate(NOTES, 1)), False),
+        ("54M with chest pain since six. Plan:\n1. ECG at once.\n2. Troponin at three hours.", True),
+        ("54M with chest pain, plan:\n1. ECG at once.\n2. Troponin at three hours.", True),
+        ("54M with chest pain since six.\n1. ECG at once.\n2. Troponin at three hours.\nWife informed.", True),
+        ("1. Chest pain. 2. Troponin at three hours. 3. Wife informed.", True),
+        ("1. Chest pain since six, pale and sweating.", True),
+    ],
+)
+def test_numbered_texts_in_one_pair_of_tags_are_several_texts(text: str, is_kept: bool) -> None:
+    found = read(Answer(f"<text>{text}</text>"), REQUEST, line_breaks=False)
+    assert found == (Reading(text) if is_kept else Reading(text, SEVERAL))
+    assert read(Answer(f"<text>{text}</text>"), REQUEST) == Reading(text)
 
 
 NURSE = Prompts(
