@@ -580,7 +580,7 @@ ACTS = {
     "client/undersong_client/storage/store.py Journal.__init__": open_no_database("Journal"),
     "server/undersong_server/authority.py Authority._read": lambda m, paths, _: refuses(m.Authority, paths.gone),
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
-    "server/undersong_server/operations/drafts.py _is_offered": gives(False, "_is_offered", "folder"),
+    "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
     "server/undersong_server/runs/folder.py RunFolder.exists": look_for_a_run,
     "server/undersong_server/runs/folder.py RunFolder.is_put_away": read_a_run_folder,
@@ -620,7 +620,7 @@ ACTS = {
     ),
     "server/undersong_server/operations/coordinator.py health": ask_a_silent_coordinator,
     "server/undersong_server/operations/coordinator.py _add": back_up_a_file_that_goes,
-    "server/undersong_server/operations/drafts.py public_files": offer_texts_beside_a_broken_task,
+    "server/undersong_server/operations/permissions.py public_files": offer_texts_beside_a_broken_task,
     "simulation/undersong/run/workspace.py Workspace.__init__": make_no_workspace,
 }
 

@@ -25,8 +25,10 @@ from undersong_server.operations import (
     curation,
     drafts,
     enrolment,
+    form,
     form_faults,
     overview,
+    permissions,
     releases,
     runs,
     tasks,
@@ -149,8 +151,8 @@ class RunScreens:
         return visit.show(
             "sources.html.j2",
             "New run",
-            templates=drafts.templates(),
-            files=drafts.offered(self._context.tasks),
+            templates=form.templates(),
+            files=permissions.offered(self._context.tasks),
             earlier=overview.listed_runs(overview.list_runs(self._home))[:50],
             unfinished=drafts.unfinished(self._home),
         )
@@ -161,7 +163,7 @@ class RunScreens:
         if uploaded:
             draft = drafts.from_bytes(self._home, "the uploaded file", uploaded, self._context.tasks)
         elif kind == "file":
-            path = {str(path): path for path in drafts.offered(self._context.tasks)}.get(source)
+            path = {str(path): path for path in permissions.offered(self._context.tasks)}.get(source)
             if path is None:
                 raise ConfigurationError("this task file is not offered", "choose one of the list")
             draft = drafts.from_file(self._home, path)
@@ -180,8 +182,8 @@ class RunScreens:
             "New run",
             **self._so_far(draft, checked="checked" in visit.query),
             enrolled=[party for party in enrolment.parties(self._home) if party.party.state == "enrolled"],
-            files=drafts.files(draft, self._context.tasks),
-            kinds=drafts.generator_kinds(),
+            files=permissions.files(draft, self._context.tasks),
+            kinds=form.generator_kinds(),
             trial_texts=tasks.TEXTS,
             refusal=self._refusal(str(draft.data["task"].get("revises", ""))),
         )
@@ -235,8 +237,8 @@ class RunScreens:
             "caps": _caps(draft.data),
         }
 
-    def _limits(self, draft: drafts.Draft) -> drafts.Limits:
-        return drafts.Limits(self._home, draft, self._context.tasks, self._context.keys)
+    def _limits(self, draft: drafts.Draft) -> permissions.FilePermissions:
+        return permissions.FilePermissions(self._home, draft, self._context.tasks, self._context.keys)
 
     def _typed(self, visit: Visit) -> drafts.Draft:
         """The draft with the form's values, which are kept."""
@@ -381,7 +383,7 @@ class RunScreens:
     def _evaluation(self, run: str) -> dict[str, Any]:
         releases.files(self._home, run)  # a run that has not finished has no result
         figures = comparison.how_good(self._home, run)
-        return {"figures": figures, "run": run, "files": drafts.public_files(self._context.tasks)}
+        return {"figures": figures, "run": run, "files": permissions.public_files(self._context.tasks)}
 
     def _evaluate(self, visit: Visit) -> str:
         run, file_name = visit.path["run"], visit.form.get("file", "")
@@ -390,7 +392,7 @@ class RunScreens:
         if uploaded := visit.files.get("test", b""):
             evaluation = releases.evaluate_uploaded(self._home, run, uploaded, visit.file_names["test"], options)
         else:
-            path = {str(path): path for path in drafts.public_files(self._context.tasks)}.get(file_name)
+            path = {str(path): path for path in permissions.public_files(self._context.tasks)}.get(file_name)
             if path is None:
                 raise ConfigurationError("no test file was chosen", "choose one of the list, or upload one")
             evaluation = releases.evaluate_run(self._home, run, replace(options, test=path))

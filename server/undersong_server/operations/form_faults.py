@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from undersong_server.operations.drafts import FormSection, TaskField
+from undersong_server.operations.form import FormSection, TaskField
 
 PARTIES = "parties"  # the form's choice of hospitals, which sets federation.parties
 _BEFORE_KEY = re.compile(r"(^|; )(?:[\w .\[\]]+: )+")  # the key of a fault, which its field says

@@ -34,7 +34,7 @@ from undersong_server.console.application import build
 from undersong_server.console.runs import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
-from undersong_server.operations import drafts, enrolment, overview, runs
+from undersong_server.operations import drafts, enrolment, form, overview, permissions, runs
 from undersong_server.operations.overview import list_runs
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
@@ -480,7 +480,7 @@ def test_only_task_files_are_offered(home, tmp_path):
     for name, text in files.items():
         (tmp_path / f"{name}.toml").write_text(text, encoding="utf-8")
     (tmp_path / "folder.toml").mkdir()
-    assert [path.stem for path in drafts.offered([tmp_path])] == ["slip", "task"]
+    assert [path.stem for path in permissions.offered([tmp_path])] == ["slip", "task"]
     for given in (files["pyproject"], files["prompts"]):
         with raises(ConfigurationError, "no-task"):
             drafts.from_bytes(home, "the uploaded file", given.encode(), ())
@@ -491,10 +491,10 @@ def test_only_task_files_are_offered(home, tmp_path):
 @pytest.mark.parametrize("named", ["private", "private/*.jsonl", [f"private/site-{party}.jsonl" for party in range(3)]])
 def test_the_private_records_of_a_task_are_offered_as_no_corpus(home, tmp_path, named):
     draft = drafts.from_file(home, make_task(tmp_path, data={"path": named}))
-    offered = drafts.files(draft, (tmp_path,))
+    offered = permissions.files(draft, (tmp_path,))
     assert offered == ["good.jsonl", "poor.jsonl", "test.jsonl"]
-    template = drafts.from_template(home, drafts.templates()[0], (tmp_path,))  # names no records itself
-    assert drafts.files(template, (tmp_path,)) == offered
+    template = drafts.from_template(home, form.templates()[0], (tmp_path,))  # names no records itself
+    assert permissions.files(template, (tmp_path,)) == offered
 
 
 def ngram(corpus):
@@ -508,7 +508,7 @@ def endpoint(base_url, key="OPENAI_API_KEY", **more):
 def refused(home, tasks, draft, keys=()):
     """Whether the console may not even plan the draft; the error of a task that it may plan is another one's."""
     try:
-        check = drafts.Limits(home, draft, (tasks,), keys)
+        check = permissions.FilePermissions(home, draft, (tasks,), keys)
         runs.preview(home, draft.data, Path(draft.folder), list(PARTIES), check=check)
     except ConfigurationError as error:
         return error.code == "not-from-the-console"

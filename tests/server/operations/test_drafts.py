@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from undersong_server.operations import drafts
+from undersong_server.operations import form
 
 
 class Foreign(BaseModel):
@@ -24,6 +24,6 @@ class Foreign(BaseModel):
 
 
 def test_a_field_without_a_schema_is_a_field_all_the_same():
-    section = drafts._section("generators", Foreign, {}, "generators.0")
+    section = form._section("generators", Foreign, {}, "generators.0")
     found = {each.path.rpartition(".")[2]: each.control for each in section.fields}
     assert found == {"shown": "choice", "count": "number", "made": "toml", "form": "text", "place": "text"}

@@ -1,0 +1,152 @@
+"""Files and keys that a task from the console may use, and those that its form offers."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import islice
+from pathlib import Path, PurePath
+from typing import Any
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
+from undersong_common.program import configuration
+from undersong_common.text.row_files import SUFFIXES
+from undersong_server.operations.drafts import Draft, is_task_file, task_folders
+from undersong_server.operations.form import value_at
+from undersong_server.runs.task import Task
+
+WORD_SECTIONS = ("task", "publication", "output")  # sections without files that a coordinator's run reads
+# Keys of a generator that decide which secret is sent where.
+DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
+MOST_FILES = 200  # most files that a form offers for a key
+
+
+def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Task files in the folders that the operator has named: TOML files with a [task] section."""
+    return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")) if _is_offered(path))
+
+
+def _is_offered(path: Path) -> bool:
+    try:
+        data = path.read_bytes()
+        return is_task_file(configuration.parse_toml(path.name, data))
+    except OSError:
+        return False
+    except ConfigurationError:
+        return b"[task]" in data  # opening it names the wrong line
+
+
+def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
+    """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
+    start = Path(draft.folder)
+    public_paths = public_files(folders, _private(start, draft.data))
+    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in public_paths]
+
+
+def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
+    """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there."""
+    private = set(private)
+    for path in offered(folders):
+        with contextlib.suppress(OSError, ConfigurationError):  # a broken task file: opening it names the wrong line
+            private |= _private(path.parent, configuration.read_toml(path))
+    everything = (path for folder in folders for path in folder.absolute().rglob("*"))
+    texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
+    return sorted(islice(texts, MOST_FILES))
+
+
+def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
+    """Real paths of the private records that a task's [data] names: files, folders or patterns."""
+    root, paths = value_at(data, "data.root"), value_at(data, "data.path")
+    start = folder / root if isinstance(root, str) else folder
+    path_list = paths if isinstance(paths, list) else [paths]
+    places = [str(start / path) for path in path_list if isinstance(path, str)]
+    return {os.path.realpath(place) for place in places if "\0" not in place}
+
+
+def _names(private: Set[str], path: Path) -> bool:
+    real = os.path.realpath(path)
+    return not private.isdisjoint((real, os.path.dirname(real))) or any(
+        fnmatch(real, private_path) for private_path in private
+    )
+
+
+@dataclass(frozen=True)
+class FilePermissions:
+    """Files and keys that a task from the console may use, beside those of the operator's own task file.
+
+    Attributes:
+        draft: the task, and the file that it was made of.
+        folders: the operator's folders of task files; the task may name files in them.
+        keys: (host, environment variable) of every key that it may send.
+    """
+
+    home: Path
+    draft: Draft
+    folders: Sequence[Path]
+    keys: Sequence[tuple[str, str]]
+
+    def __call__(self, task: Task) -> None:
+        """Raises ConfigurationError if the task names a file or key beyond the limits; nothing is read before."""
+        operator_texts = {text for _, text in _paths(self.draft.operators)}
+        faults: list[tuple[str, ...]] = [
+            (
+                f"{key_path}: {printable(text, 100)!r} is outside the operator's folders of task files",
+                "name a file in one of them, or have the run planned on the coordinator's machine",
+                key_path,
+            )
+            for key_path, text in _paths(self.draft.data)
+            if text not in operator_texts
+            and not self._allows(Path(self.draft.folder) if key_path == "data.root" else task.locate(""), text)
+        ]
+        operator_destinations = [destination for _, destination in _destinations(self.draft.operators)]
+        operator_generators = {
+            name for name, destination in _destinations(self.draft.data) if destination in operator_destinations
+        }
+        faults += [
+            (
+                f"generators.{generator.name}: the key {variable} may not be sent to {host}",
+                "choose an endpoint of the operator's, who allows others by --key HOST=VARIABLE",
+                f"generators.{number}.base_url",
+            )
+            for number, generator in enumerate(task.generators)
+            for host, variable in generator.keys
+            if generator.name not in operator_generators and (host, variable) not in self.keys
+        ]
+        ConfigurationError.raise_together(faults, code="not-from-the-console")
+
+    def _allows(self, start: Path, text: str) -> bool:
+        """Returns True for what is in the folders, or names no file at all."""
+        if "\0" in f"{start}{text}":
+            return False
+        place = Path(os.path.realpath(start / text))
+        if any(place.is_relative_to(os.path.realpath(folder)) for folder in task_folders(self.home, self.folders)):
+            return True
+        leaves = text.startswith("/") or ".." in PurePath(text).parts
+        return not leaves and not os.path.lexists(start / text)
+
+
+def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yields (key, text) of every text that may be a path; keys that hold words alone, or are ignored, are left out."""
+    for section, value in data.items():
+        if section == "data":
+            value = {"root": value.get("root", "")} if isinstance(value, Mapping) else value
+        if section not in WORD_SECTIONS:
+            yield from _texts(section, value)
+
+
+def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    members = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for key, member in members:
+        yield from _texts(f"{where}.{key}", member)
+
+
+def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
+    """Yields each generator's name with the parts of its table that say which key goes where."""
+    tables = data.get("generators", ())
+    for table in tables if isinstance(tables, list) else ():
+        if isinstance(table, Mapping):
+            yield table.get("name"), [table.get(key) for key in DESTINATION]
