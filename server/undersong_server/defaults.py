@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
+from undersong_common.program.declarations import Option
 from undersong_common.program.owner import home_folder
 
 HOME = "coordinator"  # folder of a coordinator, below the current one
@@ -26,14 +27,6 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
     base = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
     folder = Path(base) if base else home_folder() / ".cache"
     return folder / "undersong" / "public-embeddings.sqlite"
-
-
-class Option(dict[str, Any]):
-    """Declaration of a dataclass field as a command-line option: the arguments of ``typer.Option`` by name.
-
-    It may also hold ``name``, ``type`` and ``default`` if they differ from the field's, and ``each``, the type of the
-    parts of a comma-separated list.
-    """
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import typer
 from undersong.run.options import ComparisonOptions, Engine
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.program import entry, logs
+from undersong_common.program.options import with_options
 from undersong_common.program.terminal import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
@@ -23,7 +24,6 @@ from undersong_server.cli.options import (
     print_json,
     print_result,
     with_cache,
-    with_options,
 )
 
 

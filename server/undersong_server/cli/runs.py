@@ -13,6 +13,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file
 from undersong_common.printable import counted, printable, printable_lines, shell_path
 from undersong_common.program import entry
+from undersong_common.program.options import with_options
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
@@ -26,7 +27,6 @@ from undersong_server.cli.options import (
     print_table,
     warn_if_not_served,
     with_cache,
-    with_options,
 )
 from undersong_server.evaluation.options import EvaluationOptions
 

@@ -10,6 +10,7 @@ import typer
 from undersong_common.errors import GenerationError
 from undersong_common.printable import printable_lines, shell_path
 from undersong_common.program import entry
+from undersong_common.program.options import with_options
 from undersong_common.program.terminal import screen, show_lines
 from undersong_server import operations
 from undersong_server.cli.options import (
@@ -22,7 +23,6 @@ from undersong_server.cli.options import (
     print_json,
     print_result,
     with_cache,
-    with_options,
 )
 from undersong_server.evaluation.options import EvaluationOptions
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-from undersong_server.defaults import Head, Option
+from undersong_common.program.declarations import Option
+from undersong_server.defaults import Head
 
 if TYPE_CHECKING:
     from undersong_common.text.table import Table

@@ -14,7 +14,7 @@ from undersong.run.frames import is_frame
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import extras
 from undersong_common.program.configuration import in_words, nearest
-from undersong_server.defaults import Option
+from undersong_common.program.declarations import Option
 
 CODE = "argument"
 _Function = TypeVar("_Function", bound=Callable[..., Any])

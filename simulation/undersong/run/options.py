@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
-from undersong_server.defaults import Option
+from undersong_common.program.declarations import Option
 
 Engine = Literal["inprocess", "flower"]  # parties in this process, or Flower's simulation engine (on Ray)
 
