@@ -24,6 +24,7 @@ FENCED = re.compile(r"^```.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INDENTED = re.compile(r"^ {4}.*$", re.MULTILINE)
 SECTION = re.compile(r"^#+ ", re.MULTILINE)
 MESSAGE = re.compile(r"(?<!`)`(?!`)([^`\n]+\n?[^`\n]*)`(?!`)|<code>([^<]+)</code>")
+SOURCE_NAME = re.compile(r"`([\w/]+\.py)`")
 CODE_SPAN = re.compile(r"`([^`]+)`")
 COMMAND_LINE = re.compile(r"(?:^|[;&|(]|/bin/|\$ |\bdo )\s*(undersong(?:-party)?) ([^;&|#)\n]*)", re.MULTILINE)
 SUBCOMMAND = re.compile(r"[a-z]+(?:-[a-z]+)*")
@@ -87,6 +88,16 @@ def broken_citations() -> Iterator[str]:
                 yield f"{name}: cites docs/{page}, {section!r}, and the page has no such section"
             elif number and not re.search(rf"^{number}\. ", path.read_text(encoding="utf-8"), re.MULTILINE):
                 yield f"{name}: cites docs/{page}, number {number}, and the page has none"
+
+
+def unknown_sources() -> Iterator[str]:
+    """Yields every file of Python that a page names in code and that this repository does not have."""
+    sources = {str(source.relative_to(ROOT)) for source in tracked("*.py")}
+    for document in documents():
+        text = FENCED.sub("", document.read_text(encoding="utf-8"))
+        for name in sorted(set(SOURCE_NAME.findall(text))):
+            if not any(f"/{source}".endswith(f"/{name}") for source in sources):
+                yield f"{document.relative_to(ROOT)}: names `{name}`, which does not exist"
 
 
 def headings(page: Path) -> list[str]:

@@ -43,6 +43,7 @@ CASES = [
     (documents.broken_links, f"{WHERE}index.md", "[there](privacy.md#ring)", "no such section"),
     (documents.broken_links, f"{WHERE}index.md", "[there](absent.md)", "does not exist"),
     (documents.broken_links, f"{WHERE}index.md", "[there](#here)", "no such section"),
+    (documents.unknown_sources, f"{WHERE}index.md", "`page.py` holds it, and `none.py` in code", "`none.py`"),
     (COMMAND, "README.md", "    undersong simulate TASK.toml --out runs/mine", None),
     (
         COMMAND,
@@ -77,7 +78,7 @@ def test_a_citation_a_link_and_a_command_line_are_followed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(documents, "command_trees", lambda: TREES)
-    repository({f"{WHERE}privacy.md": PAGE, name: text})
+    repository({f"{WHERE}privacy.md": PAGE, "client/page.py": "", name: text})
     found = list(check())
     assert (found == []) if problem is None else (len(found) == 1 and problem in found[0])
 

@@ -301,7 +301,7 @@ class State:
             self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def judgement(self) -> support.Judgement:
-        """What is set aside of the texts so far."""
+        """Texts so far that are set aside."""
         pool = self.run.pool
         if self.support is None:
             return support.Judgement([""] * len(pool), np.zeros(len(self.chosen), dtype=np.bool_))

@@ -81,7 +81,7 @@ class Support:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What is set aside of a pool.
+    """Texts of a pool that are set aside.
 
     Attributes:
         reasons: for which each text is set aside, "" where it is not.
