@@ -7,8 +7,20 @@ embedding or a clean vector: messages are built from public names, counts and po
 It stays the same when the sentence changes. Nobody reads it on a screen; errors as JSON and log records carry it.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+OPTION = re.compile(r"(?<![\w/.-])--[a-z]+(?:-[a-z]+)*")
+
+
+def named_options(remedy: str) -> set[str]:
+    """Returns the options of commands that a remedy names; hyphens in a file's name are none.
+
+    >>> sorted(named_options("move /notes/a--b.csv, or choose: --sheet NAME, --hold-out 10"))
+    ['--hold-out', '--sheet']
+    """
+    return set(OPTION.findall(remedy))
 
 
 def led_to(error: BaseException) -> list[BaseException]:

@@ -1,7 +1,6 @@
 """``undersong-party data ...`` and ``undersong-party ledger``."""
 
 import inspect
-import re
 import sys
 import time
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from undersong_client.cli.options import (
 )
 from undersong_client.cli.rules import Questions, budget_lines
 from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_word
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted, printable, that_hold
 from undersong_common.program.terminal import show_lines, show_rows
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import Restored
     from undersong_client.storage.datasets import Survey
 
-_OPTION = re.compile(r"--[a-z]+(?:-[a-z]+)*")
 
 data_app = typer.Typer(help="This party's data set. None of these commands sends anything.", no_args_is_help=True)
 
@@ -354,7 +352,7 @@ def _whole_remedies() -> Iterator[None]:
         yield
     except ConfigurationError as error:
         refresh_options = {f"--{name.replace('_', '-')}" for name in inspect.signature(refresh).parameters}
-        if "undersong-party" in error.remedy or set(_OPTION.findall(error.remedy)) <= refresh_options | {"--json"}:
+        if "undersong-party" in error.remedy or named_options(error.remedy) <= refresh_options | {"--json"}:
             raise
         remedy = f"{error.remedy} (undersong-party data add FILE --new-version, with this option and those of before)"
         raise ConfigurationError(error.problem, remedy, code=error.code, told=error.told) from None

@@ -62,6 +62,8 @@ class Proposal:
             decision is complete.
         restored_s: time at which it came back from saved evidence; 0 if it did not. An approval from before it is shown
             and consents to nothing: it may have been withdrawn after the evidence was saved.
+            The signature of the decision does not cover it, because that is the evidence's, and must stay: whoever may
+            write this file may also read the key that would sign it anew.
         number: number of this plan among those proposed under the same name, from 1.
         revises: name of the earlier run, proposed here, that this one replaces; "" for no run.
         changes: differences from the plan that people here saw last under this name or the revised run's, or from the

@@ -22,7 +22,7 @@ from undersong_client.operations import daemon, data, dossier, evidence, joining
 from undersong_client.records.declared import caution_remedy
 from undersong_client.storage.addition import AdditionOptions
 from undersong_client.storage.own_figures import own_figures
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
@@ -599,7 +599,7 @@ def _remedy_of_form(remedy: str) -> str:
     """A remedy with the form's own fields in the place of options; what no field decides, the hospital's IT does."""
     for option, field in FIELDS_OF_OPTIONS:
         remedy = re.sub(option, field, remedy)
-    return AT_THE_MACHINE if "--" in remedy else remedy
+    return AT_THE_MACHINE if named_options(remedy) else remedy
 
 
 def _figure(visit: Visit, name: str) -> float:
