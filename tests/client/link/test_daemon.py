@@ -682,6 +682,16 @@ def test_old_certificate_is_renewed_and_used_by_the_next_connection(tmp_path, au
         assert trust.validity(home)[1] - datetime.now(UTC) > timedelta(days=300)
 
 
+def test_an_orderly_stop_logs_no_error(running, coordinator, caplog):
+    caplog.set_level(logging.INFO)
+    coordinator.next_stream().ask(INTRODUCE)
+    running.daemon.stop()
+    running.join()
+    assert running.error is None
+    assert "stopped" in caplog.messages
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
 def test_a_stop_lets_the_answer_under_way_leave(running, coordinator, held):
     stream = coordinator.next_stream()
     posted = stream.post(INTRODUCE)

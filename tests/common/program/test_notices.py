@@ -41,6 +41,30 @@ def test_an_address_is_told_again_until_it_takes_it(address):
     assert waited == list(RETRY_S[:3])
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_followed_nowhere_and_has_not_arrived(code):
+    paths: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            paths.append(self.path)
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(code if self.path == "/" else 204)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            paths.append(self.path)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert not deliver(f"http://127.0.0.1:{server.server_port}/", NOTICE, lambda _seconds: None)
+        server.shutdown()
+    assert set(paths) == {"/"}
+
+
 def test_a_command_gets_the_notice_on_its_input(tmp_path):
     assert deliver(f"tee '{tmp_path}/a file'", NOTICE)
     assert json.loads((tmp_path / "a file").read_text()) == SAID

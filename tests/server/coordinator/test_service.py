@@ -47,6 +47,13 @@ def served(home, tmp_path, monkeypatch):
         thread.join(30.0)
 
 
+def test_health_is_asked_past_the_proxy_of_the_environment(served, home, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # where nobody answers
+    monkeypatch.delenv("no_proxy", raising=False)
+    operator("coordinator", "healthy", "--home", home)
+
+
 def test_the_notice_s_command_is_named_tried_and_taken_back(home):
     notify = ("coordinator", "notify", "--home", home)
     operator(*notify, "http://example.org/hook", code=ConfigurationError.exit_code)
