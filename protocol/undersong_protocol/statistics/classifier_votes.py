@@ -311,5 +311,10 @@ class ScoredComparison(CorpusComparison):
         return 3
 
     def _margin_row(self, first: Float64, second: Float64) -> Float64:
-        gain = second - first
-        return np.stack([gain, first + second - 1.0, SQUARE * gain**2], axis=1)
+        return scored_row(first, second)
+
+
+def scored_row(first: Float64, second: Float64) -> Float64:
+    """The rows (d, s, SQUARE d^2) of records for which two corpora are so good, in [0, 1], float64 [m, 3]."""
+    gain = second - first
+    return np.stack([gain, first + second - 1.0, SQUARE * gain**2], axis=1)

@@ -29,6 +29,7 @@ from undersong_protocol.statistics.classifier_votes import (
 )
 from undersong_protocol.statistics.histogram import COLUMNS, VALUES, AttributeMarginals, LabelHistogram
 from undersong_protocol.statistics.inputs import COEFFICIENTS
+from undersong_protocol.statistics.similarity import ScoredSimilarity
 from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_server import learning
 from undersong_server.methods.cleaned_mixture import DROPPED, cleaned
@@ -62,7 +63,7 @@ class Options(MethodOptions):
         samples: texts published, at most.
         written: texts ordered for each text published. It multiplies the calls and their price.
         rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
-        score: measures on the records how good the corpus is, in the verdict's sum.
+        score: measures on the records how good the corpus is, in the verdict's sum; without labels in its own.
         label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
             "even", or a table with a number for each label.
         lengths: orders texts as long as the records' are, by a histogram beside that of the labels.
@@ -140,6 +141,9 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
     if labels > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
         compared = ScoredComparison(labels) if options.score else CorpusComparison(labels)
         asked.append(SumRequest("verdict", compared, TUNING.part_verdict))
+    elif labels < 2 and options.score:
+        most = options.samples * options.written + options.most_anew(generators)
+        asked.append(SumRequest("score", ScoredSimilarity(most), TUNING.part_score))
     return asked
 
 
@@ -172,6 +176,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # 7. The verdict: the choice stands if it is better than all texts that are left, cleaned.
     if "verdict" in state.asked:
         ours = state.by_verdict(mixture, ours)
+    elif "score" in state.asked:
+        state.score_by_similarity(ours)
     state.report_set_aside(ours)
     return state.samples(ours)
 
@@ -426,6 +432,14 @@ class State:
         self.run.record("remarks", 0, self._remark(gain))
         return ours if gain.certain() else mixture
 
+    def score_by_similarity(self, ours: Rows) -> None:
+        """Opens how near the records' nearest texts are: of ``ours``, and of round 1, which no record has steered."""
+        samples = self.run.pool.samples
+        published = np.isin(np.arange(len(samples)), ours.position)
+        unsteered = np.array([sample.round == 0 for sample in samples])
+        measured = private_score.similarity_score(self.run, "score", published, unsteered)
+        self.run.record(private_score.RECORD, 0, measured.to_json())
+
     def _remark(self, gain: "Gain") -> str:
         """Notes for the report: the change that the private records made, beside its noise."""
         inside: Bools = self.chosen.max(axis=1)
@@ -564,6 +578,7 @@ class Tuning:
     part_labels: float = constant(2.0, "part of the budget", "label shares need little precision")
     part_who: float = constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
     part_verdict: float = constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
+    part_score: float = constant(1.0, "part of the budget", "without labels; a mean of all records needs little")
     part_support: float = constant(2.0, "part of the budget", "a quarter of a generator's share is far from none")
     part_examples: float = constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
     part_centres: float = constant(6.0, "part of the budget", "its noise is spread over coordinates")

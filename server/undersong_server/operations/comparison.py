@@ -305,11 +305,12 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
 
     Those beside a test file have a good end only where file and number of texts are the same.
     """
+    are_shares = all(score is None or score.is_share for score in scores)
     score_cells = tuple(
-        Cell() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=True)
+        Cell() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=are_shares)
         for score in scores
     )
-    yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=True)
+    yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=are_shares)
     test_cells = tuple(Cell(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
     yield Figure(HOW_GOOD, "test file", test_cells)
     evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]

@@ -412,7 +412,7 @@ def live(home: Path, run: str, plan: RunPlanFacts) -> LiveRun:
         elif event["kind"] == "record" and event["name"] == "weights noise":
             noise[int(event["round"])] = tuple(event["value"])
         elif event["kind"] == "record" and event["name"] == private_score.RECORD:
-            score = private_score.PrivateScore(**event["value"])
+            score = private_score.PrivateScore.from_json(event["value"])
         elif event["kind"] == "sum":
             sum_number = len(sums) if event["name"] not in sums else None
             sums[event["name"]] = OpenedSum(

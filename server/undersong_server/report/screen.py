@@ -87,6 +87,12 @@ def _accuracy_lines(data: ReportData) -> list[Text]:
 
 
 def _score_text(score: PrivateScore) -> Text:
+    if score.zero_shot is not None:
+        return Text.assemble(
+            (f"{score.value:5.2f}", "bold"),
+            f"  similarity of the hospitals' own records to the nearest text ({score.low:.2f} to {score.high:.2f}),"
+            f" measured privately; {score.zero_shot.value:.2f} without records",
+        )
     return Text.assemble(
         (f"{100 * score.value:5.1f} %", "bold"),
         f"  of the hospitals' own records labelled right ({100 * score.low:.0f} to {100 * score.high:.0f}), measured"

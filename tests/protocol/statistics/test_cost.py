@@ -41,6 +41,7 @@ from undersong_protocol.statistics.classifier_votes import (
 from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 from undersong_protocol.statistics.histogram import AttributeMarginals, MetadataHistograms
 from undersong_protocol.statistics.label_words import LARGEST_DISTINCT, LabelWords
+from undersong_protocol.statistics.similarity import ScoredSimilarity
 from undersong_protocol.statistics.support import LARGEST_GENERATORS, SupportVotes
 from undersong_protocol.statistics.teacher_votes import TeacherVotes
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
@@ -94,6 +95,11 @@ def support_votes(size: int) -> tuple[Statistic, PublicInputs]:
         {"candidates": embedded(size)}, {"authors": (np.arange(size) % generators).astype(np.float64)}
     )
     return SupportVotes(generators, size), public
+
+
+def scored_similarity(size: int) -> tuple[Statistic, PublicInputs]:
+    public = PublicInputs({"candidates": embedded(size)}, {"corpora": (np.arange(size) % 4).astype(np.float64)})
+    return ScoredSimilarity(size), public
 
 
 def attribute_marginals(size: int) -> tuple[Statistic, PublicInputs]:
@@ -151,6 +157,7 @@ PLANNED: dict[str, Callable[[int], tuple[Statistic, PublicInputs]]] = {
     "length_histogram": lambda size: (LengthHistogram(tuple(range(min(size, 1024)))), PublicInputs()),
     "metadata_histograms": metadata,
     "scored_comparison": lambda size: corpus_comparison(size, ScoredComparison),
+    "scored_similarity": scored_similarity,
     "support_votes": support_votes,
     "teacher_votes": teacher_votes,
     "term_histogram": lambda size: (

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_array
 
-PARTS = {"labels": 2, "support": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6}
+PARTS = {"labels": 2, "support": 2, "who": 5, "verdict": 3, "votes": 2, "centres": 6, "score": 1}
 TEXTS_JUDGED, TIE, ANSWER_VARIANCE, TRAINING_VARIANCE, BY_LABEL_VARIANCE = 3, 1, 0.12, 0.08, 0.1
 CERTAINTY, RARE, STRENGTH, AXES, TRUST = 0.5, 0.5, 3, 80, 0.5
 BUCKETS = 2**14
@@ -62,6 +62,8 @@ def plan(case: Case) -> dict[str, float]:
             asked[f"votes/{number}"] = PARTS["votes"] / (t - 1)
     if c > 1:
         asked["verdict"] = PARTS["verdict"]
+    else:
+        asked["score"] = PARTS["score"]
     return asked
 
 

@@ -26,6 +26,7 @@ from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import constants, shares
+from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
@@ -79,7 +80,8 @@ def ran(task, seed=3):
 def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
     assert list(asked()) == ["labels", "support", "who/1", "who/2", "verdict"]
     assert list(asked(generators=1)) == ["labels", "centres", "verdict"]
-    assert list(asked(labels=0)) == ["support", "votes/1", "votes/2"]
+    assert list(asked(labels=0)) == ["support", "votes/1", "votes/2", "score"]
+    assert list(asked(labels=0, score=False)) == ["support", "votes/1", "votes/2"]
     assert list(asked(written=3)) == ["labels", "centres", "support", "who/1", "who/2", "verdict"]
     tone, band = (Attribute(name, ("x", "y"), column=name == "band") for name in ("tone", "band"))
     assert asked(attributes=(tone, band))["labels"].statistic == AttributeMarginals(2, (2,), (3,))
@@ -91,7 +93,38 @@ def test_plan_asks_several_generators_and_of_a_single_one_the_texts():
     assert asked(score=False)["verdict"].statistic == CorpusComparison(2)
     assert asked()["verdict"].statistic == ScoredComparison(2)
     kinds = {each.statistic.name for labels in (0, 2) for each in asked(labels, written=2).values()}
-    assert len(kinds) == 6
+    assert len(kinds) == 7
+
+
+def test_without_labels_the_score_is_the_records_similarity_beside_round_one(tmp_path, monkeypatch):
+    rng = np.random.default_rng(5)
+    pools = {"apt": 0.5, "off": 1.0}  # texts of the second are of the label that the records do not have
+
+    class Unlabelled(bench.Records):
+        def __init__(self, table, labels):
+            super().__init__(type(table)(table.texts, ("x",) * len(table), None), ["x"])
+            self.labels = np.full(len(table), -1, dtype=np.int64)
+
+    monkeypatch.setattr(bench, "Records", Unlabelled)
+    path = make_replay_task(
+        tmp_path,
+        rows(rng, 200, rare=0.0),
+        generators={name: rows(rng, 300, rare=rare) for name, rare in pools.items()},
+        task={"labels": []},
+        privacy={"epsilon": 8.0},
+        federation={"parties": 1},
+        method={"name": "undersong", "samples": 120},
+    )
+    path.write_text(path.read_text(encoding="utf-8").replace('label = "label"', ""), encoding="utf-8")
+    corpus, run = ran(load(path, []))
+    ((_, recorded),) = run.records["score"]
+    score = PrivateScore.from_json(recorded)
+    texts = [sample.text for sample in corpus]
+    near = quantise(embed([row["text"] for row in rows(np.random.default_rng(5), 200, rare=0.0)]))
+    truth = (near @ quantise(embed(texts)).T).max(axis=1).mean()
+    assert score.low <= truth <= score.high
+    assert (score.measure, score.zero_shot.texts) == ("similarity", 40)
+    assert score.value > score.zero_shot.value - 2 * score.zero_shot.error
 
 
 def test_texts_written_for_each_published_one_multiply_the_calls():
@@ -120,9 +153,9 @@ def test_the_method_is_small():
         learning.probabilities,
     )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
-    assert sum(map(code_lines, (*parts, *cleaning))) <= 620
+    assert sum(map(code_lines, (*parts, *cleaning))) <= 632
     assert code_lines(undersong.run) <= 60
-    assert len(dataclasses.fields(TUNING)) <= 23
+    assert len(dataclasses.fields(TUNING)) <= 24
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
     page = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")
     assert f"<!-- begin constants -->\n{constants.table(undersong.Tuning)}\n<!-- end -->" in page

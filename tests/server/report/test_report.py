@@ -22,7 +22,7 @@ from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Usage
-from undersong_server.methods.parts.private_score import PrivateScore
+from undersong_server.methods.parts.private_score import PrivateScore, ZeroShot
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
 from undersong_server.report import html
@@ -543,6 +543,14 @@ def test_a_score_stands_beside_what_guessing_would_give():
     shown = render_html(run(labels=("a", "b", "c", "d", "e", "f")))
     assert "Guessing among the 6 labels would be right in 17 % of cases." in shown
     assert "Guessing among" not in render_html(run(labels=()))
+
+
+def test_a_similarity_stands_on_card_report_and_screen():
+    score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
+    data = run(labels=(), score=score)
+    assert "<dt>private score</dt><dd>0.52</dd>" in render_html(data)
+    assert score.sentence in render_card(data)
+    assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
 
 
 def test_no_sentence_says_that_records_moved_shares_that_stayed_equal():

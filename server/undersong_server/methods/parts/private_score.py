@@ -1,24 +1,49 @@
-"""The private score: how many of the records a classifier of the published corpus labels rightly."""
+"""The private score: how many records a classifier of the corpus labels rightly; without labels, how near they are."""
 
-from dataclasses import asdict, dataclass
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from undersong_common.arrays import Bools
+from undersong_protocol.statistics.classifier_votes import SQUARE
+from undersong_protocol.statistics.similarity import COUNT, FIRST, SECOND
 from undersong_protocol.statistics.vectors import NoisySum
+from undersong_server.methods.interface import RunContext
 
 RECORD = "score"  # name under which a run records its score
+ACCURACY, SIMILARITY = "accuracy", "similarity"  # what is measured, with labels and without
 NORMAL_95 = 1.959963984540054  # standard deviations to either end of a 95 % interval
 
 
 @dataclass(frozen=True)
-class PrivateScore:
-    """Share of the records that classifiers of the corpus label rightly, with its 95 % interval.
+class ZeroShot:
+    """The same figure of as many texts that no record has steered.
 
     Attributes:
-        value: the mean over a classifier of embeddings and one of words.
+        texts: number of texts of either side.
+        value: in [0, 1]; error: standard error of the difference to the corpus's.
+    """
+
+    texts: int
+    value: float
+    error: float
+
+
+@dataclass(frozen=True)
+class PrivateScore:
+    """How good a corpus is for the records, with its 95 % interval.
+
+    Attributes:
+        value: share of the records that classifiers label rightly, the mean over one of embeddings and one of words;
+            without labels the records' mean cosine to the nearest text.
         low, high: ends of the interval, in [0, 1].
         noise: standard error that the noise of the private sums gives; sample: that of the records as a sample.
+        measure: ACCURACY or SIMILARITY.
+        zero_shot: the figure beside it; None with labels, where the verdict's sentence has it.
     """
 
     value: float
@@ -26,17 +51,44 @@ class PrivateScore:
     high: float
     noise: float
     sample: float
+    measure: str = ACCURACY
+    zero_shot: ZeroShot | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> PrivateScore:
+        """Reads what :meth:`to_json` wrote; scores of earlier versions have no measure."""
+        beside = recorded.get("zero_shot")
+        return cls(**{**recorded, "zero_shot": beside and ZeroShot(**beside)})
+
+    @property
+    def is_share(self) -> bool:
+        """True for a share of records, False for a similarity."""
+        return self.measure == ACCURACY
+
+    @property
+    def figure(self) -> str:
+        """The score with its interval: in per cent, or as a similarity."""
+        if self.is_share:
+            return f"{100 * self.value:.0f} % of cases ({100 * self.low:.0f} to {100 * self.high:.0f})"
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
     @property
     def sentence(self) -> str:
         """The score in words that a receiver of the corpus reads."""
-        figures = f"{100 * self.value:.0f} % of cases ({100 * self.low:.0f} to {100 * self.high:.0f})"
+        if self.zero_shot is None:
+            return (
+                f"A classifier trained on these texts labels the hospitals' own records right in {self.figure},"
+                " measured privately"
+            )
+        beside, gain = self.zero_shot, self.value - self.zero_shot.value
+        chance = ", which is within chance" if abs(gain) <= 2 * beside.error else ""
         return (
-            f"A classifier trained on these texts labels the hospitals' own records right in {figures}, measured"
-            " privately"
+            f"The nearest of {beside.texts} of these texts is on average {self.figure} similar to a record of the"
+            f" hospitals', on a scale from 0 to 1, measured privately; the nearest of {beside.texts} texts that no"
+            f" record has steered {beside.value:.2f} (difference {gain:+.2f}, give or take {beside.error:.2f}{chance})"
         )
 
 
@@ -58,3 +110,24 @@ def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, secon
     sample = float(np.sqrt(smooth * (1.0 - smooth) / records))
     reach = NORMAL_95 * float(np.hypot(noise, sample))
     return PrivateScore(value, max(0.0, value - reach), min(1.0, value + reach), noise, sample)
+
+
+def similarity_score(run: RunContext, name: str, published: Bools, unsteered: Bools) -> PrivateScore:
+    """Opens the planned :class:`ScoredSimilarity` ``name``: of the published texts beside the unsteered ones.
+
+    Both are marks of the pool's texts, bool [n]; the more numerous ones are drawn from, so that they are as many.
+    """
+    texts, rng = int(min(published.sum(), unsteered.sum())), run.rng("score")
+    corpora = np.zeros(len(published))
+    for bit, marked in ((FIRST, unsteered), (SECOND, published)):
+        corpora[rng.permutation(np.flatnonzero(marked))[:texts]] += bit
+    opened = run.private_sum(name, [run.publish_pool(), run.publish_numbers("corpora", corpora)])
+    records_error = float(opened.sigma) / COUNT
+    records = max(float(opened.natural[-1]) / COUNT, records_error, 1.0)
+    score = score_of(opened, records, records_error, second=True)
+    gain, square = float(opened.natural[0]) / records, float(opened.natural[2]) / records
+    among = max(0.0, square / SQUARE - gain**2) / records
+    noise = np.hypot(opened.sigma, gain * records_error) / records  # the number of records is noisy, too
+    error = float(np.hypot(noise, np.sqrt(among)))
+    beside = ZeroShot(texts, min(1.0, max(0.0, score.value - gain)), error)
+    return replace(score, measure=SIMILARITY, zero_shot=beside)

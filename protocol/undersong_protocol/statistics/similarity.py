@@ -1,0 +1,110 @@
+"""Similarity of private records to the nearest text of each of two public corpora: how good is a corpus without labels?
+
+The row is that of :class:`undersong_protocol.statistics.classifier_votes.ScoredComparison`, with a similarity in place
+of the share of classifiers that are right, and counts the record beside it: without labels no other sum does.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from undersong_common.arrays import Float64, Int64
+from undersong_protocol.statistics.classifier_votes import SQUARE, scored_row
+from undersong_protocol.statistics.examples import Chooser, GridNumbers, Inputs
+from undersong_protocol.statistics.inputs import (
+    WHOLE_NUMBERS,
+    check_embeddings,
+    check_labels,
+    check_names,
+    check_shape,
+)
+from undersong_protocol.statistics.interface import (
+    Number,
+    PublicFacts,
+    PublicInputs,
+    RecordView,
+    Rows,
+    Sensitivity,
+    Statistic,
+    register,
+)
+
+COUNT = 0.5  # a record's last coordinate
+SIMILARITY_SCALE = 4096  # integer units: a similarity is rounded toward zero
+FIRST, SECOND = 1, 2  # bits of a text's number: the corpora that it is in
+MEMBERSHIPS = 4
+
+
+@register
+@dataclass(frozen=True)
+class ScoredSimilarity(Statistic, question="nearest"):
+    """Tells how similar records are to the nearest text of two public corpora, and how many records there are.
+
+    With a and b the largest inner products of a record's embedding with the second and with the first corpus's texts,
+    clipped to [0, 1], its row is (d, s, SQUARE d^2, COUNT), d = a - b and s = a + b - 1. Since |d| + |s| <= 1, the
+    longest row is that of |d| = 1. The mean similarity to the second corpus is (1 + S / m + D / m) / 2 for m records, S
+    and D being the sums.
+
+    Attributes:
+        candidates: largest number of texts.
+
+    Public inputs: embeddings "candidates"; numbers "corpora", FIRST for a text of the first corpus, SECOND for one of
+    the second, their sum for one of both, 0 for one of neither.
+    """
+
+    name: ClassVar[str] = "scored_similarity"
+    whole: ClassVar[bool] = False
+    consent: ClassVar[str] = (
+        "by how similar your records are to the nearest text of two public corpora, and how many records there are"
+    )
+    candidates: Number
+
+    @property
+    def dimension(self) -> int:
+        return 4
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """The norms of the longest row.
+
+        >>> round(ScoredSimilarity(candidates=9).sensitivity.l2, 3)
+        1.225
+        """
+        return Sensitivity(1.0 + SQUARE + COUNT, math.sqrt(1.0 + SQUARE**2 + COUNT**2), 1.0)
+
+    @property
+    def base_scale(self) -> int:
+        return SIMILARITY_SCALE
+
+    @classmethod
+    def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ScoredSimilarity, Inputs]":
+        count = choose.integer(1, 40)
+        corpora = choose.rng.integers(0, MEMBERSHIPS, count).astype(np.float64)
+        return cls(count + choose.integer(0, 5)), (
+            ("candidates", choose.embeddings(count, facts)),
+            ("corpora", GridNumbers(corpora, WHOLE_NUMBERS)),
+        )
+
+    def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
+        check_names(self.name, public, embeddings=("candidates",), numbers=("corpora",))
+        candidates, corpora = public.embeddings_of("candidates"), public.numbers_of("corpora")
+        check_embeddings("candidates", candidates, facts, labels=0, most=self.candidates)
+        check_shape("corpora", corpora, (len(candidates.values),))
+        WHOLE_NUMBERS.check("corpora", corpora)
+        check_labels("corpora", corpora.astype(np.int64), MEMBERSHIPS, least=0)
+
+    def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
+        corpora = public.numbers_of("corpora").astype(np.int64)
+        texts = public.embeddings_of("candidates").values
+        in_corpus = [(corpora & bit) > 0 for bit in (FIRST, SECOND)]
+        embeddings = records.embeddings
+
+        def compute(asked: Int64) -> Float64:
+            # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
+            near = (embeddings[asked] @ texts.T).astype(np.float64)
+            nearest = [near[:, inside].max(axis=1, initial=0.0).clip(max=1.0) for inside in in_corpus]
+            return np.column_stack([scored_row(*nearest), np.full(len(asked), COUNT)])
+
+        return Rows(compute, records.units, width=max(self.candidates, self.dimension))
