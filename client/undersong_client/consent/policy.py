@@ -1,6 +1,7 @@
 """The hospital's policy, whose file its identity key signs; whatever the policy does not name is refused."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -54,6 +55,13 @@ class HospitalPolicy:
     required_parties: tuple[str, ...] = ()
     require_post_quantum: RequirePostQuantum = "always"
     minimum_colluders: MinimumColluders = "default"
+
+    @property
+    def deciders(self) -> str:
+        """Who has to approve a run, in words."""
+        if self.approval == "standing":
+            return "nobody: every run within the policy is signed by itself"
+        return "two people: a privacy officer and one for IT" if self.two_people else "one person"
 
     def __post_init__(self) -> None:
         remedy = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
@@ -173,9 +181,8 @@ def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tup
     A rule is loosened if any plan that was refused, or that waited for a person, could be signed after the change. It
     does not matter if another rule becomes stricter.
     """
-    old, new = policy_before.to_json(), policy_after.to_json()
     is_looser = {
-        **{rule: bool({*new[rule]} - {*old[rule]}) for rule in _ALLOWED},
+        **{rule: bool({*getattr(policy_after, rule)} - {*getattr(policy_before, rule)}) for rule in _ALLOWED},
         **{rule: getattr(policy_after, rule) < getattr(policy_before, rule) for rule in _STRICTER_IF_LARGER},
         **{rule: getattr(policy_after, rule) > getattr(policy_before, rule) for rule in _STRICTER_IF_SMALLER},
         "required_parties": bool({*policy_before.required_parties} - {*policy_after.required_parties}),
@@ -187,17 +194,25 @@ def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tup
         and policy_before.require_post_quantum == "always",
         "minimum_colluders": _assumes_fewer(policy_after.minimum_colluders, policy_before.minimum_colluders),
     }
-    return tuple(
-        f"{rule}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}" for rule, looser in is_looser.items() if looser
-    )
+    return _change_words(policy_before, policy_after, [rule for rule, looser in is_looser.items() if looser])
 
 
 def changed(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
     """Returns every rule that differs, in words, with its value before and after."""
     old, new = policy_before.to_json(), policy_after.to_json()
-    return tuple(
-        f"{rule}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}" for rule in old if old[rule] != new[rule]
-    )
+    return _change_words(policy_before, policy_after, [rule for rule in old if old[rule] != new[rule]])
+
+
+def _change_words(policy_before: HospitalPolicy, policy_after: HospitalPolicy, rules: Sequence[str]) -> tuple[str, ...]:
+    """Returns the rules with their values before and after; who has to approve a run is one rule for the reader."""
+    old, new = policy_before.to_json(), policy_after.to_json()
+    changes = [
+        f"who decides: {policy_before.deciders} -> {policy_after.deciders}"
+        if rule in ("approval", "two_people")
+        else f"{rule.replace('_', ' ')}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}"
+        for rule in rules
+    ]
+    return tuple(dict.fromkeys(changes))
 
 
 def _assumes_fewer(rule_after: MinimumColluders, rule_before: MinimumColluders) -> bool:

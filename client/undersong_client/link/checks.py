@@ -128,8 +128,8 @@ def _check_policy(home: PartyHome) -> str:
         )
     return (
         f"{counted(len(allowed.statistics), 'statistic')}; your numbers"
-        f" {'are ' if allowed.minimum_parties > 1 else ''}{together(allowed.minimum_parties - 1)}; approval:"
-        f" {'every run waits for a person' if allowed.approval == 'each' else 'standing'}"
+        f" {'are ' if allowed.minimum_parties > 1 else ''}{together(allowed.minimum_parties - 1)}; each run is"
+        f" decided by {allowed.deciders}"
     )
 
 

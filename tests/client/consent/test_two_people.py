@@ -74,7 +74,7 @@ def test_a_rule_that_allows_more_is_loosened_whatever_else_is_stricter(rule):
     before = replace(POLICY, two_people=rule == "two_people", approval="each")
     rest = {} if rule in ("minimum_parties", "total_epsilon", "run_epsilon") else {"minimum_parties": 9}
     (loose,) = loosened(before, replace(before, **{rule: LOOSER[rule]}, **rest))
-    assert loose.startswith(f"{rule}: ")
+    assert loose.startswith("who decides: " if rule in ("approval", "two_people") else f"{rule.replace('_', ' ')}: ")
     assert loose in changed(before, replace(before, **{rule: LOOSER[rule]}))
 
 
@@ -201,3 +201,19 @@ def test_whoever_gave_a_role_is_none_of_the_two(home):
 def test_what_a_person_of_an_earlier_version_signed_keeps_its_bytes():
     decided = PersonalDecision("Ada", "IT", "", "ada", decision="approved", at_s=5.0, sheet="ab")
     assert list(decided.to_json()) == ["name", "role", "comment", "account", "decision", "at_s", "sheet"]
+
+
+def test_log_and_check_name_who_decides_with_the_rule_before(home):
+    steps = {
+        "nobody": ("--approval", "standing"),
+        "one person": ("--approval", "each"),
+        "two people": ("--two-people",),
+    }
+    for deciders, options in steps.items():
+        command("policy", "set", *options, "--despite-cautions", "--home", home)
+        findings = json.loads(command("check", "--offline", "--home", home, "--json", code=None))["findings"]
+        assert any(f"decided by {deciders}" in finding["says"] for finding in findings), (deciders, findings)
+    entries = AuditLog(PartyHome(home).page / FILE_NAME).entries()
+    noted = [entry.about for entry in entries if entry.what == "policy set"]
+    assert "who decides: nobody: every run within the policy is signed by itself -> one person" in noted[-2]
+    assert "who decides: one person -> two people" in noted[-1]

@@ -190,7 +190,7 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     page.post("/policy", fields, approval=fewer, despite="yes")
     assert rule() == (False, fewer, 4)
     noted = [entry for entry in page.site.audit.entries() if entry.what.startswith("policy set")]
-    assert "two_people: True -> False" in noted[-1].about
+    assert "who decides: two people: a privacy officer and one for IT -> " in noted[-1].about
     assert "account hospital" in noted[-1].about
 
 
