@@ -178,7 +178,7 @@ def costly_once() -> Iterator[None]:
 
     hashes: dict[tuple[object, ...], str] = {}
     models: dict[str, Embedder] = {}
-    compute, load = model_files._sha256, Embedder._loaded
+    compute, load = model_files._file_sha256, Embedder._load_encoder
 
     def hashed(path: Path) -> str:
         state = path.stat()
@@ -190,7 +190,7 @@ def costly_once() -> Iterator[None]:
     def loaded(embedder: Embedder) -> Any:
         """Takes over a model that was tried out, where the files are still the same."""
         if embedder._source == PACKAGED and embedder._encoder is None:
-            current = embedding._fingerprint(PACKAGED, embedder.max_windows)
+            current = embedding._model_fingerprint(PACKAGED, embedder.max_windows)
             if current == embedder.fingerprint and current in models:
                 embedder._encoder = models[current]._encoder
             load(embedder)
@@ -198,8 +198,8 @@ def costly_once() -> Iterator[None]:
         return load(embedder)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(model_files, "_sha256", hashed)
-        patched.setattr(Embedder, "_loaded", loaded)
+        patched.setattr(model_files, "_file_sha256", hashed)
+        patched.setattr(Embedder, "_load_encoder", loaded)
         yield
 
 
@@ -292,7 +292,7 @@ def quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.fail("this test loads an embedder's weights: mark it heavy")
 
     monkeypatch.setattr(subprocess.Popen, "__init__", no_python)
-    monkeypatch.setattr("undersong_common.models.embedding.Embedder._loaded", no_weights)
+    monkeypatch.setattr("undersong_common.models.embedding.Embedder._load_encoder", no_weights)
 
 
 @pytest.fixture(scope="session")

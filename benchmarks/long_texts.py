@@ -87,14 +87,14 @@ def measure(texts: Sequence[str], labels: Sequence[str]) -> dict[str, float]:
     embedder = Embedder.load()
     embedder.try_out()
     kept: list[Any] = []
-    pool = embedding._pooled
+    pool = embedding._pool_windows
 
     def watched(units: Float32, positions: Sequence[int], count: int) -> Float32:
         kept.append((units, np.array(positions)))
         return pool(units, positions, count)
 
     begun = time.thread_time()
-    with mock.patch.object(embedding, "_pooled", watched):
+    with mock.patch.object(embedding, "_pool_windows", watched):
         rows = embedder.encode(texts)
     seconds = time.thread_time() - begun
     ((units, positions),) = kept

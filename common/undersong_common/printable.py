@@ -54,7 +54,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
     previous = ""
     for character in text:
         marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        visible = _seen(character, previous, marks)
+        visible = _visible_character(character, previous, marks)
         length += len(visible)
         if length > longest:
             pieces.append("...")
@@ -132,17 +132,18 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     if text.isascii() and "\x7f" not in text:
         return text  # The encoder itself escapes every control character of ASCII but this one.
     return "".join(
-        character if character in "\n " or not _hidden(character) else json.dumps(character)[1:-1] for character in text
+        character if character in "\n " or not _is_hidden(character) else json.dumps(character)[1:-1]
+        for character in text
     )
 
 
-def _seen(character: str, before: str, marks: int) -> str:
-    if _hidden(character) or marks > MOST_MARKS:
+def _visible_character(character: str, before: str, marks: int) -> str:
+    if _is_hidden(character) or marks > MOST_MARKS:
         return character.encode("unicode_escape").decode("ascii")
     return "\\x20" if character == before == " " else character
 
 
-def _hidden(character: str) -> bool:
+def _is_hidden(character: str) -> bool:
     return not character.isprintable() or character in _BLANK
 
 
@@ -180,11 +181,11 @@ def with_iso_times(value: Any) -> Any:
     {'received_at': '2026-01-01T00:00:00.000Z', 'waited_s': 3.5, 'at': None}
     """
     if isinstance(value, Mapping):
-        return dict(_item(str(key), item) for key, item in value.items())
+        return dict(_iso_item(str(key), item) for key, item in value.items())
     return [with_iso_times(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _item(key: str, item: Any) -> tuple[str, Any]:
+def _iso_item(key: str, item: Any) -> tuple[str, Any]:
     is_time = key in _NAMES or key.endswith(("_at", "_s"))
     if is_time and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
         name = "at" if key == "at_s" else f"{key.removesuffix('_s')}_at" if key.endswith("_s") else key

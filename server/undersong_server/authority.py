@@ -50,13 +50,13 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        key = serialization.load_pem_private_key(self._read(_CA_KEY), None)
-        signing = serialization.load_pem_private_key(self._read(_SIGNING_KEY), None)
+        key = serialization.load_pem_private_key(self._read_file(_CA_KEY), None)
+        signing = serialization.load_pem_private_key(self._read_file(_SIGNING_KEY), None)
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert isinstance(signing, ed25519.Ed25519PrivateKey)
         self._key = key
         self.signing_key = signing
-        self.certificate_pem = self._read(_CA_CERTIFICATE)
+        self.certificate_pem = self._read_file(_CA_CERTIFICATE)
         self._certificate = x509.load_pem_x509_certificate(self.certificate_pem)
 
     def __repr__(self) -> str:
@@ -85,12 +85,12 @@ class Authority:
         subject = _common_name(f"{name} authority")
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         certificate = (
-            _builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS, authority=True)
+            _certificate_builder(subject, subject, key.public_key(), now, AUTHORITY_DAYS, authority=True)
             .add_extension(identifier, critical=False)
             .sign(key, hashes.SHA256())
         )
         replace_file(folder / _SIGNING_KEY, _private_pem(ed25519.Ed25519PrivateKey.generate()))
-        replace_file(folder / _CA_CERTIFICATE, _pem(certificate))
+        replace_file(folder / _CA_CERTIFICATE, _pem_bytes(certificate))
         # Last, because its presence marks the folder as complete.
         replace_file(folder / _CA_KEY, _private_pem(key))
         authority = cls(folder)
@@ -125,7 +125,7 @@ class Authority:
     @property
     def server_credentials(self) -> tuple[bytes, bytes]:
         """(private key, certificate) of the server, PEM; read anew at each call, so that a renewal takes effect."""
-        return self._read(_SERVER_KEY), self._read(_SERVER_CERTIFICATE)
+        return self._read_file(_SERVER_KEY), self._read_file(_SERVER_CERTIFICATE)
 
     def not_yet_valid(self, now: float) -> tuple[str, ...]:
         """Owners, "authority" and "server", of own certificates that begin after ``now`` (seconds since the epoch)."""
@@ -144,7 +144,7 @@ class Authority:
 
     @property
     def _server_certificate(self) -> x509.Certificate:
-        return x509.load_pem_x509_certificate(self._read(_SERVER_CERTIFICATE))
+        return x509.load_pem_x509_certificate(self._read_file(_SERVER_CERTIFICATE))
 
     def issue_server(self, names: Sequence[str], *, now: float, days: int = SERVER_DAYS) -> None:
         """Makes a new server key and certificate for ``names``. Raises ConfigurationError for an invalid name."""
@@ -152,11 +152,11 @@ class Authority:
             raise ConfigurationError("the server's certificate needs a name", "give --names HOST[,HOST...]")
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = [_general_name(name) for name in names]
-        certificate = self._issue(
+        certificate = self._issue_certificate(
             names[0], alternatives, key.public_key(), ExtendedKeyUsageOID.SERVER_AUTH, now=now, days=days
         )
         # The certificate first: with a new key and an old certificate the server would not start.
-        both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem(certificate)}
+        both = {_SERVER_KEY + ".new": _private_pem(key), _SERVER_CERTIFICATE + ".new": _pem_bytes(certificate)}
         for name, data in both.items():
             replace_file(self._folder / name, data)
         for name in both:
@@ -165,7 +165,7 @@ class Authority:
     def issue_party(self, name: str, public_key: Certifiable, *, now: float, days: float = PARTY_DAYS) -> Issued:
         """Issues the client certificate of the party ``name`` for the public key that this party has made."""
         # For clients only: no party can pose as the coordinator.
-        certificate = self._issue(
+        certificate = self._issue_certificate(
             check_party_name(name),
             [x509.DNSName(name)],
             public_key,
@@ -173,9 +173,9 @@ class Authority:
             now=now,
             days=days,
         )
-        return Issued(_pem(certificate), serial_of(certificate), certificate.not_valid_after_utc.timestamp())
+        return Issued(_pem_bytes(certificate), serial_of(certificate), certificate.not_valid_after_utc.timestamp())
 
-    def _issue(
+    def _issue_certificate(
         self,
         name: str,
         alternatives: Sequence[x509.GeneralName],
@@ -187,14 +187,14 @@ class Authority:
     ) -> x509.Certificate:
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         return (
-            _builder(_common_name(name), self._certificate.subject, public_key, now, days)
+            _certificate_builder(_common_name(name), self._certificate.subject, public_key, now, days)
             .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
             .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
             .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA256())
         )
 
-    def _read(self, name: str) -> bytes:
+    def _read_file(self, name: str) -> bytes:
         path = self._folder / name
         try:
             return path.read_bytes()
@@ -213,7 +213,7 @@ def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
-def _builder(
+def _certificate_builder(
     subject: x509.Name, issuer: x509.Name, key: Certifiable, now: float, days: float, *, authority: bool = False
 ) -> x509.CertificateBuilder:
     usage = x509.KeyUsage(
@@ -233,8 +233,8 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_time(now - BACKDATED_S))
-        .not_valid_after(_time(now + days * 86400))
+        .not_valid_before(_utc_time(now - BACKDATED_S))
+        .not_valid_after(_utc_time(now + days * 86400))
         .add_extension(x509.BasicConstraints(ca=authority, path_length=0 if authority else None), critical=True)
         .add_extension(usage, critical=True)
     )
@@ -252,11 +252,11 @@ def _general_name(name: str) -> x509.GeneralName:
     return x509.DNSName(name)
 
 
-def _time(seconds: float) -> datetime.datetime:
+def _utc_time(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(int(seconds), tz=datetime.UTC)
 
 
-def _pem(certificate: x509.Certificate) -> bytes:
+def _pem_bytes(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 

@@ -82,7 +82,7 @@ class Cluster(AbstractContextManager["Cluster"]):
     @property
     def cores(self) -> int:
         """Cores of the whole cluster. Raises ConfigurationError as :meth:`each`."""
-        return max(1, int(self._connected().cluster_resources().get("CPU", 1)))
+        return max(1, int(self._ensure_ray().cluster_resources().get("CPU", 1)))
 
     def each(
         self, function: Callable[..., Any], calls: Sequence[Sequence[Any]], *, gpus: int = 0
@@ -99,7 +99,7 @@ class Cluster(AbstractContextManager["Cluster"]):
         """
         if not calls:
             return
-        ray = self._connected()
+        ray = self._ensure_ray()
         of_gpus = {"num_gpus": gpus, "max_calls": 0} if gpus and ray.cluster_resources().get("GPU") else {}
         remote = ray.remote(num_cpus=1, max_retries=RESTARTS, **of_gpus)(function)
         kept = {id(argument): argument for call in calls for argument in call}
@@ -111,18 +111,18 @@ class Cluster(AbstractContextManager["Cluster"]):
             while waiting:
                 done, _ = ray.wait(list(waiting), num_returns=1)
                 for finished in done:
-                    yield waiting.pop(finished), _value(ray, finished)
+                    yield waiting.pop(finished), _finished_value(ray, finished)
         finally:
             for unfinished in waiting:
                 ray.cancel(unfinished)
 
-    def _connected(self) -> Any:
+    def _ensure_ray(self) -> Any:
         with self._lock:
             if self._ray is None:
-                self._ray = self._connect()
+                self._ray = self._connect_ray()
             return self._ray
 
-    def _connect(self) -> Any:
+    def _connect_ray(self) -> Any:
         named = f"{self._option} {self._address or HERE}"
         remedy = "check the address: `ray status` on that machine"
         _check_reachable(self._address, named, remedy)
@@ -196,7 +196,7 @@ def _check_reachable(address: str, named: str, remedy: str) -> None:
         raise ConfigurationError(f"{named}: {error}", remedy, code="ray-unreachable") from None
 
 
-def _value(ray: Any, finished: Any) -> Any:
+def _finished_value(ray: Any, finished: Any) -> Any:
     lost = ray.exceptions
     try:
         return ray.get(finished)
@@ -230,8 +230,8 @@ class SpreadEmbedder(Embedder):
         return TEXTS_A_CALL * _CALLS_A_CORE * (1 if missing < self._fewest else self._cluster.cores)
 
     @cached_property
-    def _expected(self) -> str:
-        return _bits(self._here)
+    def _expected_hash(self) -> str:
+        return _trial_hash(self._here)
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Embeds as :meth:`Embedder.encode`, over the cluster if the texts are many.
@@ -245,7 +245,7 @@ class SpreadEmbedder(Embedder):
         # Texts of like lengths fill batches of one width; the longest take longest, and come first.
         order = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
         parts = [order[start : start + TEXTS_A_CALL] for start in range(0, len(order), TEXTS_A_CALL)]
-        shared = (self._source, self.max_windows, self.fingerprint, self._expected)
+        shared = (self._source, self.max_windows, self.fingerprint, self._expected_hash)
         result = np.zeros((len(texts), self.dimension), dtype=np.float32)
         done = 0
         for number, rows in self._cluster.each(embed_part, [(*shared, [texts[row] for row in part]) for part in parts]):
@@ -282,7 +282,7 @@ def embed_part(
                 raise ConfigurationError(
                     "has another embedding model under this name", "put the same files there", code="other-embedder"
                 )
-            if _bits(embedder) != expected:
+            if _trial_hash(embedder) != expected:
                 raise ConfigurationError(
                     "computes embeddings with other last bits than the machine that asks",
                     "use machines with the same processor and the same releases of numpy and torch, or begin the"
@@ -300,5 +300,5 @@ def at_this_machine(error: UndersongError) -> ConfigurationError:
     return ConfigurationError(f"{socket.gethostname()}: {error.problem}", error.remedy, code=error.code)
 
 
-def _bits(embedder: Embedder) -> str:
+def _trial_hash(embedder: Embedder) -> str:
     return hashlib.sha256(embedder.encode(_TRIED).tobytes()).hexdigest()

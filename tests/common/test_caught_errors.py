@@ -246,7 +246,7 @@ def fail_to_summarise(m, paths, _):
 
 
 def name_what_is_lacking(m, paths, _):
-    assert isinstance(m._lacking(paths.gone), FileNotFoundError)
+    assert isinstance(m._missing_resource(paths.gone), FileNotFoundError)
 
 
 def open_no_database(name, *arguments):
@@ -473,9 +473,9 @@ def read_no_parquet(m, paths, _):
 
 def read_no_package(m, _paths, patched):
     with monkey_of(patched) as changed:
-        changed.setattr(m, "_top", lambda _: "undersong_common")
-        changed.setattr(m, "_sources", lambda folder: [folder / "gone.py"])
-        refuses(m._read, SimpleNamespace(name="a plugin", package="a package"))
+        changed.setattr(m, "_top_package", lambda _: "undersong_common")
+        changed.setattr(m, "_source_files", lambda folder: [folder / "gone.py"])
+        refuses(m._read_files, SimpleNamespace(name="a plugin", package="a package"))
 
 
 def read_no_evidence(m, paths, _):
@@ -541,13 +541,13 @@ ACTS = {
     "common/undersong_common/files.py replace_where_possible": write_where_possible,
     "common/undersong_common/files.py destroy_file": gives(False, "destroy_file", "gone"),
     "common/undersong_common/files.py is_held": hold_a_lock,
-    "common/undersong_common/files.py _locked": hold_a_lock,
+    "common/undersong_common/files.py _try_lock": hold_a_lock,
     "common/undersong_common/program/machine.py _has_inodes": gives(True, "_has_inodes", "deeper"),
-    "common/undersong_common/program/machine.py _lacking": name_what_is_lacking,
+    "common/undersong_common/program/machine.py _missing_resource": name_what_is_lacking,
     "common/undersong_common/program/machine.py HeldSteps.__init__": hold_steps_without_a_record,
-    "common/undersong_common/program/machine.py HeldSteps._record": hold_steps_without_a_record,
+    "common/undersong_common/program/machine.py HeldSteps._write_record": hold_steps_without_a_record,
     "common/undersong_common/program/machine.py held_steps": gives((), "held_steps", "gone"),
-    "common/undersong_common/models/model_files.py _read": read_no_file("_read"),
+    "common/undersong_common/models/model_files.py _read_json": read_no_file("_read_json"),
     "common/undersong_common/pages/serving.py Listening.open": take_a_port,
     "common/undersong_common/pages/store.py PageStore.__init__": open_no_pages,
     "common/undersong_common/privacy/impact.py read_audit": read_no_file("read_audit"),
@@ -578,7 +578,7 @@ ACTS = {
     "client/undersong_client/storage/checkpoints.py _salt": salt_a_folder,
     "client/undersong_client/storage/addition.py _writable": gives(False, "_writable", "below"),
     "client/undersong_client/storage/store.py Journal.__init__": open_no_database("Journal"),
-    "server/undersong_server/authority.py Authority._read": lambda m, paths, _: refuses(m.Authority, paths.gone),
+    "server/undersong_server/authority.py Authority._read_file": lambda m, paths, _: refuses(m.Authority, paths.gone),
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,
@@ -590,7 +590,7 @@ ACTS = {
     "simulation/undersong/comparison/grid.py read_kept": gives(None, "read_kept", "gone", "", "", ""),
     "common/undersong_common/program/chain.py HashChain.refresh": read_an_empty_chain,
     "common/undersong_common/program/moving.py _send_entries": move_between_disks,
-    "common/undersong_common/program/plugins.py _read": read_no_package,
+    "common/undersong_common/program/plugins.py _read_files": read_no_package,
     "common/undersong_common/text/row_files.py _parquet_rows": read_no_parquet,
     "common/undersong_common/program/services.py check_unused": ask_processes_that_end,
     "common/undersong_common/program/services.py _open_files": ask_processes_that_end,
@@ -638,7 +638,7 @@ TESTED = {
     "common/undersong_common/program/owner.py _is_missing": (
         f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"
     ),
-    "common/undersong_common/program/owner.py _owner": (
+    "common/undersong_common/program/owner.py _path_owner": (
         f"{PROGRAM}test_owner.py::test_one_s_own_folder_and_a_missing_one"
     ),
     "client/undersong_client/answering/journaled.py Answering._answer_once_possible": (

@@ -82,7 +82,7 @@ class ForeignEmbedder(Embedder):
     def try_out(self) -> None:
         """Tries the model out as :meth:`Embedder.try_out`; also raises whatever the package raises."""
         for text in TRIAL_TEXTS:
-            self._vector(text)
+            self._unit_vector(text)
         super().try_out()
 
     def lengths(self, texts: Sequence[str]) -> TextLengths:
@@ -99,7 +99,7 @@ class ForeignEmbedder(Embedder):
         for row, text in enumerate(texts):
             try:
                 with self._one:
-                    result[row] = self._vector(text)
+                    result[row] = self._unit_vector(text)
             except (Exception, SystemExit):  # noqa: BLE001 - its words may hold the text, and no text may end a party
                 failed += 1
             if progress is not None:
@@ -108,7 +108,7 @@ class ForeignEmbedder(Embedder):
             log.warning("the embedder %s fails at %d of %d texts: they count as zero", self._source, failed, len(texts))
         return result
 
-    def _vector(self, text: str) -> Float64:
+    def _unit_vector(self, text: str) -> Float64:
         """Returns the unit vector, or zeros if the package gives zeros; raises whatever is wrong with it."""
         values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
         if not np.isfinite(values).all():
@@ -131,8 +131,8 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
             raise ConfigurationError(
                 f"this process has no embedder {model!r}", "make the task anew with it, in the process that runs it"
             )
-        return _tried(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
-    name, pinned_hash = _named(str(model))
+        return _try_embedder(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
+    name, pinned_hash = _split_name(str(model))
     if (plugin := plugins.find("embedders", name)) is None:
         raise ConfigurationError(f"no installed package declares the embedder {name!r}", "install its package")
     source = plugins.source_hash(plugin)
@@ -142,10 +142,10 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
             "install the release whose hash you were told",
         )
     make = plugins.load(plugin, pinned_hash)
-    return _tried(f"{name!r} of {plugin.words}", lambda: ForeignEmbedder(make(), source, name))
+    return _try_embedder(f"{name!r} of {plugin.words}", lambda: ForeignEmbedder(make(), source, name))
 
 
-def _tried(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
+def _try_embedder(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:
     try:
         embedder = make()
         embedder.try_out()
@@ -187,9 +187,9 @@ def check_pinned(model: str) -> None:
     """
     if model.startswith(FUNCTION):
         raise ConfigurationError(f"the embedder {model!r} is a notebook's: for simulations only", "name another one")
-    if not _is_foreign(model) or _named(model)[1]:
+    if not _is_foreign(model) or _split_name(model)[1]:
         return
-    plugin = plugins.find("embedders", _named(model)[0])
+    plugin = plugins.find("embedders", _split_name(model)[0])
     installed_words = "" if plugin is None else f"; what is installed here has {plugins.source_hash(plugin)}"
     raise ConfigurationError(
         f"the embedder {model!r} is another package's and is named without the hash of its source",
@@ -201,7 +201,7 @@ def _is_foreign(model: str | Path) -> bool:
     return isinstance(model, str) and model.startswith((PREFIX, FUNCTION))
 
 
-def _named(model: str) -> tuple[str, str]:
+def _split_name(model: str) -> tuple[str, str]:
     if (name_match := _NAMED.fullmatch(model)) is None:
         raise ConfigurationError(f"the embedder {model!r} is no plug-in:NAME@SHA256", "correct its name")
     return name_match[1], name_match[2] or ""

@@ -80,7 +80,7 @@ def publishable(embeddings: Floats) -> Float32:
 
 def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0**-13) -> Int16:
     """Rows as integers; ``shrink`` is by how much a row that rounding made too long gets shorter at a time."""
-    values = _finite(embeddings)
+    values = _finite_values(embeddings)
     with np.errstate(over="ignore"):  # a norm that is infinite makes its row zero
         scaled = values * (resolution / np.maximum(row_norms(values), 1.0))[:, None]
     grid = np.rint(scaled)
@@ -90,7 +90,7 @@ def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0*
     return grid.astype(np.int16)
 
 
-def _finite(values: Floats) -> Float64:
+def _finite_values(values: Floats) -> Float64:
     """Returns float64 values, zero in place of those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
     return exact if np.isfinite(exact).all() else np.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
@@ -160,7 +160,7 @@ class Embedder:
                 f"max_windows is {max_windows}, not between 1 and {model_files.MOST_WINDOWS}", "correct it: 8 is usual"
             )
         model_files.embedding_size(model_files.model_folder(model))  # whatever holds no model is told so first
-        return cls(model, _fingerprint(model, max_windows), max_windows)
+        return cls(model, _model_fingerprint(model, max_windows), max_windows)
 
     @cached_property
     def dimension(self) -> int:
@@ -187,13 +187,13 @@ class Embedder:
 
     def lengths(self, texts: Sequence[str]) -> TextLengths:
         """Counts the texts that are longer than a window or than all windows, without embedding them."""
-        encoder = self._loaded()
+        encoder = self._load_encoder()
         # A short ASCII text has fewer tokens than one window, whatever the tokenizer: at most one a character, beside
         # those that it adds. Reading half a million notes for this count alone would take minutes.
         doubtful = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
         counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, doubtful)]
         long = sum(count > encoder.window for count in counts)
-        return TextLengths(len(texts), long, sum(count > _reach(encoder, self.max_windows) for count in counts))
+        return TextLengths(len(texts), long, sum(count > _longest_reach(encoder, self.max_windows) for count in counts))
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Returns unit embeddings, float32 [n, d], in the order of the n ``texts``.
@@ -206,25 +206,25 @@ class Embedder:
         Args:
             progress: called with (done, total) after each batch.
         """
-        encoder = self._loaded()
+        encoder = self._load_encoder()
         with self._lock:
             windows: list[tuple[int, Tokens]] = []
             readable = 0
             for position, tokens in self._tokens_of_each(encoder, texts):
                 readable += 1
-                windows += [(position, window) for window in _windows(tokens, encoder, self.max_windows)]
+                windows += [(position, window) for window in _token_windows(tokens, encoder, self.max_windows)]
             if readable < len(texts):
                 log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
             batches = encoder.batches([len(window) for _, window in windows])
             computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
             units, finished_count = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
             for members, rows in zip(batches, computed, strict=True):
-                exact = _finite(rows)
+                exact = _finite_values(rows)
                 units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
                 finished_count += len(members)
                 if progress is not None:
                     progress(finished_count * len(texts) // len(windows), len(texts))
-        return _pooled(units, [position for position, _ in windows], len(texts))
+        return _pool_windows(units, [position for position, _ in windows], len(texts))
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
         """Yields position and tokens of every text but those that the tokenizer refuses."""
@@ -242,10 +242,10 @@ class Embedder:
             return
         yield from ((first + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
 
-    def _loaded(self) -> Encoder:
+    def _load_encoder(self) -> Encoder:
         with self._lock:
             if self._encoder is None:
-                if _fingerprint(self._source, self.max_windows) != self.fingerprint:
+                if _model_fingerprint(self._source, self.max_windows) != self.fingerprint:
                     raise ConfigurationError(
                         "the embedder's files have changed since its fingerprint was taken", "start again"
                     )
@@ -266,25 +266,25 @@ def _encoder(model: str | Path) -> Encoder:
     return FixedShapes(padded, model_files.embedding_size(folder), alone=model_files.mixes_experts(folder))
 
 
-def _fingerprint(model: str | Path, max_windows: int) -> str:
+def _model_fingerprint(model: str | Path, max_windows: int) -> str:
     computed_by = "numpy" if str(model) == model_files.PACKAGED else "torch"
     tag = f"undersong embedder: {computed_by}, batches of fixed shape, {max_windows} windows"
     return model_files.fingerprint(tag, model_files.checked_hashes(model))
 
 
-def _reach(encoder: Encoder, max_windows: int) -> int:
+def _longest_reach(encoder: Encoder, max_windows: int) -> int:
     """Tokens of the longest text that is read to its end, special ones included."""
     text_tokens = encoder.window - sum(encoder.special)
     return sum(encoder.special) + text_tokens + (max_windows - 1) * (text_tokens - text_tokens // _OVERLAP)
 
 
-def _windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]:
+def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]:
     """The windows of a text, each with its special tokens: one, or overlapping ones of equal length."""
     if len(tokens) <= encoder.window:
         return [tokens]
     leading, trailing = encoder.special
     text_tokens = encoder.window - leading - trailing
-    tokens_read = min(len(tokens), _reach(encoder, max_windows)) - leading - trailing
+    tokens_read = min(len(tokens), _longest_reach(encoder, max_windows)) - leading - trailing
     overlap = text_tokens // _OVERLAP
     count = -(-(tokens_read - overlap) // (text_tokens - overlap))
     length = -(-(tokens_read + (count - 1) * overlap) // count)
@@ -293,7 +293,7 @@ def _windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[Tokens]
     return [np.concatenate([head, tokens[start : start + length], tail]) for start in starts]
 
 
-def _pooled(units: Float32, positions: Sequence[int], texts: int) -> Float32:
+def _pool_windows(units: Float32, positions: Sequence[int], texts: int) -> Float32:
     """The normalised sum of each text's unit vectors, float32 [texts, d], added in their order in float64.
 
     The sum is zero if its norm is below ``_LEAST_NORM``: its direction would be an accident.
@@ -341,7 +341,7 @@ class PublicFileCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         create_private(path)
         try:
-            with self._database() as database:
+            with self._open_database() as database:
                 database.execute("PRAGMA journal_mode=WAL")
                 database.execute(
                     "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
@@ -353,25 +353,25 @@ class PublicFileCache:
         rows_by_key: dict[bytes, Int16] = {}
         names = {self._name(key): key for key in keys}
         row_names = list(names)
-        with self._database() as database:
+        with self._open_database() as database:
             for start in range(0, len(row_names), _QUERY_KEYS):
                 part = row_names[start : start + _QUERY_KEYS]
                 query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part))})"  # noqa: S608 - marks only
                 for name, stored in database.execute(query, part):
-                    if (row := self._opened(name, stored)) is not None:
+                    if (row := self._open_row(name, stored)) is not None:
                         rows_by_key[names[name]] = np.frombuffer(row, dtype="<i2")
         return rows_by_key
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
         named_rows = [(self._name(key), row.astype("<i2").tobytes()) for key, row in rows]
-        with self._database() as database:
+        with self._open_database() as database:
             database.executemany(
                 "INSERT OR REPLACE INTO embeddings VALUES (?, ?)",
-                [(name, self._sealed(name, row)) for name, row in named_rows],
+                [(name, self._seal_row(name, row)) for name, row in named_rows],
             )
 
     @contextmanager
-    def _database(self) -> Iterator[sqlite3.Connection]:
+    def _open_database(self) -> Iterator[sqlite3.Connection]:
         # A connection an operation: it is safe across forks and threads, and cheap beside an embedding.
         with self._lock:
             database = sqlite3.connect(self._path, timeout=60.0)
@@ -384,10 +384,10 @@ class PublicFileCache:
     def _name(self, key: bytes) -> bytes:
         return key
 
-    def _sealed(self, _name: bytes, row: bytes) -> bytes:
+    def _seal_row(self, _name: bytes, row: bytes) -> bytes:
         return row
 
-    def _opened(self, _name: bytes, stored: bytes) -> bytes | None:
+    def _open_row(self, _name: bytes, stored: bytes) -> bytes | None:
         return stored
 
 
@@ -415,11 +415,11 @@ class EncryptedFileCache(PublicFileCache):
     def _name(self, key: bytes) -> bytes:
         return hmac.digest(self._index_key, key, "sha256")
 
-    def _sealed(self, name: bytes, row: bytes) -> bytes:
+    def _seal_row(self, name: bytes, row: bytes) -> bytes:
         nonce = self._entropy(12)
         return nonce + self._cipher.encrypt(nonce, row, name)
 
-    def _opened(self, name: bytes, stored: bytes) -> bytes | None:
+    def _open_row(self, name: bytes, stored: bytes) -> bytes | None:
         from cryptography.exceptions import InvalidTag
 
         try:

@@ -99,7 +99,7 @@ def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTunin
     parts = [np.zeros((0, model.config.num_labels))]
     with torch.inference_mode():
         for start in range(0, len(texts), settings.batch):
-            batch = _tokens(model, tokenizer, texts[start : start + settings.batch], settings)
+            batch = _tokenize_texts(model, tokenizer, texts[start : start + settings.batch], settings)
             parts.append(model(**batch).logits.double().cpu().numpy())
     return np.concatenate(parts)
 
@@ -131,7 +131,7 @@ def optimise(
     device = next(model.parameters()).device
 
     def loss_of(rows: Int64) -> Any:
-        batch = _tokens(model, tokenizer, [texts[row] for row in rows], settings)
+        batch = _tokenize_texts(model, tokenizer, [texts[row] for row in rows], settings)
         losses = torch.nn.functional.cross_entropy(
             model(**batch).logits.float(), torch.as_tensor(y[rows], device=device), reduction="none"
         )
@@ -173,7 +173,7 @@ def optimise(
     return best[1]
 
 
-def _tokens(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
+def _tokenize_texts(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
     longest = min(settings.max_tokens, tokenizer.model_max_length)
     tokens = tokenizer(
         [encodable(text) for text in texts], padding=True, truncation=True, max_length=longest, return_tensors="pt"

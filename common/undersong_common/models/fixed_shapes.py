@@ -65,7 +65,7 @@ class FixedShapes:
         (filler,) = self._padded.ids([""])
         fillers = [np.array(filler, dtype=np.int32)] * (size - len(windows))
         try:
-            return self._computed([*windows, *fillers], width)[: len(windows)]
+            return self._compute_rows([*windows, *fillers], width)[: len(windows)]
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises
@@ -73,7 +73,7 @@ class FixedShapes:
         vectors = np.zeros((len(windows), self._dimension), dtype=np.float32)
         for place, window in enumerate(windows):
             with suppress(Exception):
-                vectors[place] = self._computed([window] * size, width)[0]
+                vectors[place] = self._compute_rows([window] * size, width)[0]
         return vectors
 
     def batch_rows(self, width: int) -> int:
@@ -98,14 +98,14 @@ class FixedShapes:
                 [row if shows else mates[(trial + place) % len(mates)] for place, shows in enumerate(places)]
                 for trial, places in enumerate(placements)
             ]
-            computed = np.stack(list(in_order(lambda rows: self._computed(rows, width), batches)))
+            computed = np.stack(list(in_order(lambda rows: self._compute_rows(rows, width), batches)))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - whatever a model raises
             return False
         return all(vector.tobytes() == computed[0, 0].tobytes() for vector in computed[placements])
 
-    def _computed(self, rows: Sequence[Tokens], width: int) -> Float32:
+    def _compute_rows(self, rows: Sequence[Tokens], width: int) -> Float32:
         return self._padded.vectors(*_padded_rows(rows, width, self._padded.pad))
 
 

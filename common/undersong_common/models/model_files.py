@@ -73,11 +73,11 @@ def checked_hashes(model: str | Path) -> dict[str, str]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder", "name a local folder that holds a model")
     hashes = {}
-    for path in _files(folder):
+    for path in _list_files(folder):
         name = path.relative_to(folder).as_posix()
         if path.suffix == ".json":
             _check_json(folder, name)
-        hashes[name] = _sha256(path)
+        hashes[name] = _file_sha256(path)
     if str(model) == PACKAGED and hashes != PACKAGED_FILES:
         differing = sorted({name for name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
         raise ConfigurationError(
@@ -104,7 +104,7 @@ def check_language_model(folder: Path, place: str) -> None:
     for path in sorted(folder.rglob("*.json")):
         if "config" not in path.name.lower():
             continue
-        for key, value in _items(_read(path, object)):
+        for key, value in _nested_items(_read_json(path, object)):
             if (key == "trust_remote_code" and value) or ("attn_implementation" in key and "/" in str(value)):
                 raise ConfigurationError(
                     f"{place}: {path}: {key} asks for code of a hub", f"read what it names, or take {key} out"
@@ -124,11 +124,11 @@ def embedding_size(folder: Path) -> int:
     if reads_hidden_states(folder):
         return hidden_state_settings(folder)["size"]
     size = 0
-    for kind, path in _modules(folder):
+    for kind, path in _list_modules(folder):
         if kind == "Pooling":
-            size = _pooled_size(_read(path / "config.json"))
+            size = _pooled_size(_read_json(path / "config.json"))
         elif kind == "Dense":
-            size = _whole(_read(path / "config.json").get("out_features"), path)
+            size = _whole_number(_read_json(path / "config.json").get("out_features"), path)
     if not size:
         raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
     return size
@@ -144,8 +144,8 @@ def hidden_state_settings(folder: Path) -> dict[str, int]:
 
     Raises ConfigurationError if one of them is not a whole number above 0.
     """
-    settings = _read(path := folder / HIDDEN_STATES)
-    return {key: _whole(settings.get(key), path) for key in ("layer", "size", "window")}
+    settings = _read_json(path := folder / HIDDEN_STATES)
+    return {key: _whole_number(settings.get(key), path) for key in ("layer", "size", "window")}
 
 
 def mixes_experts(folder: Path) -> bool:
@@ -154,15 +154,15 @@ def mixes_experts(folder: Path) -> bool:
     How many tokens an expert reads, and so the shape of its products, depends on the whole batch. No trial of a batch
     can show that its rows are independent.
     """
-    return any(has_experts(_read(path)) for path in sorted(folder.rglob("config.json")))
+    return any(has_experts(_read_json(path)) for path in sorted(folder.rglob("config.json")))
 
 
 def has_experts(settings: Any) -> bool:
     """Returns True if a model's settings state a number of experts above 1, at any depth."""
-    return any("expert" in key and type(value) is int and value > 1 for key, value in _items(settings))
+    return any("expert" in key and type(value) is int and value > 1 for key, value in _nested_items(settings))
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _list_files(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.rglob("*")):
         if path.is_symlink():
             raise ConfigurationError(
@@ -181,7 +181,7 @@ def _check_json(folder: Path, name: str) -> None:
     if lower == "modules.json":
         if name != "modules.json":
             raise ConfigurationError(f"{path}: a model within a model", _REMEDY)
-        list(_modules(folder))
+        list(_list_modules(folder))
     elif lower.endswith(".index.json"):
         _check_index(path)
     elif "config" in lower:
@@ -190,14 +190,14 @@ def _check_json(folder: Path, name: str) -> None:
 
 def _check_index(path: Path) -> None:
     """Shards are safetensors files beside their index."""
-    shard_names = _read(path).get("weight_map", {})
+    shard_names = _read_json(path).get("weight_map", {})
     for shard in set(shard_names.values()) if isinstance(shard_names, dict) else {""}:
         if not isinstance(shard, str) or not re.fullmatch(r"[\w.-]+\.safetensors", shard):
             raise ConfigurationError(f"{path}: names weights that are not safetensors beside it", _REMEDY)
 
 
 def _check_settings(path: Path) -> None:
-    for key, value in _items(_read(path, object)):
+    for key, value in _nested_items(_read_json(path, object)):
         if (
             key in _CODE_KEYS
             or (key in _ARGUMENTS and value not in ({}, None))
@@ -207,12 +207,12 @@ def _check_settings(path: Path) -> None:
             raise ConfigurationError(f"{path}: {key} asks for code that is not the libraries' own", _REMEDY)
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
+def _nested_items(value: Any) -> Iterator[tuple[str, Any]]:
     """Keys and values at every depth."""
     if isinstance(value, dict):
         yield from ((str(key), child) for key, child in value.items())
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _items(child)
+        yield from _nested_items(child)
 
 
 def _is_attention(value: Any) -> bool:
@@ -228,7 +228,7 @@ def _is_activation(value: Any) -> bool:
     return class_match is not None and class_match[1] in _ACTIVATIONS
 
 
-def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
+def _list_modules(folder: Path) -> Iterator[tuple[str, Path]]:
     """Class and folder of each module. Raises ConfigurationError for a class or a place that is not on the lists."""
     path = folder / "modules.json"
     if not path.is_file():
@@ -236,7 +236,7 @@ def _modules(folder: Path) -> Iterator[tuple[str, Path]]:
             f"{folder} holds no sentence-transformers model (modules.json is missing)",
             'name a local model folder, or "packaged"',
         )
-    for module in _read(path, list):
+    for module in _read_json(path, list):
         settings = module if isinstance(module, dict) else {}
         kind = str(settings.get("type", "")).rpartition(".")[2]
         module_path = str(settings.get("path", ""))
@@ -255,19 +255,21 @@ def _class_names(kind: str) -> set[str]:
 
 
 def _pooled_size(settings: Mapping[str, Any]) -> int:
-    size = _whole(settings.get("embedding_dimension", settings.get("word_embedding_dimension")), Path("config.json"))
+    size = _whole_number(
+        settings.get("embedding_dimension", settings.get("word_embedding_dimension")), Path("config.json")
+    )
     if (mode := settings.get("pooling_mode")) is not None:
         return size * (len(mode) if isinstance(mode, list) else 1)
     return size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
 
 
-def _whole(value: Any, path: Path) -> int:
+def _whole_number(value: Any, path: Path) -> int:
     if type(value) is not int or value < 1:
         raise ConfigurationError(f"{path}: states no size of an embedding, or none above 0", _REMEDY)
     return value
 
 
-def _read(path: Path, kind: type = dict) -> Any:
+def _read_json(path: Path, kind: type = dict) -> Any:
     try:
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -277,6 +279,6 @@ def _read(path: Path, kind: type = dict) -> Any:
     return value
 
 
-def _sha256(path: Path) -> str:
+def _file_sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -113,8 +113,8 @@ class NumpyBert:
         self._words = weights["embeddings.word_embeddings.weight"]
         kind = weights["embeddings.token_type_embeddings.weight"][0]
         self._positions = weights["embeddings.position_embeddings.weight"] + kind
-        self._norm = _layer(weights, "embeddings.LayerNorm")
-        self._layers = [self._layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
+        self._norm = _read_layer(weights, "embeddings.LayerNorm")
+        self._layers = [self._read_layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
         first = self._layers[0]
         with one_library_thread():
             self.places: Places | None = like_places([first.attention, first.joined, first.up, first.down])
@@ -140,10 +140,12 @@ class NumpyBert:
 
     def vectors(self, windows: Sequence[Tokens]) -> Float32:
         """Returns one vector per window, float32 [n, d]; ``windows`` are those of a batch, the longest first."""
-        groups = list(_groups([len(window) for window in windows], 1 if self.places is None else self.places.period))
-        lists = _lists(groups, self.places)
+        groups = list(
+            _group_texts([len(window) for window in windows], 1 if self.places is None else self.places.period)
+        )
+        lists = _token_lists(groups, self.places)
         product = features_by_tokens if self.places is None else self.places.product
-        columns = self._embedded(windows, groups, lists[-1].stop)
+        columns = self._embed_tokens(windows, groups, lists[-1].stop)
         states = [tokens.read(columns) for tokens in lists]
         for state in states:
             _normalise(state, self._norm, self._epsilon)
@@ -154,13 +156,13 @@ class NumpyBert:
                 tokens.write(product(state, layer.attention), mixed)
             self._attend(mixed, columns, groups)
             for number, tokens in enumerate(lists):
-                states[number] = self._transformed(tokens.read(columns), states[number], layer, product)
+                states[number] = self._transform_list(tokens.read(columns), states[number], layer, product)
         for tokens, state in zip(lists, states, strict=True):
             tokens.write(state, columns)
         means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in groups])
         return means
 
-    def _embedded(self, windows: Sequence[Tokens], groups: Sequence[_Group], columns: int) -> Float32:
+    def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_Group], columns: int) -> Float32:
         """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
         embedded = np.zeros((self._words.shape[1], columns), dtype=np.float32)
         first = 0
@@ -185,7 +187,7 @@ class NumpyBert:
             heads = group.of(context).reshape(self._heads, size, group.texts, group.length)
             heads[:] = attended.transpose(1, 2, 0, 3)
 
-    def _transformed(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
+    def _transform_list(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
         """A list's state after the layer, from what its heads read; all [d, n]."""
         attended = product(context, layer.joined)
         attended += state
@@ -195,27 +197,29 @@ class NumpyBert:
         _normalise(transformed, layer.norm, self._epsilon)
         return transformed
 
-    def _layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
+    def _read_layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
         scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
-        queries, keys, values = (_layer(weights, f"{place}attention.self.{name}") for name in ("query", "key", "value"))
+        queries, keys, values = (
+            _read_layer(weights, f"{place}attention.self.{name}") for name in ("query", "key", "value")
+        )
         parts = [(queries[0] * scale, queries[1] * scale), keys, values]
         return _BertLayer(
             attention=(np.concatenate([part for part, _ in parts]), np.concatenate([bias for _, bias in parts])),
-            joined=_layer(weights, f"{place}attention.output.dense"),
-            attention_norm=_layer(weights, f"{place}attention.output.LayerNorm"),
-            up=_layer(weights, f"{place}intermediate.dense"),
-            down=_layer(weights, f"{place}output.dense"),
-            norm=_layer(weights, f"{place}output.LayerNorm"),
+            joined=_read_layer(weights, f"{place}attention.output.dense"),
+            attention_norm=_read_layer(weights, f"{place}attention.output.LayerNorm"),
+            up=_read_layer(weights, f"{place}intermediate.dense"),
+            down=_read_layer(weights, f"{place}output.dense"),
+            norm=_read_layer(weights, f"{place}output.LayerNorm"),
         )
 
 
-def _layer(weights: dict[str, Float32], name: str) -> Layer:
+def _read_layer(weights: dict[str, Float32], name: str) -> Layer:
     """Weights and bias for columns: a vector is a column."""
     weight = np.ascontiguousarray(weights[f"{name}.weight"])
     return weight if weight.ndim > 1 else weight[:, None], weights[f"{name}.bias"][:, None]
 
 
-def _groups(lengths: Sequence[int], step: int) -> Iterator[_Group]:
+def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_Group]:
     """Groups of texts of one length side by side, as many as the cache has room for; a text begins at a ``step``."""
     start = first = 0
     while first < len(lengths):
@@ -230,7 +234,7 @@ def _groups(lengths: Sequence[int], step: int) -> Iterator[_Group]:
         first += texts
 
 
-def _lists(groups: Sequence[_Group], places: Places | None) -> list[_List]:
+def _token_lists(groups: Sequence[_Group], places: Places | None) -> list[_List]:
     """The lists over which the linear layers run: of a fixed length at like places, or one for each text."""
     if places is None:
         starts = [group.start + text * group.step for group in groups for text in range(group.texts)]

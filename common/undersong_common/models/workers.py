@@ -40,21 +40,21 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
             return work(item)
 
     # Handing one piece of work on costs more than small ones take.
-    pool = None if isinstance(items, Sized) and len(items) < 2 else _pool()
+    pool = None if isinstance(items, Sized) and len(items) < 2 else _thread_pool()
     yield from map(compute, items) if pool is None else pool.map(compute, items)
 
 
-def _pool() -> ThreadPoolExecutor | None:
+def _thread_pool() -> ThreadPoolExecutor | None:
     """The pool of threads; None if there is one core only."""
     with _LOCK:
         process = os.getpid()
         if process not in _POOLS:
-            cores = _cores()
+            cores = _core_count()
             _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong") if cores > 1 else None
         return _POOLS[process]
 
 
-def _cores() -> int:
+def _core_count() -> int:
     """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -160,11 +160,11 @@ class Accounts:
     # People
 
     def people(self) -> list[Account]:
-        return [_account(row) for row in self._store.rows("SELECT * FROM account ORDER BY name")]
+        return [_read_account(row) for row in self._store.rows("SELECT * FROM account ORDER BY name")]
 
     def find(self, name: str) -> Account | None:
         rows = self._store.rows("SELECT * FROM account WHERE name = ?", name)
-        return _account(rows[0]) if rows else None
+        return _read_account(rows[0]) if rows else None
 
     def person(self, name: str) -> Account:
         if (account := self.find(name)) is None:
@@ -174,7 +174,7 @@ class Accounts:
     def of_person(self, person: str) -> Account | None:
         """Returns the account that a person of the identity provider enters, by the person's key."""
         rows = self._store.rows("SELECT * FROM account WHERE person = ?", person)
-        return _account(rows[0]) if rows else None
+        return _read_account(rows[0]) if rows else None
 
     def connect(self, name: str, person: str, *, by: Iterable[str] = ()) -> None:
         """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
@@ -279,7 +279,7 @@ class Accounts:
                 entered = "UPDATE account SET let_in_by = ?, let_in_at = ? WHERE name = ?"
                 database.execute(entered, (row["made_by"], self._clock(), row["account"]))
             else:
-                self._reserve(database, {f"link at {source_of(address)}": FAILURES})
+                self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
         if not is_valid:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
         return self.begin(row["account"], address=address, log_in="link")
@@ -309,9 +309,9 @@ class Accounts:
         """
         source = source_of(address)
         limits = {f"{name[:LONGEST_NAME]} at {source}": FAILURES, source: SOURCE_FAILURES}
-        with self._trying(source):
+        with self._count_try(source):
             with self._store.transaction() as database:
-                tries = self._reserve(database, limits)
+                tries = self._reserve_tries(database, limits)
                 row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
             hashed = row["password"] if row is not None and row["password"] else self._nobody
             try:
@@ -329,7 +329,7 @@ class Accounts:
         return self.begin(name, address=address, log_in="password")
 
     @contextmanager
-    def _trying(self, source: str) -> Iterator[None]:
+    def _count_try(self, source: str) -> Iterator[None]:
         """Counts a try that is under way. Raises TooManyAttempts at once if there are too many already."""
         with self._counting:
             if self._tries[source] >= SOURCE_TRIES_AT_ONCE or self._tries.total() >= TRIES_AT_ONCE:
@@ -342,7 +342,7 @@ class Accounts:
                 self._tries[source] -= 1
                 self._tries += Counter()  # forgets sources without any
 
-    def _reserve(self, database: sqlite3.Connection, limits: Mapping[str, int]) -> list[tuple[int | None]]:
+    def _reserve_tries(self, database: sqlite3.Connection, limits: Mapping[str, int]) -> list[tuple[int | None]]:
         """Counts a try under each key of ``limits`` before it is made; returns its rows.
 
         Raises TooManyAttempts, and writes nothing, if one of them has as many as its limit.
@@ -393,10 +393,10 @@ class Accounts:
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
-        return None if row is None else _session(row, now_s)
+        return None if row is None else _read_session(row, now_s)
 
     def sessions(self) -> list[Session]:
-        return [_session(row, self._clock()) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
+        return [_read_session(row, self._clock()) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
     def end(self, secret: str) -> None:
         self._store.rows("DELETE FROM session WHERE secret = ?", digest(secret))
@@ -476,11 +476,11 @@ _SESSIONS = (
 )
 
 
-def _account(row: sqlite3.Row) -> Account:
+def _read_account(row: sqlite3.Row) -> Account:
     return Account(row["name"], row["role"], bool(row["password"]), row["created_at"], bool(row["person"]))
 
 
-def _session(row: sqlite3.Row, now_s: float) -> Session:
+def _read_session(row: sqlite3.Row, now_s: float) -> Session:
     account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"], bool(row["person"]))
     return Session(
         row["number"],

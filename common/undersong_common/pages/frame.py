@@ -129,7 +129,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._waits()
+        self._start_waiting()
         if (excess := len(self.connections) - MOST_CONNECTIONS) > 0:
             waiting = sorted(
                 (connection for connection in self.connections if connection.waiting),
@@ -139,12 +139,12 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
                 connection.transport.abort()
 
     def on_response_complete(self) -> None:
-        self._waits()
+        self._start_waiting()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._waits()
+        self._start_waiting()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
@@ -155,7 +155,7 @@ class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
         """True while the server waits for the browser to send a request or its rest, or to read an answer."""
         return self.flow.write_paused or self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
-    def _waits(self) -> None:
+    def _start_waiting(self) -> None:
         self._stop_waiting()
         self.since = self.loop.time()
         self._ends = self.loop.call_later(PATIENCE_S, self._end_if_waiting)
@@ -197,46 +197,48 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "undersong_common.pages")]),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_visible,
+        finalize=_visible_value,
         extensions=[_Inside],
         trim_blocks=True,
         lstrip_blocks=True,
     )
     templates.filters |= {
-        "exact": _exactly(str),
-        "commands": _commands,
-        "lines": _exactly(lambda text: printable_lines(str(text))),
+        "exact": _escape_exactly(str),
+        "commands": _replace_commands,
+        "lines": _escape_exactly(lambda text: printable_lines(str(text))),
         "path": lambda text: Markup(quote(str(text), safe="")),  # noqa: S704 - quoted
         "when": when,
-        "number": _exactly(number),
-        "plural": _exactly(plural),
+        "number": _escape_exactly(number),
+        "plural": _escape_exactly(plural),
         # A number stays beside its unit.
-        "duration": _exactly(lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")),
+        "duration": _escape_exactly(
+            lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")
+        ),
     }
-    templates.globals |= {"actions": actions, "action_key": new_key, "query": _query, "infinity": math.inf}
+    templates.globals |= {"actions": actions, "action_key": new_key, "query": _changed_query, "infinity": math.inf}
     return templates
 
 
-def _exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
+def _escape_exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
     """A filter of words that are escaped, and shown as they are: its narrow spaces, for example, are meant."""
     return lambda *given: Markup(escape(shown(*given)))  # noqa: S704 - escaped
 
 
 @pass_context
-def _commands(context: Context, text: Any) -> Markup:
+def _replace_commands(context: Context, text: Any) -> Markup:
     """A remedy with the page's own actions in place of commands; without actions, commands stand as they are typed.
 
     A clause that names a command that the page has no action for keeps what stands before the colon, or is left out.
     """
     if not (actions := context["actions"]):
-        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible(str(text))))))  # noqa: S704 - escaped
+        return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible_value(str(text))))))  # noqa: S704 - escaped
     clauses = []
     for clause in str(text).split("; "):
         text_before, command, _ = COMMAND.split(clause, maxsplit=1) if COMMAND.search(clause) else (clause, "", "")
         page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
-        clause_html = escape(_visible(text_before))
+        clause_html = escape(_visible_value(text_before))
         if command and page_action is None:
-            clause_html = escape(_visible(text_before.rpartition(":")[0].removesuffix(", then")))
+            clause_html = escape(_visible_value(text_before.rpartition(":")[0].removesuffix(", then")))
         elif page_action is not None:
             action_html = '<a href="{0}{1}">{2}</a>' if page_action[0] else "<strong>{2}</strong>"
             clause_html += Markup(action_html).format(context["base"], *page_action)  # noqa: S704 - format escapes
@@ -244,7 +246,7 @@ def _commands(context: Context, text: Any) -> Markup:
     return Markup("; ").join(clauses)
 
 
-def _visible(value: Any) -> Any:
+def _visible_value(value: Any) -> Any:
     return printable(value, LONGEST) if type(value) is str else value
 
 
@@ -267,7 +269,7 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{number(count)} {noun(count, one, many)}"
 
 
-def _query(current: Any, **changes: Any) -> Markup:
+def _changed_query(current: Any, **changes: Any) -> Markup:
     """The address's query with some values changed, so that filters stay when one of them changes."""
     remaining_query = {key: value for key, value in dict(current).items() if key not in (*changes, "part")}
     changed_query = {key: value for key, value in changes.items() if value not in (None, "")}

@@ -72,10 +72,10 @@ class Provider:
             raise ConfigurationError(
                 "the identity provider needs this page's name and secret", "see --oidc-client", code="no-client"
             )
-        _origin(self.issuer)
+        _address_origin(self.issuer)
 
 
-def _origin(address: str) -> tuple[str, str, int | None, str]:
+def _address_origin(address: str) -> tuple[str, str, int | None, str]:
     """Scheme, host, port and path of an address as the client that connects reads them; default ports are None.
 
     Raises ConfigurationError for an address that is not encrypted, unless it is on this machine, or names a user.
@@ -91,7 +91,7 @@ def _origin(address: str) -> tuple[str, str, int | None, str]:
     return url.scheme, url.host, url.port, url.path.rstrip("/")
 
 
-def _strong(key: Key) -> bool:
+def _is_strong_key(key: Key) -> bool:
     return not isinstance(key, RSAKey) or key.public_key.key_size >= SMALLEST_RSA_BITS
 
 
@@ -117,13 +117,13 @@ class _OidcLogin:
         self._lock = threading.Lock()
         self._entered: dict[str, float] = {}  # states by which somebody has entered, and until when they would count
         self._connecting: dict[str, tuple[str, str]] = {}  # state and session's secret, by account
-        site.raw("/oidc/start", self._guarded(self._begin))
-        site.entrance("/oidc/return", "Log in", self._finish)
+        site.raw("/oidc/start", self._guard_route(self._begin_login))
+        site.entrance("/oidc/return", "Log in", self._finish_login)
         site.get("/account/organisation", self._begin_connecting)
         site.accounts.duties.provider = provider.issuer
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
-    def _guarded(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
+    def _guard_route(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
         """Returns the endpoint of a route, which shows an error as a page."""
 
         def endpoint(request: Request) -> Response:
@@ -136,13 +136,13 @@ class _OidcLogin:
 
         return endpoint
 
-    def _oauth(self) -> OAuth2Client:
+    def _oauth_client(self) -> OAuth2Client:
         """One client per request: it keeps the token that it was given."""
         provider = self._provider
         settings = {"redirect_uri": provider.redirect, "scope": "openid email profile", "code_challenge_method": "S256"}
         return OAuth2Client(self._http, provider.client, provider.secret, **settings)
 
-    def _derived(self, purpose: str, of: str) -> str:
+    def _derive_secret(self, purpose: str, of: str) -> str:
         return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
 
     @contextmanager
@@ -155,7 +155,7 @@ class _OidcLogin:
         finally:
             self._asking.release()
 
-    def _begin(self, _request: Request) -> Response:
+    def _begin_login(self, _request: Request) -> Response:
         return self._led_there()[1]
 
     def _begin_connecting(self, visit: Visit) -> Response:
@@ -173,12 +173,12 @@ class _OidcLogin:
         cookie can be planted from another port.
         """
         state_start = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
-        state = f"{state_start}_{self._derived('state', state_start)}"
-        address, _ = self._oauth().create_authorization_url(
-            self._addresses()["authorization_endpoint"],
+        state = f"{state_start}_{self._derive_secret('state', state_start)}"
+        address, _ = self._oauth_client().create_authorization_url(
+            self._provider_addresses()["authorization_endpoint"],
             state=state,
-            nonce=self._derived("nonce", state),
-            code_verifier=self._derived("verifier", state),
+            nonce=self._derive_secret("nonce", state),
+            code_verifier=self._derive_secret("verifier", state),
         )
         answer = HTMLResponse(
             self._site.render_outside("oidc_start.html.j2", "Log in", address="/oidc/start", there=address, state=state)
@@ -188,12 +188,12 @@ class _OidcLogin:
         )
         return state, answer
 
-    def _finish(self, request: Request, fields: Mapping[str, str]) -> str:
+    def _finish_login(self, request: Request, fields: Mapping[str, str]) -> str:
         """Returns the secret of a session of the person whom the provider names; a state lets somebody in once."""
         state = fields.get("state", "")
         is_same_browser = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
         state_start, _, proof = state.rpartition("_")
-        is_proof_valid = secrets.compare_digest(proof.encode(), self._derived("state", state_start).encode())
+        is_proof_valid = secrets.compare_digest(proof.encode(), self._derive_secret("state", state_start).encode())
         if (
             not is_same_browser
             or not is_proof_valid
@@ -203,7 +203,7 @@ class _OidcLogin:
         if fields.get("error"):
             provider_error = printable(fields["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin again")
-        claims = self._claims(fields.get("code", ""), state)
+        claims = self._signed_claims(fields.get("code", ""), state)
         with self._lock:  # nobody but the provider's people fills it
             now_s = time.time()
             self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
@@ -217,21 +217,21 @@ class _OidcLogin:
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
         if own_session is not None:
-            return self._connect(claims, person, own_session)
-        account = self._account(claims, person)
+            return self._connect_account(claims, person, own_session)
+        account = self._account_of(claims, person)
         if self._provider.duties:
-            group = next((group for group in self._provider.duties if group in self._groups(claims)), "")
+            group = next((group for group in self._provider.duties if group in self._claimed_groups(claims)), "")
             self._site.accounts.duties.follow_groups(account.name, self._provider.duties.get(group, ""), group)
         identity = {"issuer": str(claims["iss"]), "subject": str(claims["sub"])}
         secret = self._site.accounts.begin(account.name, address=source, log_in="provider", **identity)
         self._site.audit.note(account.name, "log in by the identity provider", source)
         return secret
 
-    def _groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
+    def _claimed_groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
         groups = claims.get(self._provider.groups)
         return tuple(map(str, groups if isinstance(groups, list) else [groups]))
 
-    def _connect(self, claims: Mapping[str, Any], person: str, secret: str) -> str:
+    def _connect_account(self, claims: Mapping[str, Any], person: str, secret: str) -> str:
         """Has the person enter the account of a session that has asked for it; returns the session's secret."""
         accounts = self._site.accounts
         if (session := accounts.session(secret)) is None:
@@ -242,7 +242,7 @@ class _OidcLogin:
         accounts.leave_message(secret, "Connected: you can log in with your organisation from now on.")
         return secret
 
-    def _account(self, claims: Mapping[str, Any], person: str) -> Account:
+    def _account_of(self, claims: Mapping[str, Any], person: str) -> Account:
         """Returns the person's account, with the role of their groups if groups are mapped to roles."""
         provider, accounts = self._provider, self._site.accounts
         name = str(claims.get(provider.claim, ""))
@@ -251,7 +251,7 @@ class _OidcLogin:
         if not name:
             raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
         account = accounts.of_person(person)
-        groups = self._groups(claims)
+        groups = self._claimed_groups(claims)
         role = max(
             (provider.roles[group] for group in groups if group in provider.roles), key=ROLES.index, default=None
         )
@@ -271,22 +271,24 @@ class _OidcLogin:
         assert account is not None
         return account
 
-    def _claims(self, code: str, state: str) -> Mapping[str, Any]:
+    def _signed_claims(self, code: str, state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
-        addresses = self._addresses()
+        addresses = self._provider_addresses()
         with self._one_of_few():
-            return self._checked(code, state, addresses)
+            return self._check_claims(code, state, addresses)
 
-    def _checked(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
-        provider, nonce = self._provider, self._derived("nonce", state)
+    def _check_claims(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
+        provider, nonce = self._provider, self._derive_secret("nonce", state)
         try:
-            token_response = self._oauth().fetch_token(
+            token_response = self._oauth_client().fetch_token(
                 addresses["token_endpoint"],
                 code=code,
-                code_verifier=self._derived("verifier", state),
+                code_verifier=self._derive_secret("verifier", state),
                 auth=(provider.client, provider.secret),
             )
-            keys = KeySet([key for key in KeySet.import_key_set(self._asked(addresses["jwks_uri"])) if _strong(key)])
+            keys = KeySet(
+                [key for key in KeySet.import_key_set(self._fetch_json(addresses["jwks_uri"])) if _is_strong_key(key)]
+            )
             token = jwt.decode(str(token_response["id_token"]), keys, algorithms=ALGORITHMS)
             if str(token.header.get("typ", "JWT")).lower() != "jwt":
                 raise ValueError("another kind of token")
@@ -311,14 +313,14 @@ class _OidcLogin:
             and "userinfo_endpoint" in addresses
         ):
             bearer = {"authorization": f"Bearer {token_response.get('access_token', '')}"}
-            userinfo = self._asked(addresses["userinfo_endpoint"], headers=bearer)
+            userinfo = self._fetch_json(addresses["userinfo_endpoint"], headers=bearer)
             if userinfo.get("sub") == claims["sub"]:
                 # An address and the provider's word that it has checked it come from one document.
                 email_source = claims if provider.claim in claims else userinfo
                 return {**userinfo, **claims, "email_verified": email_source.get("email_verified")}
         return dict(claims)
 
-    def _addresses(self) -> Mapping[str, Any]:
+    def _provider_addresses(self) -> Mapping[str, Any]:
         """The provider's addresses, each of them encrypted; its issuer is the one of the settings, read as an address.
 
         The issuer is returned as the provider writes it, which is how its tokens name it.
@@ -326,18 +328,18 @@ class _OidcLogin:
         if self._known is not None and time.monotonic() < self._known[0]:
             return self._known[1]
         with self._one_of_few():
-            metadata = self._asked(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
+            metadata = self._fetch_json(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
         names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
         optional = [name for name in ("userinfo_endpoint",) if name in metadata]
-        origins = {name: _origin(metadata.get(name, "")) for name in (*names, *optional)}
-        if origins["issuer"] != _origin(self._provider.issuer):
+        origins = {name: _address_origin(metadata.get(name, "")) for name in (*names, *optional)}
+        if origins["issuer"] != _address_origin(self._provider.issuer):
             raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
         if {origin[0] for origin in origins.values()} != {origins["issuer"][0]}:
             raise PrivacyRefusal("the identity provider is reached over TLS in part only", "tell it")
         self._known = time.monotonic() + ADDRESSES_S, metadata
         return metadata
 
-    def _asked(self, address: str, **options: Any) -> dict[str, Any]:
+    def _fetch_json(self, address: str, **options: Any) -> dict[str, Any]:
         try:
             answer = self._http.get(address, **options)
             answer.raise_for_status()

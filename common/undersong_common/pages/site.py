@@ -138,22 +138,22 @@ class Visit:
 
         An error message takes the place of a part that fails; the other parts are shown.
         """
-        context = {**self._context(title), **context}
+        context = {**self._page_context(title), **context}
         part_name = self.query.get("part")
         if part_name is not None and part_name in parts:
-            return HTMLResponse(self._part(part_name, parts[part_name], context))
-        parts_html = {name: Markup(self._part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
+            return HTMLResponse(self._render_part(part_name, parts[part_name], context))
+        parts_html = {name: Markup(self._render_part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
         return HTMLResponse(self.site.render(template, {**context, "parts": parts_html}))
 
     def part(self, name: str, **context: Any) -> Response:
         """Renders one part of a screen by itself."""
-        return HTMLResponse(self._part(name, lambda: context, self._context("")))
+        return HTMLResponse(self._render_part(name, lambda: context, self._page_context("")))
 
     def show(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
         """Renders a screen from one template."""
-        return HTMLResponse(self.site.render(template, {**self._context(title), **context}), status_code=status)
+        return HTMLResponse(self.site.render(template, {**self._page_context(title), **context}), status_code=status)
 
-    def _context(self, title: str) -> dict[str, Any]:
+    def _page_context(self, title: str) -> dict[str, Any]:
         message = self.site.accounts.take_message(self.secret) if "part" not in self.query else ""
         return {
             "title": title,
@@ -165,7 +165,7 @@ class Visit:
             "message": message,
         }
 
-    def _part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
+    def _render_part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
         try:
             return self.site.render(f"parts/{name}.html.j2", {**context, "part": name, **load()})
         except UndersongError as error:
@@ -229,11 +229,13 @@ class Site:
             "entrances": self.entrances,
         }
         self._api = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        self._api.add_exception_handler(404, lambda request, _error: self._answer(request, _nothing_here, "viewer"))
-        self.entrance("/enter", "Enter by a link", self._enter)
+        self._api.add_exception_handler(
+            404, lambda request, _error: self._answer_request(request, _nothing_here, "viewer")
+        )
+        self.entrance("/enter", "Enter by a link", self._enter_account)
         self.entrance("/login", "Log in", self._login)
         self.raw("/healthz", lambda: json_answer({"status": "ok"}))
-        self._api.add_api_route("/csp-report", self._violation, methods=["POST"], response_model=None)
+        self._api.add_api_route("/csp-report", self._log_violation, methods=["POST"], response_model=None)
         self.raw("/assets/{version}/{name}", self._asset)
         self.routes(
             {
@@ -256,7 +258,7 @@ class Site:
         """Adds a screen for people with at least the role ``least``; ``handler`` runs in its own thread."""
 
         def endpoint(request: Request) -> Response:
-            return self._answer(request, handler, least)
+            return self._answer_request(request, handler, least)
 
         self.raw(path, endpoint)
 
@@ -284,7 +286,7 @@ class Site:
                     return JSONResponse({"location": f"{visit.base}{location}"})
                 return RedirectResponse(f"{visit.base}{location}", status_code=303)
 
-            return await run_in_threadpool(self._answer, request, handler, least)
+            return await run_in_threadpool(self._answer_request, request, handler, least)
 
         self._api.add_api_route(path, endpoint, methods=["POST"], response_model=None)
 
@@ -326,7 +328,7 @@ class Site:
         secrets = [f"{cookie}.{tab}" for cookie in cookies]
         return next((secret for secret in secrets[:-1] if self.accounts.session(secret, active=False)), secrets[-1])
 
-    def _answer(self, request: Request, handler: Handler, least: Role) -> Response:
+    def _answer_request(self, request: Request, handler: Handler, least: Role) -> Response:
         if (visitor := self.who(request, active="part" not in request.query_params)) is None:
             return self._to_login(request)
         person, session = visitor
@@ -372,7 +374,7 @@ class Site:
 
         ``act`` gets the fields of the form that was sent and returns a session's secret.
         """
-        form = partial(self._outside, f"{path.strip('/').replace('/', '_')}.html.j2", title)
+        form = partial(self._show_outside, f"{path.strip('/').replace('/', '_')}.html.j2", title)
 
         async def get(request: Request) -> Response:
             if "tab" in request.scope:
@@ -419,7 +421,7 @@ class Site:
     def _set_cookie(self, answer: Response, name: str, value: str, path: str = "/") -> None:
         answer.set_cookie(name, value, httponly=True, secure=self.settings.tls, samesite="strict", path=path)
 
-    def _outside(self, template: str, title: str, request: Request, problem: str) -> Response:
+    def _show_outside(self, template: str, title: str, request: Request, problem: str) -> Response:
         csrf = secrets.token_urlsafe(16)
         answer = HTMLResponse(
             self.render_outside(
@@ -434,10 +436,10 @@ class Site:
         nobody: dict[str, Any] = {"base": "", "person": None, "csrf": "", "message": "", "asked": {}}
         return self.render(template, {**nobody, "title": title, **context})
 
-    def _enter(self, request: Request, fields: Mapping[str, str]) -> str:
+    def _enter_account(self, request: Request, fields: Mapping[str, str]) -> str:
         source = "" if request.client is None else request.client.host
         secret = self.accounts.enter_by_link(fields.get("code", ""), address=source)
-        self._noted(secret, "log in by link")
+        self._note_session(secret, "log in by link")
         return secret
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> str:
@@ -450,10 +452,10 @@ class Site:
         except PrivacyRefusal:
             self.audit.note("nobody", "log-in refused", printable(name, 64))
             raise
-        self._noted(secret, "log in by password")
+        self._note_session(secret, "log in by password")
         return secret
 
-    def _noted(self, secret: str, what: str) -> None:
+    def _note_session(self, secret: str, what: str) -> None:
         if (session := self.accounts.session(secret)) is not None:
             self.audit.note(session.account.name, what, session.address)
 
@@ -485,7 +487,7 @@ class Site:
         caching = {"cache-control": "public, max-age=31536000, immutable"}
         return Response(data, media_type=ASSETS[name], headers=caching)
 
-    async def _violation(self, request: Request) -> Response:
+    async def _log_violation(self, request: Request) -> Response:
         """Logs a browser's report that the content security policy stopped something: it may be an attack."""
         body = await request.body()  # the frame bounds it
         if len(self.violations) < 100:

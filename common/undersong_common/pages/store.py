@@ -244,22 +244,22 @@ class AuditLog:
 
     def entries(self) -> list[AuditEntry]:
         """Reads all entries, oldest first. Raises PrivacyRefusal that names the first line whose hash is wrong."""
-        entries = {entry["hash"]: entry for chain in self._chains(self.saved()) for entry in chain}
+        entries = {entry["hash"]: entry for chain in self._saved_chains(self.saved()) for entry in chain}
         return [AuditEntry(**entry) for entry in entries.values()]
 
     def saved(self) -> bytes:
         """Returns the log as one file of whole chains, those that came back first."""
-        return _bytes(self._restored) + _bytes(self.path)
+        return _file_bytes(self._restored) + _file_bytes(self.path)
 
     def bring_back(self, saved: bytes) -> int:
         """Adds the chains of a saved log that are not here; returns their number of entries.
 
         Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
         """
-        local_hashes = {entry["hash"] for chain in self._chains(_bytes(self.path)) for entry in chain}
-        restored = {chain[0]["hash"]: chain for chain in self._chains(_bytes(self._restored))}
+        local_hashes = {entry["hash"] for chain in self._saved_chains(_file_bytes(self.path)) for entry in chain}
+        restored = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored))}
         added = 0
-        for chain in self._chains(saved):
+        for chain in self._saved_chains(saved):
             start, head = chain[0]["hash"], chain[-1]["hash"]
             known_length = len(restored.get(start, ()))
             if head not in local_hashes and len(chain) > known_length:
@@ -271,7 +271,7 @@ class AuditLog:
             replace_file(self._restored, b"".join(lines))
         return added
 
-    def _chains(self, saved: bytes) -> list[list[dict[str, Any]]]:
+    def _saved_chains(self, saved: bytes) -> list[list[dict[str, Any]]]:
         """The chains of a file, each checked; what a crash cut off at the end is left out."""
         chains = []
         for part in re.split(rb"(?m)^(?=\{[^\n]*\"previous\":\"0{64}\")", saved):
@@ -282,5 +282,5 @@ class AuditLog:
         return chains
 
 
-def _bytes(path: Path) -> bytes:
+def _file_bytes(path: Path) -> bytes:
     return path.read_bytes() if path.exists() else b""

@@ -62,10 +62,10 @@ class Stream:
         self._seen: dict[str, tuple[float, Pulse]] = {}
         self._looking: dict[str, asyncio.Lock] = {}
         self._watching: Counter[object] = Counter()  # streams of each session
-        site.raw("/stream", self._endpoint)
-        site.raw("/alive", self._alive)
+        site.raw("/stream", self._stream_endpoint)
+        site.raw("/alive", self._answer_alive)
 
-    async def _endpoint(self, request: Request) -> Response:
+    async def _stream_endpoint(self, request: Request) -> Response:
         visitor = await run_in_threadpool(lambda: self._site.who(request, active=False))
         if visitor is None:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
@@ -74,16 +74,16 @@ class Stream:
         if self._watching[watcher] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
             return JSONResponse({"problem": "too many pages are open"}, status_code=429)
         topic = request.query_params.get("topic", "")[:200]
-        return _Counted(self._events(request, topic), self._watching, watcher)
+        return _Counted(self._stream_events(request, topic), self._watching, watcher)
 
-    def _alive(self, request: Request) -> Response:
+    def _answer_alive(self, request: Request) -> Response:
         """Answers 204 if a stream would be given, else 401: a browser's event source does not say why it ended."""
         return Response(status_code=401 if self._site.who(request, active=False) is None else 204)
 
-    async def _events(self, request: Request, topic: str) -> AsyncIterator[str]:
+    async def _stream_events(self, request: Request, topic: str) -> AsyncIterator[str]:
         end = time.monotonic() + LASTS_S
         while time.monotonic() < end and not self._site.ending.is_set():
-            pulse = await self._pulse(topic)
+            pulse = await self._topic_pulse(topic)
             data = {"version": pulse.version, "away": pulse.away, "at": time.time()}
             yield f"event: pulse\ndata: {json.dumps(data)}\n\n"
             await asyncio.sleep(BEAT_S)
@@ -91,7 +91,7 @@ class Stream:
                 yield "event: ended\ndata: {}\n\n"
                 return
 
-    async def _pulse(self, topic: str) -> Pulse:
+    async def _topic_pulse(self, topic: str) -> Pulse:
         lock = self._looking.setdefault(topic, asyncio.Lock())
         async with lock:
             looked_at_s, pulse = self._seen.get(topic, (0.0, Pulse("")))

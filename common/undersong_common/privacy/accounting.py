@@ -35,7 +35,7 @@ class _Release:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            _check(f"{type(self).__name__}.{name}", value, 1.0 if name == "sampling_rate" else math.inf)
+            _check_range(f"{type(self).__name__}.{name}", value, 1.0 if name == "sampling_rate" else math.inf)
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,8 @@ def epsilon(events: Iterable[Event], delta: float) -> float:
     >>> round(epsilon([Gaussian(1.08116)], 1e-5), 3)
     4.0
     """
-    _check("delta", delta, highest=1.0)
-    return _epsilon(_merge(events), delta)
+    _check_range("delta", delta, highest=1.0)
+    return _composed_epsilon(_merge_events(events), delta)
 
 
 def delta(events: Iterable[Event], epsilon: float) -> float:
@@ -121,8 +121,8 @@ def delta(events: Iterable[Event], epsilon: float) -> float:
     >>> f"{delta([Gaussian(1.08116)], 4.0):.2e}"
     '1.00e-05'
     """
-    _check("epsilon", epsilon)
-    return _delta(_merge(events), epsilon, _GRID)
+    _check_range("epsilon", epsilon)
+    return _composed_delta(_merge_events(events), epsilon, _GRID)
 
 
 def best_guess(events: Iterable[Event]) -> float:
@@ -170,7 +170,7 @@ def composed_mu(events: Iterable[Event]) -> float | None:
 
     The squares of the events' mu add.
     """
-    match _merge(events):
+    match _merge_events(events):
         case ():
             return 0.0
         case (Gaussian(noise_multiplier=0.0, sampling_rate=1.0),):
@@ -204,16 +204,16 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
 
     def excess(log_scale: float, grid: int) -> float:
         """log of (delta spent / delta), negative if the plan is affordable; bounded, for the root finder."""
-        spent = _delta(_merge(build(math.exp(log_scale))), epsilon, grid)
+        spent = _composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
     def likely(log_scale: float) -> float:
         """The same for the one Gaussian that the plan resembles: quick, and a few percent off."""
-        spent = _gaussian_delta(_likely_mu(_merge(build(math.exp(log_scale)))), epsilon)
+        spent = _gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon)
         return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
 
-    if (root_and_slope := _secant(lambda x: excess(x, _COARSE_GRID), likely)) is None:
-        root = _bracketed(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
+    if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely)) is None:
+        root = _bracketed_root(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
         if root == -math.inf:
             return 0.0  # The plan holds nothing that scales, and is affordable without noise.
         step = 1e-4
@@ -261,7 +261,7 @@ def _likely_mu(merged: tuple[Event, ...]) -> float:
     return math.sqrt(square)
 
 
-def _secant(
+def _secant_root(
     excess: Callable[[float], float], likely: Callable[[float], float], tolerance: float = 1e-5
 ) -> tuple[float, float] | None:
     """Root of ``excess`` and its slope there, by secant steps from the root and slope of ``likely``; None if it fails.
@@ -290,7 +290,7 @@ def _secant(
     return None
 
 
-def _bracketed(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
+def _bracketed_root(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
     """Root of ``excess`` by bisection's safer kin; -inf if it has none because nothing scales."""
     high = 0.0
     while excess(high) > 0.0:
@@ -344,7 +344,7 @@ def sampled_variance(charged: float) -> float:
     >>> sampled_variance(3.0)
     13.0
     """
-    _check("charged sigma", charged)
+    _check_range("charged sigma", charged)
     return charged * charged + SMOOTHING_VARIANCE if charged > 0.0 else 0.0
 
 
@@ -379,10 +379,12 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
 # ------------------------------------------------------------------------------------------------- composition
 
 
-def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
+def _merge_events(events: Iterable[Event]) -> tuple[Event, ...]:
     """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
     noisy = [event for event in events if not _releases_nothing(event)]
-    square = math.fsum(_square(event) for event in noisy if isinstance(event, Gaussian) and event.sampling_rate == 1.0)
+    square = math.fsum(
+        _squared_mu(event) for event in noisy if isinstance(event, Gaussian) and event.sampling_rate == 1.0
+    )
     counts = count_events(event for event in noisy if not (isinstance(event, Gaussian) and event.sampling_rate == 1.0))
     gaussian = [Gaussian(1.0 / math.sqrt(square))] if square > 0.0 else []
     return (*gaussian, *(replace(event, count=counts[event]) for event in sorted(counts, key=repr)))
@@ -405,7 +407,7 @@ def _releases_nothing(event: Event) -> bool:
     return event.count == 0 or event.epsilon == 0.0
 
 
-def _square(event: Gaussian) -> float:
+def _squared_mu(event: Gaussian) -> float:
     """mu^2; infinite if there is so little noise that its sum with others would leave the range of floats."""
     return math.inf if event.noise_multiplier < _NO_NOISE else event.count * (1.0 / event.noise_multiplier) ** 2
 
@@ -427,26 +429,26 @@ def _is_noiseless(event: Event) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _epsilon(merged: tuple[Event, ...], delta: float) -> float:
+def _composed_epsilon(merged: tuple[Event, ...], delta: float) -> float:
     if not merged or delta == 1.0:
         return 0.0
     if delta == 0.0:
         return math.fsum(_pure_bound(event) for event in merged)
     if (mu := composed_mu(merged)) is not None:
         return gaussian_epsilon(mu, delta)
-    if any(map(_is_noiseless, merged)) or _cell(merged, _GRID) > _COARSEST_CELL:
+    if any(map(_is_noiseless, merged)) or _grid_cell(merged, _GRID) > _COARSEST_CELL:
         return math.inf  # An epsilon in the tens of thousands protects nobody more than no noise does.
     return float(_loss_distribution(merged, _GRID).get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=4096)
-def _delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> float:
+def _composed_delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> float:
     if not merged or math.isinf(epsilon):
         return 0.0
     if (mu := composed_mu(merged)) is not None:
         return _gaussian_delta(mu, epsilon)
     # Losses in the thousands: an upper bound, met only while a calibration looks for its scale.
-    if any(map(_is_noiseless, merged)) or _cell(merged, grid) > _COARSEST_CELL:
+    if any(map(_is_noiseless, merged)) or _grid_cell(merged, grid) > _COARSEST_CELL:
         return 1.0
     return float(_loss_distribution(merged, grid).get_delta_for_epsilon(epsilon))
 
@@ -473,7 +475,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(get_epsilon_gaussian(1.0 / mu, delta))
 
 
-def _cell(merged: tuple[Event, ...], grid: int) -> float:
+def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
     """Discretisation interval of the losses: fine against the range in which the composed loss can plausibly lie."""
     square = math.fsum(
         event.count * (event.sampling_rate / event.noise_multiplier) ** 2
@@ -497,7 +499,7 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
-    cell = _cell(merged, grid)
+    cell = _grid_cell(merged, grid)
     composed = None
     for event in merged:
         match event:
@@ -541,7 +543,7 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 # ------------------------------------------------------------------------------------------------------ checks
 
 
-def _check(name: str, value: float, highest: float = math.inf) -> None:
+def _check_range(name: str, value: float, highest: float = math.inf) -> None:
     if not 0.0 <= value <= highest:  # The comparison refuses nan too.
         bound = f"between 0 and {highest:g}" if math.isfinite(highest) else "0 or more"
         raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")

@@ -153,29 +153,32 @@ def audit_section(audit: Mapping[str, Any] | None) -> Section:
                 " --audit.",
             ),
         )
-    confidence, promised = _number(audit["confidence"], 1.0), _number(audit["epsilon"])
+    confidence, promised = _checked_number(audit["confidence"], 1.0), _checked_number(audit["epsilon"])
     rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
-    for verdict in _list(audit["verdicts"]):
+    for verdict in _checked_list(audit["verdicts"]):
         detection = verdict["detection"]
         rows.append(
             (
                 printable(str(verdict["attack"]), 200),
-                f"{_number(verdict['epsilon']):.3g}",
-                f"{_count(detection['hits'])} of {_count(detection['present'])}",
-                f"{_count(detection['false_alarms'])} of {_count(detection['absent'])}",
+                f"{_checked_number(verdict['epsilon']):.3g}",
+                f"{_checked_count(detection['hits'])} of {_checked_count(detection['present'])}",
+                f"{_checked_count(detection['false_alarms'])} of {_checked_count(detection['absent'])}",
             )
         )
-    faults = [printable(str(fault), 400) for fault in _list(audit["faults"])]
-    if not faults and any(_number(verdict["epsilon"]) > promised for verdict in audit["verdicts"]):
+    faults = [printable(str(fault), 400) for fault in _checked_list(audit["faults"])]
+    if not faults and any(_checked_number(verdict["epsilon"]) > promised for verdict in audit["verdicts"]):
         faults = ["an attack proves more than the promise, whatever else the file says"]
-    played = _list(audit.get("played", ()))
+    played = _checked_list(audit.get("played", ()))
+    messages = sum(_checked_count(log["messages"]) for log in played)
     points = [
-        f"a hostile coordinator sent {sum(_count(log['messages']) for log in played):,} messages to two copies of a"
+        f"a hostile coordinator sent {messages:,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
     ] * bool(played)
     if "refutable_by_noise" in audit:
         refutable_epsilons = (audit["refutable_by_noise"], audit["refutable_by_attack"])
-        smallest = min((_number(epsilon) for epsilon in refutable_epsilons if epsilon is not None), default=math.inf)
+        smallest = min(
+            (_checked_number(epsilon) for epsilon in refutable_epsilons if epsilon is not None), default=math.inf
+        )
         points.append(
             f"of a build that draws too little noise, it could have refuted epsilon {smallest:.3g} and more"
             if math.isfinite(smallest)
@@ -186,8 +189,9 @@ def audit_section(audit: Mapping[str, Any] | None) -> Section:
         title,
         (
             f"The task {printable(str(audit['task']), 120)!r} with the method {printable(str(audit['method']), 60)!r}"
-            f" was attacked in {_count(audit['runs'])} simulated runs with {_count(audit['canaries'])} planted records"
-            f" each, at a promise of epsilon {promised:g}. The figures hold together with {confidence:.1%} confidence.",
+            f" was attacked in {_checked_count(audit['runs'])} simulated runs with"
+            f" {_checked_count(audit['canaries'])} planted records each, at a promise of epsilon {promised:g}."
+            f" The figures hold together with {confidence:.1%} confidence.",
             "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
             " refute it.",
         ),
@@ -197,19 +201,19 @@ def audit_section(audit: Mapping[str, Any] | None) -> Section:
     )
 
 
-def _number(value: Any, largest: float = math.inf) -> float:
+def _checked_number(value: Any, largest: float = math.inf) -> float:
     if type(value) not in (int, float) or not 0 <= value <= largest:
         raise ValueError
     return float(value)
 
 
-def _count(value: Any) -> int:
+def _checked_count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 2**53:
         raise ValueError
     return value
 
 
-def _list(value: Any) -> list[Any]:
+def _checked_list(value: Any) -> list[Any]:
     if not isinstance(value, list | tuple):
         raise TypeError
     return list(value)

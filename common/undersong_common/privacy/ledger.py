@@ -74,7 +74,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._chain = HashChain(path, TAG, self._apply)
+        self._chain = HashChain(path, TAG, self._apply_entry)
         self.budget: Budget | None = None
         self.fingerprint = ""
         self._attempts: dict[Slot, Attempt] = {}
@@ -102,7 +102,7 @@ class Ledger:
         ledger = cls(path)
         with ledger._chain.locked():
             if not ledger._chain.entries:
-                ledger._append("genesis", at, version=VERSION, data=fingerprint, budget=budget_json(budget))
+                ledger._append_entry("genesis", at, version=VERSION, data=fingerprint, budget=budget_json(budget))
                 sync_folder(path.parent)
         if ledger.fingerprint != fingerprint:
             raise PrivacyRefusal(
@@ -161,7 +161,7 @@ class Ledger:
     def state(self, charge: Charge) -> State:
         """Returns the state of the attempt that ``charge`` identifies by run, query and attempt."""
         self.refresh()
-        return self._state(charge)
+        return self._charge_state(charge)
 
     def attempts(self, run: str, query: str) -> dict[int, State]:
         """Returns the states of all charged attempts at one private sum, by number of the attempt."""
@@ -189,7 +189,7 @@ class Ledger:
         this ledger holds, if that is larger. The result is inf if a lost ledger's spending is not known, or if lost
         budgets leave no delta.
         """
-        return self._spent(self._known(), delta)
+        return self._spent_epsilon(self._counted_events(), delta)
 
     def spent_if_all_others_collude(self, delta: float, charge: Charge | None = None) -> float:
         """Returns epsilon, at ``delta``, against all other parties and the coordinator if they share what they know.
@@ -204,11 +204,11 @@ class Ledger:
         if not all(charge_sent.alone for run in self._runs.values() for charge_sent in run.left()):
             return math.inf
         runs = {total.run: total.alone for total in totals if total.alone}
-        return self._spent(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
+        return self._spent_epsilon(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
 
     def spent_with(self, charge: Charge, delta: float) -> float:
         """Returns what :meth:`spent` would be if the run of ``charge`` had charged exactly the events of ``charge``."""
-        return self._spent({**self._known(), charge.run: charge.events}, delta)
+        return self._spent_epsilon({**self._counted_events(), charge.run: charge.events}, delta)
 
     def best_guess_with(self, charge: Charge, delta: float) -> float:
         """Returns the largest chance of a right guess about one unit, over all runs with that of ``charge``.
@@ -216,7 +216,7 @@ class Ledger:
         It is ``accounting.best_guess`` of all events. Budgets of lost ledgers have no events: there the epsilon of
         :meth:`spent_with` at ``delta`` bounds it (Kairouz, Oh, Viswanath 2015, theorem 2.1).
         """
-        runs = {**self._known(), charge.run: charge.events}
+        runs = {**self._counted_events(), charge.run: charge.events}
         if not self._lost_budgets:
             return best_guess([event for events in runs.values() for event in events])
         sure = 1.0 / (1.0 + math.exp(-self.spent_with(charge, delta)))
@@ -224,13 +224,16 @@ class Ledger:
 
     def costs(self, delta: float) -> list[RunCost]:
         """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
-        runs = self._known()
-        divided = self._divided(runs)
+        runs = self._counted_events()
+        divided = self._delta_parts(runs)
         run_costs: list[RunCost] = []
         so_far: dict[str, Sequence[Event]] = {}
         for run, events in runs.items():
             so_far[run] = events
-            run_epsilon, epsilon_so_far = price({run: events}, delta, divided), self._spent(so_far, delta, divided)
+            run_epsilon, epsilon_so_far = (
+                price({run: events}, delta, divided),
+                self._spent_epsilon(so_far, delta, divided),
+            )
             run_costs.append(
                 RunCost(run, len(self._runs[run].counted()), run_epsilon, epsilon_so_far, not is_one_gaussian(events))
             )
@@ -308,7 +311,7 @@ class Ledger:
             if self._runs[charge.run].plan is None:
                 priced = plan.to_json()
                 priced["plan"] = priced.pop("events")
-                self._append("run", at, run=charge.run, manifest=charge.manifest, **priced)
+                self._append_entry("run", at, run=charge.run, manifest=charge.manifest, **priced)
 
     def charge(self, charge: Charge, *, spare_attempts: int = 0, at: float = 0.0) -> None:
         """Records the charge for one attempt and returns once it is on the disk; call it before the vector is computed.
@@ -334,7 +337,7 @@ class Ledger:
             self._check_question(charge)
             self._check_spare(charge, spare_attempts)
             self._check_budget(charge, self._runs[charge.run].price(charge.events))
-            self._append("charge", at, **charge.to_json())
+            self._append_entry("charge", at, **charge.to_json())
 
     def send(self, charge: Charge, vector: str, *, at: float = 0.0) -> None:
         """Records the hash of an attempt's vector; call it before each time that the vector's bytes are sent.
@@ -359,7 +362,7 @@ class Ledger:
                     )
                 self._chain.sync()
                 return
-            self._append("sent", at, **_slot(charge), vector=vector)
+            self._append_entry("sent", at, **_charge_slot(charge), vector=vector)
 
     def withdraw(self, charge: Charge, *, at: float = 0.0) -> None:
         """Records that a charged attempt has sent no vector and never will, so that its charge does not count.
@@ -367,12 +370,12 @@ class Ledger:
         Does nothing for an attempt that was not charged, or is withdrawn or void. Raises PrivacyRefusal if it was sent.
         """
         with self._chain.locked():
-            state = self._state(charge)
+            state = self._charge_state(charge)
             if state == "sent":
                 remedy = "only a void certificate refunds it"
                 raise PrivacyRefusal(f"{charge} has sent its vector", remedy, code="attempt-sent")
             if state == "charged":
-                self._append("withdrawn", at, **_slot(charge))
+                self._append_entry("withdrawn", at, **_charge_slot(charge))
 
     def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
         """Records that nothing of an attempt was opened, so that its charge no longer counts in its run's plan.
@@ -388,7 +391,7 @@ class Ledger:
             PrivacyRefusal: ``VOIDED_VECTORS`` attempts at this sum are void already.
         """
         with self._chain.locked():
-            if self._state(charge) != "sent":
+            if self._charge_state(charge) != "sent":
                 return
             if sum(attempt.state == "void" for attempt in self._runs[charge.run].of(charge.query)) >= VOIDED_VECTORS:
                 raise PrivacyRefusal(
@@ -397,13 +400,13 @@ class Ledger:
                     "a further attempt takes one of the plan's spare attempts",
                     code="too-many-voids",
                 )
-            self._append("void", at, **_slot(charge), certificate=certificate)
+            self._append_entry("void", at, **_charge_slot(charge), certificate=certificate)
 
     def close(self, run: str, manifest: str, *, at: float = 0.0) -> None:
         """Records that a run has ended, so that nothing more is charged for it."""
         with self._chain.locked():
             if not self._runs[run].closed:
-                self._append("close", at, run=run, manifest=manifest)
+                self._append_entry("close", at, run=run, manifest=manifest)
 
     def lose(self, charges: Sequence[Charge], budgets: Sequence[Budget | None] = (), *, at: float = 0.0) -> None:
         """Records charges of a lost ledger of this data set; they count from now on, and their runs are closed.
@@ -415,23 +418,23 @@ class Ledger:
         field_names = ("run", "manifest", "events", "alone", "unit")
         runs = [{key: value for key, value in charge.to_json().items() if key in field_names} for charge in charges]
         with self._chain.locked():
-            self._append("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
+            self._append_entry("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
 
     def declare(self, budget: Budget | None, *, at: float = 0.0) -> None:
         """Records a new budget, which replaces the earlier one; None means no limit."""
         with self._chain.locked():
-            self._append("budget", at, budget=budget_json(budget))
+            self._append_entry("budget", at, budget=budget_json(budget))
 
     def adopt(self, fingerprint: str, *, at: float = 0.0) -> None:
         """Records the fingerprint of a new version of the same data set; what was spent stays spent."""
         with self._chain.locked():
             if fingerprint != self.fingerprint:
-                self._append("data", at, data=fingerprint)
+                self._append_entry("data", at, data=fingerprint)
 
-    def _append(self, kind: str, at: float, **content: Any) -> None:
+    def _append_entry(self, kind: str, at: float, **content: Any) -> None:
         self._chain.append(kind=kind, at=at, **content)
 
-    def _apply(self, entry: Mapping[str, Any]) -> None:
+    def _apply_entry(self, entry: Mapping[str, Any]) -> None:
         """Applies an entry to what is known. Raises ValueError, KeyError or TypeError if it cannot follow."""
         kind = entry["kind"]
         if (kind == "genesis") != (not self._chain.entries):
@@ -483,11 +486,11 @@ class Ledger:
 
     # Rules
 
-    def _state(self, charge: Charge) -> State:
+    def _charge_state(self, charge: Charge) -> State:
         attempt = self._attempts.get(charge.slot)
         return "unknown" if attempt is None else attempt.state
 
-    def _known(self) -> dict[str, Sequence[Event]]:
+    def _counted_events(self) -> dict[str, Sequence[Event]]:
         """Events that count, by run, equal ones merged."""
         return {total.run: total.events for total in self.totals() if total.events}
 
@@ -551,8 +554,8 @@ class Ledger:
         """Refuses ``events`` of the run of ``charge``, in place of those that it has among the known ones."""
         if self.budget is None or math.isinf(self.budget.epsilon):
             return
-        events_by_run = self._known()
-        divided, runs = self._divided(events_by_run), {**events_by_run, charge.run: events}
+        events_by_run = self._counted_events()
+        divided, runs = self._delta_parts(events_by_run), {**events_by_run, charge.run: events}
         budget_parts = parts(runs)
         if len(budget_parts) > divided:
             raise PrivacyRefusal(
@@ -564,7 +567,7 @@ class Ledger:
             )
         if not self._lost_budgets and surely_within(budget_parts, self.budget.epsilon, self.budget.delta / divided):
             return
-        total = self._spent(runs, self.budget.delta, divided)
+        total = self._spent_epsilon(runs, self.budget.delta, divided)
         if total > self.budget.epsilon * (1 + TOLERANCE):
             raise PrivacyRefusal(
                 f"{charge} would bring this data set to epsilon {total:.6g} at delta {self.budget.delta:g}; "
@@ -574,11 +577,11 @@ class Ledger:
                 told=f"{charge}: the budget of this data set does not allow this run",
             )
 
-    def _divided(self, runs: Mapping[str, Sequence[Event]]) -> int:
+    def _delta_parts(self, runs: Mapping[str, Sequence[Event]]) -> int:
         """Number of parts of delta; never fewer than there are: an owner may declare fewer later."""
         return max(1 if self.budget is None else self.budget.parts, len(parts(runs)))
 
-    def _spent(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int | None = None) -> float:
+    def _spent_epsilon(self, runs: Mapping[str, Sequence[Event]], delta: float, divided: int | None = None) -> float:
         lost_budgets = [budget for budget in self._lost_budgets if budget is not None]
         if len(lost_budgets) < len(self._lost_budgets):
             return math.inf
@@ -587,11 +590,11 @@ class Ledger:
         if not any(runs.values()):
             return lost_epsilon if remaining_delta >= 0 else math.inf
         return (
-            lost_epsilon + price(runs, remaining_delta, divided or self._divided(runs))
+            lost_epsilon + price(runs, remaining_delta, divided or self._delta_parts(runs))
             if remaining_delta > 0
             else math.inf
         )
 
 
-def _slot(charge: Charge) -> dict[str, Any]:
+def _charge_slot(charge: Charge) -> dict[str, Any]:
     return {"run": charge.run, "query": charge.query, "attempt": charge.attempt}

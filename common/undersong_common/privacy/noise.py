@@ -122,10 +122,10 @@ class CumulativeTable:
             value[searched] = positions
             tied = tied or bool((self.high[positions] == unsettled_words).any())
         if tied:
-            self._settle(value, high, low)
+            self._settle_boundaries(value, high, low)
         return value
 
-    def _settle(self, value: Signed, high: UInt64, low: UInt64) -> None:
+    def _settle_boundaries(self, value: Signed, high: UInt64, low: UInt64) -> None:
         """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
         last = len(self.high) - 1
         for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):
@@ -308,13 +308,13 @@ class DiscreteLaplaceShare(IntegerNoise):
         self.blocks = 2
 
     @cached_property
-    def _table(self) -> CumulativeTable:
+    def _cumulative_table(self) -> CumulativeTable:
         # Built for the first draw: it takes seconds, and a plan is checked by its figures alone.
         return _polya_table(self.scale, self.n_min)
 
     @cached_property
     def distance(self) -> Fraction:  # type: ignore[override]
-        return 2 * self._table.distance
+        return 2 * self._cumulative_table.distance
 
     def __repr__(self) -> str:
         return f"DiscreteLaplaceShare(scale={float(self.scale):g}, n_min={self.n_min})"
@@ -326,8 +326,8 @@ class DiscreteLaplaceShare(IntegerNoise):
         return math.sqrt(2 * math.exp(-rate) / self.n_min) / -math.expm1(-rate)
 
     def _draw(self, words: UInt64) -> Int64:
-        value = self._table.draw(words[:, 0], words[:, 1])
-        value -= self._table.draw(words[:, 2], words[:, 3])
+        value = self._cumulative_table.draw(words[:, 0], words[:, 1])
+        value -= self._cumulative_table.draw(words[:, 2], words[:, 3])
         return value.astype(np.int64, copy=False)
 
 

@@ -391,12 +391,12 @@ class Statement:
         for spent in shown:
             recorded_spending = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
             missing_events, missing_alone = (
-                _without(spent.events, recorded_spending.events),
-                _without(spent.alone, recorded_spending.alone),
+                _remove_events(spent.events, recorded_spending.events),
+                _remove_events(spent.alone, recorded_spending.alone),
             )
             charges.append(Charge(spent.run, spent.manifest, "", 0, missing_events, "", missing_alone, spent.unit))
         return charges
 
 
-def _without(events: Sequence[Event], known: Sequence[Event]) -> tuple[Event, ...]:
+def _remove_events(events: Sequence[Event], known: Sequence[Event]) -> tuple[Event, ...]:
     return as_events(count_events(events) - count_events(known))

@@ -69,7 +69,7 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
             f"{name}: has {len(data):,} bytes", f"write at most {LARGEST_FILE_BYTES:,}", code="file-too-large"
         )
     try:
-        return _parsed(data.decode("utf-8"))
+        return _parse_toml(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{name}: is not UTF-8 (byte {error.start})", "save the file as UTF-8") from None
     except tomllib.TOMLDecodeError as error:
@@ -81,7 +81,7 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
         raise ConfigurationError(f"{name}: is no task file", remedy, code="file-too-deep") from None
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_toml(text: str) -> dict[str, Any]:
     """Parses TOML. Raises ValueError beyond ``MOST_LEVELS``, before it costs time, and RecursionError."""
     if _LONG_KEY.search(text):
         raise ValueError
@@ -111,10 +111,10 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
             )
         node: Any = result
         for depth, part in enumerate(path[:-1]):
-            node = _child(node, part, ".".join(path[: depth + 1]))
+            node = _child_value(node, part, ".".join(path[: depth + 1]))
         value = toml_or_text(text.strip())
         if isinstance(node, list):
-            node[_index(node, path[-1], key)] = value
+            node[_list_index(node, path[-1], key)] = value
         else:
             node[path[-1]] = value
     return result
@@ -130,7 +130,7 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = dict.fromkeys(_problem(model, dict(item), data) for item in error.errors(include_url=False))
+        problems = dict.fromkeys(_describe_problem(model, dict(item), data) for item in error.errors(include_url=False))
     raise ConfigurationError.together(
         [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problems]
     )
@@ -153,15 +153,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
 
 
-def _index(node: list[Any], part: str, where: str) -> int:
+def _list_index(node: list[Any], part: str, where: str) -> int:
     if not part.isdigit() or int(part) >= len(node):
         raise ConfigurationError(f"--set {where}: {part!r} is not one of the entries 0 to {len(node) - 1}")
     return int(part)
 
 
-def _child(node: Any, part: str, where: str) -> Any:
+def _child_value(node: Any, part: str, where: str) -> Any:
     if isinstance(node, list):
-        return node[_index(node, part, where)]
+        return node[_list_index(node, part, where)]
     if not isinstance(node.setdefault(part, {}), dict | list):
         raise ConfigurationError(f"--set {where}: is a value, not a section")
     return node[part]
@@ -170,7 +170,7 @@ def _child(node: Any, part: str, where: str) -> Any:
 def toml_or_text(text: str) -> Any:
     """Parses a text as a TOML value; returns the text itself if it is not one."""
     try:
-        return _parsed(f"value = {text}")["value"]
+        return _parse_toml(f"value = {text}")["value"]
     except (ValueError, RecursionError):
         return text
 
@@ -231,9 +231,9 @@ def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
     return problem.format(**context), remedy.format(**context)
 
 
-def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
+def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
     """Returns the problem with one key, the remedy, and the key's path."""
-    location, section = _walk(model, item["loc"], given)
+    location, section = _walk_location(model, item["loc"], given)
     place = ".".join(map(str, location))
     key_path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
     kind = item["type"]
@@ -259,7 +259,7 @@ def _problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[
     )
 
 
-def _walk(
+def _walk_location(
     model: type[BaseModel], location: tuple[str | int, ...], given: Any
 ) -> tuple[list[str | int], type[BaseModel]]:
     """The location as a person writes it, and the model of the section that holds its last key."""

@@ -54,9 +54,9 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
         traceback_of: returns the traceback of an error for ``--debug``; "" for an error that may hold private words.
     """
     try:
-        _run(command, traceback_of)
+        _run_command(command, traceback_of)
     except KeyboardInterrupt:  # while the end was being printed
-        _stopped()
+        _exit_interrupted()
     finally:
         # Ctrl-C that left code compiled from text, as dataclasses are, is marked as unhandled whoever handles it: under
         # ``python -m`` the interpreter then dies of SIGINT in place of the exit code. The next such code that ends well
@@ -64,7 +64,7 @@ def run(command: Callable[[], object], traceback_of: Callable[[BaseException], s
         exec("")  # noqa: S102
 
 
-def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
+def _run_command(command: Callable[[], object], traceback_of: Callable[[BaseException], str]) -> NoReturn:
     if sys.stdout is None:  # the next file that is opened would take its number, and what is printed with it
         _output_closed()
     code: object = 0
@@ -82,17 +82,17 @@ def _run(command: Callable[[], object], traceback_of: Callable[[BaseException], 
         print(printable_lines(str(stopped)), file=sys.stderr)
         sys.exit(INTERRUPTED)
     except (KeyboardInterrupt, typer.Abort):
-        _stopped()
+        _exit_interrupted()
     except Exception as error:  # noqa: BLE001 - its message may hold private text, so only its kind and place are shown
-        if _interrupted(error):
-            _stopped()
+        if _is_interrupt(error):
+            _exit_interrupted()
         if isinstance(error, BrokenPipeError):
             _output_closed()
         worded_error = _in_words(error)
         error_fields = (worded_error.problem, worded_error.remedy, worded_error.exit_code, worded_error.code)
         _print_json(*error_fields, worded_error.report)
         print(printable_lines(f"error: {worded_error}"), file=sys.stderr)
-        _show(traceback_of(error))
+        _show_traceback(traceback_of(error))
         sys.exit(worded_error.exit_code)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -101,7 +101,7 @@ def _in_words(error: Exception) -> UndersongError:
     return fault_of(error)  # no path of ours writes private data into a file name
 
 
-def _show(traceback: str) -> None:
+def _show_traceback(traceback: str) -> None:
     """Shows an author's traceback if ``--debug`` was given, else how to see it."""
     if traceback and "--debug" in sys.argv[1:]:
         print(printable_lines(traceback), file=sys.stderr)
@@ -118,7 +118,7 @@ def _print_json(
         print(json_text({**report, "error": error}), flush=True)
 
 
-def _stopped() -> NoReturn:
+def _exit_interrupted() -> NoReturn:
     print("stopped; nothing is lost: the same command continues", file=sys.stderr)
     sys.exit(INTERRUPTED)
 
@@ -131,7 +131,7 @@ def _output_closed() -> NoReturn:
     sys.exit(OUTPUT_CLOSED)
 
 
-def _interrupted(error: BaseException) -> bool:
+def _is_interrupt(error: BaseException) -> bool:
     """Returns True if Ctrl-C caused an error: during an import, Python and libraries wrap it in other errors."""
     return any(isinstance(cause, KeyboardInterrupt) for cause in led_to(error))
 

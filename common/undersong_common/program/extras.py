@@ -49,12 +49,12 @@ def packages_of_extras() -> dict[str, set[str]]:
         else:
             packages[extra].add(package)
     return {
-        extra: set().union(*(packages[reached_extra] for reached_extra in _reached(extra, nested_extras)))
+        extra: set().union(*(packages[reached_extra] for reached_extra in _reached_packages(extra, nested_extras)))
         for extra in packages
     }
 
 
-def _reached(extra: str, named: Mapping[str, set[str]]) -> set[str]:
+def _reached_packages(extra: str, named: Mapping[str, set[str]]) -> set[str]:
     reached: set[str] = set()
     waiting = [extra]
     while waiting:

@@ -43,7 +43,7 @@ class LibraryThreads:
         """
         with self._lock:
             self._users[torch_too] += 1
-            libraries = [library for library in _libraries() if torch_too or library.user_api == "blas"]
+            libraries = [library for library in _loaded_libraries() if torch_too or library.user_api == "blas"]
             of_thread = [(library, library.num_threads) for library in libraries if _holds_for_thread(library)]
             vars(self._thread).setdefault("numbers", []).append(of_thread)
             try:
@@ -145,7 +145,7 @@ def _set_from_own_thread(numbers: dict[str, int]) -> None:
         return
 
     def set_all() -> None:
-        for library in _libraries():
+        for library in _loaded_libraries():
             if library.filepath in numbers:
                 if (take_over := getattr(library, "clear_controlling_thread", None)) is not None:
                     take_over(force=True)
@@ -156,15 +156,15 @@ def _set_from_own_thread(numbers: dict[str, int]) -> None:
     thread.join()
 
 
-def _libraries() -> list[Any]:
+def _loaded_libraries() -> list[Any]:
     """Controllers of the thread pools of all libraries that this process has loaded."""
     if "numpy" not in sys.modules and _TORCH not in sys.modules:  # This holds at a program's start.
         return []
-    return _found(len(sys.modules))
+    return _search_libraries(len(sys.modules))
 
 
 @lru_cache(maxsize=1)
-def _found(_modules: int) -> list[Any]:
+def _search_libraries(_modules: int) -> list[Any]:
     """Searches the list of all loaded libraries, which takes longer than a small product.
 
     Only the import of a module brings a new one.

@@ -78,9 +78,9 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
     """
     if isinstance(error, UndersongError):
         return error
-    place = _named(error) or str(path)
+    place = _file_name(error) or str(path)
     if root is not None and not os.path.lexists(root):
-        words = f"{printable(str(root.parent))}: cannot be reached ({_reason(error)})"
+        words = f"{printable(str(root.parent))}: cannot be reached ({_system_reason(error)})"
         return MachineFault(words, "bring that folder back, by mounting its disk", code="folder-away")
     if isinstance(error, sqlite3.Error):
         return _database_fault(error, place)
@@ -89,11 +89,11 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
     return InternalError(f"internal error: {place_of(error)}", "please report these words")
 
 
-def _named(error: Exception) -> str:
+def _file_name(error: Exception) -> str:
     return str(error.filename) if isinstance(error, OSError) and error.filename else ""
 
 
-def _reason(error: Exception) -> str:
+def _system_reason(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else str(error)) or "input/output error"
 
 
@@ -108,7 +108,7 @@ def _system_fault(error: OSError, place: str) -> UndersongError:
     remedy = "check the path and its permissions"
     if number in (errno.EACCES, errno.EPERM):
         remedy = account_remedy(Path(place)) or remedy
-    return ConfigurationError(f"{prefix}{_reason(error)}", remedy, code="unreadable")
+    return ConfigurationError(f"{prefix}{_system_reason(error)}", remedy, code="unreadable")
 
 
 def _has_inodes(path: Path) -> bool:
@@ -130,7 +130,7 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
         return _system_fault(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), place)
     if kind == sqlite3.SQLITE_BUSY:
         return MachineFault(f"{prefix}is busy: {error}", "wait until no other program uses it", code="busy")
-    lacking = _lacking(Path(place)) if place else None
+    lacking = _missing_resource(Path(place)) if place else None
     if lacking is not None:
         return _system_fault(lacking, place)
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
@@ -139,7 +139,7 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
     return ConfigurationError(f"{prefix}cannot be used: {error}", "check the folder and its permissions")
 
 
-def _lacking(path: Path) -> OSError | None:
+def _missing_resource(path: Path) -> OSError | None:
     """The error that the system answers with when the file is opened, or another one is made beside it."""
     try:
         os.close(os.open(path, os.O_RDWR))
@@ -211,7 +211,7 @@ class HeldSteps:
         if file is not None:
             with suppress(OSError):
                 self._file = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
-                self._record()
+                self._write_record()
 
     def attempt(self, step: str, act: Callable[[], object]) -> bool:
         """Runs a step unless it is paused; True if it ended well. Nothing that it raises leaves this call."""
@@ -241,7 +241,7 @@ class HeldSteps:
             since = self._clock() if previous_step is None else previous_step.since_s
             held_step = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
             self._steps[step] = held_step
-            self._record()
+            self._write_record()
         if previous_step is None or previous_step.problem != held_step.problem:
             log.error("%s is held up: %s; %s", step, held_step.problem, held_step.remedy)
         return held_step
@@ -258,7 +258,7 @@ class HeldSteps:
         with self._lock:
             held_step = self._steps.pop(step)
             self._again.pop(step, None)
-            self._record()
+            self._write_record()
         log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held_step.since_s))
 
     def keep_only(self, steps: set[str], prefix: str) -> None:
@@ -270,7 +270,7 @@ class HeldSteps:
             for step in ended_steps:
                 self._steps.pop(step, None)
                 self._again.pop(step, None)
-            self._record()
+            self._write_record()
 
     def all(self) -> tuple[HeldStep, ...]:
         """The steps that are held up, the oldest first."""
@@ -281,22 +281,22 @@ class HeldSteps:
         """Empties the record: a program that has ended holds nothing up."""
         with self._lock:
             self._steps.clear()
-            self._record()
+            self._write_record()
             if self._file is not None:
                 os.close(self._file)
                 self._file = None
 
-    def _record(self) -> None:
+    def _write_record(self) -> None:
         """Overwrites the record in its place, in one write of always the same length."""
         if self._file is None:
             return
-        shortened_steps = [_shortened(step) for step in list(self._steps.values())[:MOST_RECORDED]]
+        shortened_steps = [_shorten_step(step) for step in list(self._steps.values())[:MOST_RECORDED]]
         data = json.dumps(shortened_steps).encode("ascii")
         with suppress(OSError):  # a disk that takes nothing at all; the log and the running program still tell it
             os.pwrite(self._file, data.ljust(RECORD_BYTES)[:RECORD_BYTES], 0)
 
 
-def _shortened(step: HeldStep) -> dict[str, object]:
+def _shorten_step(step: HeldStep) -> dict[str, object]:
     # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
     longest = LONGEST_WORDS if (step.problem + step.remedy + step.step).isascii() else LONGEST_WORDS // 6
     facts = asdict(step)

@@ -66,7 +66,7 @@ def owner_of(folder: Path) -> Owner:
     the other.
     """
     top = folder.lstat()
-    for path in (folder, *_entries(folder)):
+    for path in (folder, *_folder_entries(folder)):
         state = path.lstat()
         if not (stat.S_ISDIR(state.st_mode) or stat.S_ISREG(state.st_mode)):
             raise ConfigurationError(f"{path}: is a link or no file", "put the file itself there", code="is-a-link")
@@ -161,7 +161,7 @@ def copy(path: Path, target: Path) -> None:
     """Copies a file or folder with its modes and times, onto the disk. Links are not followed."""
     if path.is_dir() and not path.is_symlink():
         shutil.copytree(path, target, symlinks=True, copy_function=_copy_file)
-        for folder in (target, *(entry for entry in _entries(target) if entry.is_dir())):
+        for folder in (target, *(entry for entry in _folder_entries(target) if entry.is_dir())):
             sync_folder(folder)
     else:
         _copy_file(str(path), str(target))
@@ -179,7 +179,7 @@ def _copy_file(source: str, target: str) -> str:
 
 def change_owner(folder: Path, owner: Owner) -> None:
     """Gives a folder and everything in it to an account. Links are not followed."""
-    for path in (folder, *_entries(folder)):
+    for path in (folder, *_folder_entries(folder)):
         os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
 
 
@@ -191,7 +191,7 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _entries(folder: Path) -> Iterator[Path]:
+def _folder_entries(folder: Path) -> Iterator[Path]:
     for top, folders, names in os.walk(folder):
         yield from (Path(top) / name for name in (*folders, *names))
 

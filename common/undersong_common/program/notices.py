@@ -117,7 +117,7 @@ class Notices:
         self._told: set[tuple[str, str]] = set()
         self._queue: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         if target:
-            threading.Thread(target=self._work, name="notices", daemon=True).start()
+            threading.Thread(target=self._deliver_queue, name="notices", daemon=True).start()
 
     def tell(self, event: str, subject: str = "", *, about: str = "") -> None:
         """Queues a notice of an event, once for each event and subject while this program runs."""
@@ -125,7 +125,7 @@ class Notices:
             self._told.add((event, subject))
             self._queue.put(Notice(event, self._name, about, self._clock()))
 
-    def _work(self) -> None:
+    def _deliver_queue(self) -> None:
         while True:
             deliver(self._target, self._queue.get())
 

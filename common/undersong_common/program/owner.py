@@ -53,7 +53,7 @@ def command_line(uid: int) -> str:
 def account_remedy(path: Path) -> str:
     """Returns what to do about a path that this account may not use; "" if it and its folder are this account's."""
     for place in (path, path.parent):
-        owner = _owner(place)
+        owner = _path_owner(place)
         if owner is not None and owner != os.geteuid():
             return f"run it as the account that it belongs to: {command_line(owner)}"
     return ""
@@ -68,7 +68,7 @@ def check_owner(folder: Path, marker: str = "") -> None:
     Args:
         marker: the file whose owner counts; "" takes the folder's own, which a container's volume may have from root.
     """
-    owner = None if _is_missing(folder / marker) else _owner(folder / marker)
+    owner = None if _is_missing(folder / marker) else _path_owner(folder / marker)
     if owner is not None and owner != os.geteuid():
         raise ConfigurationError(
             f"this folder belongs to {account_name(owner)}, and you are {account_name(os.geteuid())}: {folder}",
@@ -88,7 +88,7 @@ def _is_missing(path: Path) -> bool:
     return False
 
 
-def _owner(path: Path) -> int | None:
+def _path_owner(path: Path) -> int | None:
     """The account of a path, or of the nearest folder above it that can be asked."""
     for place in (path, *path.absolute().parents):
         try:

@@ -83,7 +83,7 @@ def source_hash(plugin: Plugin) -> str:
     the hash does not cover. Raises ConfigurationError if the package is missing, spreads over several folders (a
     namespace), or is not a folder of files (a zip archive).
     """
-    return _hash(plugin, _read(plugin))
+    return _hash_files(plugin, _read_files(plugin))
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,23 @@ class _Files:
     def check(self, module: str, path: str, data: bytes) -> None:
         """Raises ImportError for a file that is not one of them, or is not what it was."""
         recorded_digest = (
-            self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds(path) else None
+            self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds_path(path) else None
         )
         if recorded_digest is None:
             raise ImportError(f"{module} is in a file that its package's hash does not cover")
         if recorded_digest != hashlib.sha256(data).digest():
             raise ImportError(f"{module} has changed since its package was hashed; start this program again")
 
-    def _holds(self, path: str) -> bool:
+    def _holds_path(self, path: str) -> bool:
         return Path(path).is_relative_to(self.folder)
 
 
-def _top(plugin: Plugin) -> str:
+def _top_package(plugin: Plugin) -> str:
     return plugin.target.partition(":")[0].partition(".")[0]
 
 
-def _read(plugin: Plugin) -> _Files:
-    top = _top(plugin)
+def _read_files(plugin: Plugin) -> _Files:
+    top = _top_package(plugin)
     try:
         spec = importlib.util.find_spec(top)
     except ValueError:  # no name of a module, or a loaded module without a spec
@@ -126,7 +126,7 @@ def _read(plugin: Plugin) -> _Files:
         )
     origin = Path(spec.origin)
     folder = origin.parent
-    paths = [origin] if spec.submodule_search_locations is None else sorted(_sources(folder))
+    paths = [origin] if spec.submodule_search_locations is None else sorted(_source_files(folder))
     try:
         return _Files(
             folder, {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).digest() for path in paths}
@@ -135,13 +135,13 @@ def _read(plugin: Plugin) -> _Files:
         raise ConfigurationError(f"{plugin.name}: {folder}: {error.strerror}", "install the package again") from None
 
 
-def _hash(plugin: Plugin, files: _Files) -> str:
-    identity_parts = (part.encode() for part in (plugin.kind, plugin.name, plugin.target, _top(plugin)))
+def _hash_files(plugin: Plugin, files: _Files) -> str:
+    identity_parts = (part.encode() for part in (plugin.kind, plugin.name, plugin.target, _top_package(plugin)))
     contents = (part for path, digest in files.digests.items() for part in (path.encode(), digest))
     return tagged_hash("undersong plug-in", *identity_parts, *contents).hex()
 
 
-def _sources(folder: Path) -> Iterator[Path]:
+def _source_files(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
         if path.is_file() and "__pycache__" not in path.relative_to(folder).parts:
             yield path
@@ -200,8 +200,8 @@ def load(plugin: Plugin, source: str = "") -> Any:
     Raises ConfigurationError that names the package if its hash is another one, if other files of it were imported
     before, or if the import fails.
     """
-    files, module = _read(plugin), plugin.target.partition(":")[0]
-    if source and (installed_hash := _hash(plugin, files)) != source:
+    files, module = _read_files(plugin), plugin.target.partition(":")[0]
+    if source and (installed_hash := _hash_files(plugin, files)) != source:
         raise ConfigurationError(
             f"{plugin.name} of {plugin.words} has the source {installed_hash}, and {source} is asked for",
             "install the release with that hash, or state the hash of the one that is here",
@@ -222,7 +222,7 @@ def load(plugin: Plugin, source: str = "") -> Any:
 
 def _keep_to(plugin: Plugin, files: _Files, *, strictly: bool) -> None:
     """From now on modules of the package come from ``files`` alone; ``strictly``: those that are loaded too."""
-    top = _top(plugin)
+    top = _top_package(plugin)
     if _plugins not in sys.meta_path:
         sys.meta_path.insert(0, _plugins)
     if not any(name.partition(".")[0] == top for name in sys.modules):

@@ -72,7 +72,7 @@ class Page:
             page_lines += [
                 "",
                 section.title,
-                *([] if section.bar is None else [_bar(*section.bar)]),
+                *([] if section.bar is None else [_budget_bar(*section.bar)]),
                 *(f"  {sentence}" for sentence in section.sentences),
                 *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
                 *(f"  - {point}" for point in section.points),
@@ -90,7 +90,7 @@ class Page:
 
     def html(self, *, at: str) -> str:
         """Returns the page as HTML, all strings escaped; ``at`` is the time at which it was made, in words."""
-        return str(self._rendered("printed_page.html.j2", at=at, body=self.body(2)))
+        return str(self._render_template("printed_page.html.j2", at=at, body=self.body(2)))
 
     def body(self, level: int) -> Markup:
         """Returns the page without its title as HTML, for a file of its own or for a part of a screen.
@@ -98,14 +98,14 @@ class Page:
         Args:
             level: level of the sections' HTML headings, such as 2 for h2.
         """
-        return self._rendered("printed_sections.html.j2", level=level)
+        return self._render_template("printed_sections.html.j2", level=level)
 
-    def _rendered(self, name: str, **context: object) -> Markup:
+    def _render_template(self, name: str, **context: object) -> Markup:
         page_template = template("undersong_common.pages", name, "templates")
         return Markup(page_template.render(page=self, **context))  # noqa: S704 - rendered
 
 
-def _bar(before: float, after: float) -> str:
+def _budget_bar(before: float, after: float) -> str:
     """Two parts of a whole, the second of which holds the first, as a line of a page."""
     first_end, second_end = (min(BAR_COLUMNS, round(BAR_COLUMNS * part)) for part in (before, after))
     return f"    [{'#' * first_end}{'+' * (second_end - first_end)}{'.' * (BAR_COLUMNS - second_end)}]"

@@ -177,7 +177,7 @@ class Installation:
         if self._folder.source is not None:
             yield f"# moves {self._folder.source} to {service.home}, owned by {service.account}"
         yield f"# enables and starts, once {service.home} is ready: {' '.join(service.started)}"
-        for name, text in self._units().items():
+        for name, text in self._unit_files().items():
             yield f"# {ADMINISTRATOR_UNITS}/{name}"
             yield text.rstrip("\n")
 
@@ -187,22 +187,24 @@ class Installation:
         Raises ConfigurationError if units cannot see the environment, somebody else's unit stands in the way, a removal
         was interrupted, or a program uses the folder that should move.
         """
-        with self._locked("install"):
+        with self._hold_lock("install"):
             if self._record.state == REMOVING:
                 raise ConfigurationError(
-                    "a removal was interrupted", f"end it first: {self._remedy('remove')}", code="removal-interrupted"
+                    "a removal was interrupted",
+                    f"end it first: {self._command_line('remove')}",
+                    code="removal-interrupted",
                 )
             check_environment(Path(sys.executable).parent / self._service.name)
-            units = self._units()
+            units = self._unit_files()
             self._check_units(units)
             account = self._machine.account(self._service.account)
-            self._change(state=INSTALLING, made_account=self._record.made_account or account is None)
+            self._save_record(state=INSTALLING, made_account=self._record.made_account or account is None)
             account = account or self._make_account()
-            self._own(self._top, account)
+            self._give_folder(self._top, account)
             self._bring_folder(account)
             for name, text in units.items():
                 replace_file(self._machine.path(ADMINISTRATOR_UNITS) / name, text.encode("utf-8"), mode=0o644)
-            self._change(state=INSTALLED, units=tuple(units))
+            self._save_record(state=INSTALLED, units=tuple(units))
             self._machine.systemctl("daemon-reload")
             if self.is_ready:
                 self._machine.systemctl("enable", "--now", *self._service.started)
@@ -213,7 +215,7 @@ class Installation:
 
         A folder that was set up at the account's place stays there, with the account.
         """
-        with self._locked("remove"):
+        with self._hold_lock("remove"):
             if not self._record_path.exists():
                 raise ConfigurationError(
                     f"{self._service.name} was not installed by `{self._service.command} install`",
@@ -221,7 +223,7 @@ class Installation:
                     code="not-installed",
                 )
             record = self._record
-            self._change(state=REMOVING)
+            self._save_record(state=REMOVING)
             packaged = self._machine.path(PACKAGE_UNITS)
             present = [
                 name for name in self._service.units if self._unit_path(name).exists() or (packaged / name).exists()
@@ -255,8 +257,8 @@ class Installation:
                 owner = moving.owner_of(source)
                 notes = locks.enter_context(self._folder.hold(owner))
                 check_unused(source)
-                self._change(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(notes))
-            move = Move(source, self._home, self._service.settings, account, self._rewriting(source, self._home))
+                self._save_record(moved_from=str(source), uid=owner.uid, gid=owner.gid, notes=dict(notes))
+            move = Move(source, self._home, self._service.settings, account, self._rewrite_settings(source, self._home))
             moving.move(move, lambda: self._folder.arrive(self._record.notes, account))
 
     def _source_to_move(self) -> Path | None:
@@ -288,14 +290,14 @@ class Installation:
             return
         if not moving.is_moving(self._home):
             moving.owner_of(self._home)
-        back = Move(self._home, source, self._service.settings, owner, self._rewriting(self._home, source))
+        back = Move(self._home, source, self._service.settings, owner, self._rewrite_settings(self._home, source))
         moving.move(back, lambda: self._folder.go_back(self._record.notes, owner))
-        self._change(moved_from="")
+        self._save_record(moved_from="")
 
-    def _rewriting(self, old: Path, new: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def _rewrite_settings(self, old: Path, new: Path) -> Callable[[dict[str, Any]], dict[str, Any]]:
         return lambda settings: self._folder.rewrite(settings, old, new)
 
-    def _units(self) -> dict[str, str]:
+    def _unit_files(self) -> dict[str, str]:
         """The units by name, with the paths of this environment, but those that the Debian package has already."""
         programs = f"{Path(sys.executable).parent}/"
         texts = {name: (UNITS / name).read_text("utf-8").replace(PROGRAMS, programs) for name in self._service.units}
@@ -327,7 +329,7 @@ class Installation:
             raise ConfigurationError(f"the account {name} cannot be made", "make it, then try again", code="no-account")
         return account
 
-    def _own(self, folder: Path, account: Owner) -> None:
+    def _give_folder(self, folder: Path, account: Owner) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chown(folder, account.uid, account.gid)
 
@@ -337,18 +339,18 @@ class Installation:
         value = json.loads(self._record_path.read_bytes())
         return Record(**{**value, "units": tuple(value["units"])})
 
-    def _change(self, **changes: Any) -> None:
+    def _save_record(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
         self._record_path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         replace_file(self._record_path, json.dumps(asdict(self._record), indent=2).encode("utf-8") + b"\n")
 
-    def _remedy(self, action: str) -> str:
+    def _command_line(self, action: str) -> str:
         return f"sudo {shell_path(Path(sys.executable).parent / self._service.command)} {action}"
 
     @contextmanager
-    def _locked(self, action: str) -> Iterator[None]:
+    def _hold_lock(self, action: str) -> Iterator[None]:
         if os.geteuid():
-            raise ConfigurationError("units and accounts are root's", self._remedy(action), code="not-root")
+            raise ConfigurationError("units and accounts are root's", self._command_line(action), code="not-root")
         lock = self._machine.path(LOCKS) / f"{self._service.name}.service.lock"
         lock.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         busy = ConfigurationError("the same command is under way", "wait until it has ended", code="service-busy")

@@ -80,23 +80,25 @@ def find_overlap(synthetic: Sequence[str], private: Sequence[str]) -> Overlap:
     private_corpus = _Corpus.read(private, vocabulary)
     # Random 64-bit values for words: equal sums of different sequences are as rare as equal random numbers.
     values = np.random.default_rng(0x0EA1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
-    verbatim = _verbatim(synthetic_corpus, private_corpus)
-    contained, run = _runs(synthetic_corpus, private_corpus, values)
+    verbatim = _mark_verbatim(synthetic_corpus, private_corpus)
+    contained, run = _shared_runs(synthetic_corpus, private_corpus, values)
     mark = len(vocabulary)
-    near = (contained >= CONTAINED) | _resembling(synthetic_corpus.padded(mark), private_corpus.padded(mark), values)
+    near = (contained >= CONTAINED) | _mark_resembling(
+        synthetic_corpus.padded(mark), private_corpus.padded(mark), values
+    )
     near &= ~verbatim
     shared = (run >= RUN_WORDS) & ~near & ~verbatim
     return Overlap(
         rows=len(synthetic),
-        verbatim=_rows(verbatim),
-        near_verbatim=_rows(near),
-        shared_run=_rows(shared),
+        verbatim=_row_numbers(verbatim),
+        near_verbatim=_row_numbers(near),
+        shared_run=_row_numbers(shared),
         longest_run=int(run.max(initial=0)),
         runs={int(row) + 1: int(run[row]) for row in np.flatnonzero(run)},
     )
 
 
-def _rows(chosen: Bools) -> tuple[int, ...]:
+def _row_numbers(chosen: Bools) -> tuple[int, ...]:
     return tuple(int(row) + 1 for row in np.flatnonzero(chosen))
 
 
@@ -151,7 +153,7 @@ class _Corpus:
         return (sums[start + length] - sums[start]) * inverses[start], text[fits]
 
 
-def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
+def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     private_sequences = {
         theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a
     }
@@ -164,20 +166,20 @@ def _verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     )
 
 
-def _runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
+def _shared_runs(ours: _Corpus, theirs: _Corpus, values: UInt64) -> tuple[Float64, Int64]:
     """Returns per text of ours the share of its 8-word runs found in theirs, and its longest shared run (0 below 8)."""
-    sharing, records = _shared(ours, theirs, RUN_WORDS, values)
+    sharing, records = _matching_texts(ours, theirs, RUN_WORDS, values)
     all_runs = np.bincount(ours.sequences(RUN_WORDS, values)[1], minlength=len(ours))
     contained = np.bincount(sharing, minlength=len(ours)) / np.maximum(all_runs, 1)  # no run, no hit
     longest = np.zeros(len(ours), dtype=np.int64)
     rows = np.unique(sharing)
     longest[rows] = RUN_WORDS
     high = int(ours.lengths.max(initial=0)) + 1
-    _lengthen(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest, values)
+    _lengthen_runs(ours, theirs, rows, np.unique(records), RUN_WORDS, high, longest, values)
     return contained, longest
 
 
-def _lengthen(
+def _lengthen_runs(
     ours: _Corpus, theirs: _Corpus, rows: Int64, records: Int64, low: int, high: int, longest: Int64, values: UInt64
 ) -> None:
     """Bisects the longest shared run of ``rows``, known to be >= low and < high; writes it into ``longest``.
@@ -188,15 +190,15 @@ def _lengthen(
     if not len(rows) or high - low <= 1:
         return
     middle = min(2 * low, (low + high) // 2)
-    sharing, shared_records = _shared(ours.take(rows), theirs.take(records), middle, values)
+    sharing, shared_records = _matching_texts(ours.take(rows), theirs.take(records), middle, values)
     alive = np.zeros(len(rows), dtype=bool)
     alive[sharing] = True
     longest[rows[alive]] = middle
-    _lengthen(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, values)
-    _lengthen(ours, theirs, rows[~alive], records, low, middle, longest, values)
+    _lengthen_runs(ours, theirs, rows[alive], records[np.unique(shared_records)], middle, high, longest, values)
+    _lengthen_runs(ours, theirs, rows[~alive], records, low, middle, longest, values)
 
 
-def _shared(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tuple[Int64, Int64]:
+def _matching_texts(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tuple[Int64, Int64]:
     """The text number on either side of each run of ``length`` words that occurs in both."""
     our_sequences, our_texts = ours.sequences(length, values)
     their_sequences, their_texts = theirs.sequences(length, values)
@@ -204,7 +206,7 @@ def _shared(ours: _Corpus, theirs: _Corpus, length: int, values: UInt64) -> tupl
     return our_texts[np.isin(our_sequences, their_sequences[is_shared])], their_texts[is_shared]
 
 
-def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
+def _mark_resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     """Marks our padded texts that have a Jaccard index >= JACCARD with a record, over pairs of neighbouring words.
 
     Pairs and not single words: they tell a rewritten sentence from one that merely has the same subject. Two sets
@@ -216,8 +218,8 @@ def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
         return resembles
     first, second = _pair_matrices(ours, theirs, values)
     size_ours, size_theirs = np.diff(first.indptr), np.diff(second.indptr)
-    their_rarest = _rarest(second).T.tocsr()
-    prefix = _rarest(first)
+    their_rarest = _rarest_members(second).T.tocsr()
+    prefix = _rarest_members(first)
     for start in range(0, len(ours), _BLOCK_ROWS):
         met = (prefix[start : start + _BLOCK_ROWS] @ their_rarest).tocoo()
         row, column = start + met.row.astype(np.int64), met.col.astype(np.int64)
@@ -231,7 +233,7 @@ def _resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     return resembles
 
 
-def _rarest(matrix: Any) -> Any:
+def _rarest_members(matrix: Any) -> Any:
     """Each row's rarest n - ceil(JACCARD n) + 1 members; columns are numbered by rarity and sorted."""
     from scipy.sparse import csr_array
 
@@ -305,8 +307,8 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
         rows=len(synthetic),
         records=len(training_rows),
         closer=clopper_pearson(round(wins), len(synthetic)),
-        training=_quantiles(near),
-        holdout=_quantiles(far),
+        training=_distance_quantiles(near),
+        holdout=_distance_quantiles(far),
     )
 
 
@@ -321,7 +323,7 @@ def closest_distances(rows: Float32, records: Float32) -> Float64:
     return np.maximum(1.0 - similarities, 0.0)
 
 
-def _quantiles(distances: Float64) -> tuple[float, float]:
+def _distance_quantiles(distances: Float64) -> tuple[float, float]:
     low, middle = np.quantile(distances, [LOW_SHARE, 0.5])
     return float(low), float(middle)
 

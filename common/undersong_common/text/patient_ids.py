@@ -110,7 +110,7 @@ def _id_text(value: Any) -> str | None:
     if kind in ("datetime64", "timedelta64"):  # numpy counts the latter among the whole numbers
         if value != value:  # a missing time
             return None
-        raise _refusal(value)
+        raise _refuse_type(value)
     if isinstance(value, uuid.UUID):
         return str(value)
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
@@ -125,13 +125,13 @@ def _id_text(value: Any) -> str | None:
             )
         integer = int(number)
     else:
-        raise _refusal(value)
+        raise _refuse_type(value)
     if integer.bit_length() > 3 * LONGEST_NUMBER:
         raise ConfigurationError("a number of so many digits is no id", CAST_REMEDY, code="no-id")
     return str(integer)
 
 
-def _refusal(value: Any) -> ConfigurationError:
+def _refuse_type(value: Any) -> ConfigurationError:
     if isinstance(value, Mapping):
         return ConfigurationError("an object is no id", REFERENCE_REMEDY, code="no-id")
     if isinstance(value, list | tuple | set | frozenset) or (hasattr(value, "tolist") and not hasattr(value, "item")):
@@ -153,7 +153,7 @@ def _read_id(text: str) -> PatientId | None:
         return None if is_missing_word(identifier.name) else identifier
     base = ""
     if reference := _REFERENCE.fullmatch(text):
-        base, text = _base(reference[1] or ""), reference[2].strip()
+        base, text = _reference_base(reference[1] or ""), reference[2].strip()
     elif _OTHER_REFERENCE.fullmatch(text):
         raise ConfigurationError(
             "a reference to something else than a Patient is no patient's id",
@@ -182,7 +182,7 @@ def clean_text(text: str) -> str:
     return text
 
 
-def _base(written: str) -> str:
+def _reference_base(written: str) -> str:
     """The base of a reference; "" where it repeats only the type ("Patient/Patient/7")."""
     base = written.rstrip("/").removesuffix("/Patient").removesuffix("/Patient")
     if base == "Patient":
@@ -385,12 +385,12 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
         for by_system in systems.values():
             first_place, *later_places = by_system.values()
             findings[("bases",)] += [(first_place, later_place) for later_place in later_places]
-    for group in _groups(units, (*choice.same, *undecided)):
-        for kinds, first_unit, later_unit in _differences(group, choice.same, undecided):
+    for group in _alike_groups(units, (*choice.same, *undecided)):
+        for kinds, first_unit, later_unit in _fewest_differences(group, choice.same, undecided):
             findings[kinds].append((units[first_unit], units[later_unit]))
     shared: list[tuple[str, str]] = []
     if "identifiers" not in choice.same | choice.other:
-        findings[("identifiers",)] += _mixed(places)
+        findings[("identifiers",)] += _mixed_identifiers(places)
         shared = [
             (places.get(first_id, id_place), places.get(second_id, second_place))
             for (first_id, id_place), (second_id, second_place) in pairs
@@ -406,10 +406,10 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
 def look_alike_kinds(one: str, other: str, choice: Choice) -> tuple[str, ...]:
     """Returns the fewest undecided kinds by which two units differ; () if they differ by more."""
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other]
-    return next((kinds for kinds, *_ in _differences([one, other], choice.same, undecided)), ())
+    return next((kinds for kinds, *_ in _fewest_differences([one, other], choice.same, undecided)), ())
 
 
-def _groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
+def _alike_groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
     """The units that are equal but for ``kinds``, where there are several."""
     alike: dict[str, list[str]] = defaultdict(list)
     kind_names = tuple(kinds)
@@ -418,7 +418,7 @@ def _groups(units: Iterable[str], kinds: Iterable[str]) -> Iterator[list[str]]:
     return (group for group in alike.values() if len(group) > 1)
 
 
-def _differences(
+def _fewest_differences(
     group: list[str], same: frozenset[str], undecided: list[str]
 ) -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Yields the fewest kinds by which a unit differs from an earlier one of its group, with both units."""
@@ -453,7 +453,7 @@ def _acting_kinds(unit: str) -> set[str]:
     return acting
 
 
-def _mixed(places: Mapping[PatientId, str]) -> list[tuple[str, str]]:
+def _mixed_identifiers(places: Mapping[PatientId, str]) -> list[tuple[str, str]]:
     """Places of identifiers in a source that also has ids of Patient resources."""
     resource = next((place for identity, place in places.items() if not identity.is_identifier), None)
     if resource is None:

@@ -66,11 +66,11 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
     for row, text in enumerate(texts, start=1):
         for kind, value in find(text):
             counts[kind] += 1
-            places.setdefault((kind, _normal(value)), []).append(row)
+            places.setdefault((kind, _normalise_text(value)), []).append(row)
     kinds = (*KINDS.values(), NUMBERS)
     standing: list[tuple[str, str]] = []
     if private is not None:
-        private_text = "\n".join(map(_normal, private))
+        private_text = "\n".join(map(_normalise_text, private))
         standing = [
             key
             for key in places
@@ -99,7 +99,7 @@ def patterns(text: str) -> Iterable[tuple[str, str]]:
             yield NUMBERS, match.group()
 
 
-def _normal(text: str) -> str:
+def _normalise_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
@@ -134,13 +134,13 @@ def presidio() -> tuple[Find, str]:
 
     def find(text: str) -> list[tuple[str, str]]:
         results = analyzer.analyze(text, language="en", score_threshold=LEAST_SCORE)
-        return [(kind, text[start:end]) for kind, start, end in _apart(results, text)]
+        return [(kind, text[start:end]) for kind, start, end in _separate_places(results, text)]
 
     with_model = f"with the spaCy model {model}" if model else WITHOUT_MODEL
     return find, f"Presidio's recognisers for English, {with_model}"
 
 
-def _apart(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
+def _separate_places(results: Iterable[Any], text: str) -> list[tuple[str, int, int]]:
     """Kind, start and end of what was found, each place once: the surest, then the longest, first."""
     separate_findings: list[tuple[str, int, int]] = []
     for finding in sorted(results, key=lambda r: (-r.score, r.start - r.end, r.start)):

@@ -110,13 +110,13 @@ class DottedColumns:
         way holds several.
         """
         nested_values = {
-            column: self._value(row, column)
+            column: self._path_value(row, column)
             for column in self._columns
             if any(key in row.values for key in _first_keys(column))
         }
         return row._replace(values={**row.values, **nested_values}) if nested_values else row
 
-    def _value(self, row: Row, column: str) -> Any:
+    def _path_value(self, row: Row, column: str) -> Any:
         values = _values_at(row.values, tuple(column.split(".")))
         ways = [self._keys.setdefault(column, keys) for keys in values][:1] + list(values)
         if len(set(ways)) > 1:
@@ -370,17 +370,17 @@ def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> 
     if isinstance(node, list):
         if path[0].isdigit():
             return _values_at(node[int(path[0])], path[1:], keys) if int(path[0]) < len(node) else {}
-        return _merged(_values_at(member, path, keys) for member in node)
+        return _merge_members(_values_at(member, path, keys) for member in node)
     if not isinstance(node, Mapping):
         return {}
     values: dict[tuple[str, ...], Any] = {}
-    for key, path_below in _splits(path):
+    for key, path_below in _split_path(path):
         if key in node:
             values |= _values_at(node[key], path_below, (*keys, key))
     return values
 
 
-def _merged(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ...], Any]:
+def _merge_members(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ...], Any]:
     """The values of a list's members: one value where those that are there are equal, else several."""
     merged: dict[tuple[str, ...], Several] = {}
     for values in members:
@@ -392,7 +392,7 @@ def _merged(members: Iterable[dict[tuple[str, ...], Any]]) -> dict[tuple[str, ..
 
 
 @lru_cache(maxsize=1024)
-def _splits(path: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+def _split_path(path: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Each key with which a path may begin, and the rest of the path; the longest key comes first.
 
     They are cached, because every row asks for the same few paths.
@@ -402,7 +402,7 @@ def _splits(path: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def _first_keys(column: str) -> list[str]:
     """The keys of a row with which the path of a column may begin, the column's own name first."""
-    return [key for key, _ in _splits(tuple(column.split(".")))]
+    return [key for key, _ in _split_path(tuple(column.split(".")))]
 
 
 def absent_column(where: str, columns: Mapping[str, str], names: Collection[str]) -> ConfigurationError:
@@ -464,7 +464,7 @@ def _repeated_key(node: Any, path: tuple[str, ...]) -> str:
         return next(filter(None, (_repeated_key(member, path) for member in node)), "")
     if not isinstance(node, _Object):
         return ""
-    splits = _splits(path)
+    splits = _split_path(path)
     repeated = (key for key, _ in splits if key in node.repeated)
     inner = (_repeated_key(node.get(key), path_below) for key, path_below in splits if path_below)
     return next(repeated, "") or next(filter(None, inner), "")
@@ -542,10 +542,10 @@ def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]
     delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
     if separator_line := _SEPARATOR_LINE.match(content):
         delimiter, content = separator_line[1], content[separator_line.end() :]
-    delimiter = delimiter or _delimiter(content)
+    delimiter = delimiter or _find_delimiter(content)
     # The limit of a field is the process's. Its default is below one long note.
     csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
-    quoting = form.quoting or ("csv" if '"' not in content else _quoting(path, content, delimiter))
+    quoting = form.quoting or ("csv" if '"' not in content else _find_quoting(path, content, delimiter))
     rows = _plain_lines(content, delimiter) if quoting == "none" else _quoted_rows(content, delimiter)
     header: list[str] = []
     number = 0
@@ -571,7 +571,7 @@ def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]
         ) from None
 
 
-def _quoting(path: Path, content: str, delimiter: str) -> str:
+def _find_quoting(path: Path, content: str, delimiter: str) -> str:
     """The quoting of a file that holds quotes. Raises ConfigurationError where both readings are possible."""
     plain_rows, separators = 0, -1
     for line in _plain_lines(content, delimiter):
@@ -616,7 +616,7 @@ def _plain_lines(content: str, delimiter: str) -> Iterator[list[str]]:
     return (line.split(delimiter) for line in lines if line)
 
 
-def _delimiter(content: str) -> str:
+def _find_delimiter(content: str) -> str:
     """Separator of the columns: of comma, semicolon, tab and bar, the one that finds most columns in the header."""
 
     def columns(delimiter: str) -> int:
@@ -667,7 +667,7 @@ def _workbook_rows(path: Path, sheet: str, columns: Collection[str]) -> Iterator
         raise ConfigurationError(f"{path}: has no sheet", "save the table as a sheet of its own", code="no-sheet")
     header: list[str] | None = None
     for number, cells in enumerate(filled_sheets[0].iter_rows() if filled_sheets else (), start=1):
-        values = [_cell(cell) for cell in cells]
+        values = [_cell_value(cell) for cell in cells]
         if all(value is None for value in values):
             continue
         if header is None:
@@ -685,7 +685,7 @@ def _sheet_words(names: Sequence[str], filled: Sequence[str]) -> str:
     )
 
 
-def _cell(value: Any) -> Any:
+def _cell_value(value: Any) -> Any:
     """A cell's value: whole numbers as such, because a sheet has no others than floats; None for an empty cell.
 
     A float that stands for several whole numbers stays one, and is then no id.
@@ -769,7 +769,7 @@ def _parquet_rows(path: Path, columns: Collection[str], dotted: DottedColumns) -
             return
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=read_columns):
             values = [
-                _values(path, batch.column(name), repr(name) if columns else str(place), number)
+                _column_values(path, batch.column(name), repr(name) if columns else str(place), number)
                 for place, name in enumerate(batch.schema.names, start=1)
             ]
             for fields in zip(*values, strict=True):
@@ -788,7 +788,7 @@ def _rows_without_columns(path: Path, names: list[str], columns: Iterable[str], 
     yield from ()
 
 
-def _values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
+def _column_values(path: Path, column: Any, name: str, rows_before: int) -> list[Any]:
     """A column of a batch as Python values. Raises ConfigurationError with the first row that has none.
 
     Args:

@@ -81,7 +81,7 @@ class Columns:
         return tuple(dict.fromkeys(name for name in column_names if name is not None))
 
     @property
-    def _roles(self) -> dict[str, str | None]:
+    def _column_roles(self) -> dict[str, str | None]:
         attributes = {f"attribute {name}": column for name, column in self.attributes.items()}
         return {"text": self.text, "label": self.label, "user": self.user, **attributes}
 
@@ -89,7 +89,7 @@ class Columns:
         """Raises ConfigurationError that names every column, by its role, that the row lacks."""
         missing = {
             column: f" (the {role} column)"
-            for role, column in self._roles.items()
+            for role, column in self._column_roles.items()
             if column is not None and column not in row.values
         }
         if missing:
@@ -136,9 +136,9 @@ def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
     Raises RefusedRow for a row without an id, NoLabel for one without a label, and NoText for one without a text.
     """
     user = None if columns.user is None else read_user(row, columns.user)
-    text = _text(row, columns.text, empty)
-    label = "" if columns.label is None else _label(row, columns.label)
-    attributes = {name: _attribute(row, column) for name, column in columns.attributes.items()}
+    text = _text_value(row, columns.text, empty)
+    label = "" if columns.label is None else _label_value(row, columns.label)
+    attributes = {name: _attribute_value(row, column) for name, column in columns.attributes.items()}
     return Record(text, label, user, attributes)
 
 
@@ -153,7 +153,7 @@ def read_user(row: Row, column: str) -> PatientId:
     return identity
 
 
-def _text(row: Row, column: str, empty: str) -> str:
+def _text_value(row: Row, column: str, empty: str) -> str:
     value = row.values[column]
     if value is None or value != value or (isinstance(value, str) and (not value.strip() or is_database_null(value))):
         raise NoText(row.place, empty, "remove or fill the row")
@@ -164,7 +164,7 @@ def _text(row: Row, column: str, empty: str) -> str:
     return value
 
 
-def _label(row: Row, column: str) -> str:
+def _label_value(row: Row, column: str) -> str:
     value = row.values[column]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -176,7 +176,7 @@ def _label(row: Row, column: str) -> str:
     return _whole_characters(label, row, column)
 
 
-def _attribute(row: Row, column: str) -> str:
+def _attribute_value(row: Row, column: str) -> str:
     """A further value as text; "" for a missing one. A data frame's missing number is no number."""
     value = row.values[column]
     return "" if value is None or value != value else _whole_characters(" ".join(str(value).split()), row, column)

@@ -123,7 +123,7 @@ class Database(ABC):
         """Raises Superseded, or Away where only the time has run out, unless the lease is this epoch's."""
         if self.epoch is None:
             return
-        row = statements.execute(self._timed(_HELD) + self.share).fetchone()
+        row = statements.execute(self._with_time(_HELD) + self.share).fetchone()
         if row is None or row["epoch"] != self.epoch:
             raise Superseded(self.epoch)
         if not row["held"]:
@@ -139,7 +139,7 @@ class Database(ABC):
         given = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
         with self.writing() as statements:
             before = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            taken = statements.execute(self._timed(_TAKE), given)
+            taken = statements.execute(self._with_time(_TAKE), given)
             if not taken.rowcount:
                 return None
             epoch = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
@@ -156,9 +156,9 @@ class Database(ABC):
     def renew(self, epoch: int, lease_s: float = LEASE_S) -> bool:
         """Holds the lease for ``lease_s`` from now on, 0 gives it back; False if another process has taken it."""
         with self.writing() as statements:
-            return bool(statements.execute(self._timed(_RENEW), (lease_s, epoch)).rowcount)
+            return bool(statements.execute(self._with_time(_RENEW), (lease_s, epoch)).rowcount)
 
-    def _timed(self, sql: str) -> str:
+    def _with_time(self, sql: str) -> str:
         return sql.replace(":now", self.now)
 
     def end_others(self, epoch: int) -> None:
@@ -168,5 +168,5 @@ class Database(ABC):
     @property
     def last(self) -> tuple[int, str, bool]:
         """The last epoch, who took the lease under it, and True if that lease has not run out."""
-        found = self.rows(self._timed("SELECT epoch, holder, until > :now AS held FROM lease WHERE id = 1"))[0]
+        found = self.rows(self._with_time("SELECT epoch, holder, until > :now AS held FROM lease WHERE id = 1"))[0]
         return int(found["epoch"]), str(found["holder"]), bool(found["held"])

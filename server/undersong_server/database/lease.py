@@ -29,11 +29,11 @@ class Lease:
         self._lost = lost
         self._stopping = threading.Event()
         self.lost_by: UndersongError | None = None
-        self._thread = threading.Thread(target=self._work, name="lease", daemon=True)
+        self._thread = threading.Thread(target=self._renew_lease, name="lease", daemon=True)
         if database.remote:
             self._thread.start()
 
-    def _work(self) -> None:
+    def _renew_lease(self) -> None:
         renewed = time.monotonic()
         while not self._stopping.wait(RENEW_S):
             begun = time.monotonic()

@@ -48,7 +48,7 @@ class Postgres(Database):
     def create(cls, target: str, schema: str) -> None:
         """Makes the tables. Raises ConfigurationError if the database cannot be used or holds a coordinator."""
         made = cls(target)
-        made._connection = made._connect()
+        made._connection = made._open_connection()
         with made.writing(alone=True) as statements:
             if statements.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
                 raise ConfigurationError(
@@ -70,13 +70,13 @@ class Postgres(Database):
             until = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
             while True:
                 try:
-                    return list(_Translated(self._connected()).execute(sql, values).fetchall())
+                    return list(_Translated(self._ensure_connection()).execute(sql, values).fetchall())
                 except (psycopg.OperationalError, Away) as error:
                     if self._inside:
                         raise
-                    self._drop()
+                    self._drop_connection()
                     if time.monotonic() > until:
-                        raise self._away(error) from None
+                        raise self._away_error(error) from None
                 time.sleep(AGAIN_S)
 
     @contextmanager
@@ -84,7 +84,7 @@ class Postgres(Database):
         import psycopg
 
         with self._lock:
-            statements = _Translated(self._connected())
+            statements = _Translated(self._ensure_connection())
             number, asked = (), False
             try:
                 statements.execute("BEGIN")
@@ -102,19 +102,19 @@ class Postgres(Database):
                 self._inside = False
                 broken = isinstance(error, psycopg.Error) and statements.connection.closed
                 if broken or isinstance(error, psycopg.OperationalError):
-                    self._drop()
-                    if not (asked and self._committed(number)):
-                        raise self._away(error) from None
+                    self._drop_connection()
+                    if not (asked and self._is_committed(number)):
+                        raise self._away_error(error) from None
                     return
                 with suppress(psycopg.Error):
                     statements.execute("ROLLBACK")
                 if isinstance(error, psycopg.Error):
-                    raise self._failure(error) from None
+                    raise self._storage_error(error) from None
                 raise
             finally:
                 self._inside = False
 
-    def _committed(self, number: tuple[str, ...]) -> bool:
+    def _is_committed(self, number: tuple[str, ...]) -> bool:
         """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
         import psycopg
 
@@ -122,7 +122,7 @@ class Postgres(Database):
         asked = f"SELECT CASE ? WHEN {TIMELINE} THEN pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) END AS status"
         while time.monotonic() < until:
             try:
-                status = _Translated(self._connected()).execute(asked, number[::-1]).fetchone()["status"]
+                status = _Translated(self._ensure_connection()).execute(asked, number[::-1]).fetchone()["status"]
                 if status is None:
                     break
                 if status != "in progress":
@@ -143,13 +143,13 @@ class Postgres(Database):
 
     def close(self) -> None:
         with self._lock:
-            self._drop()
+            self._drop_connection()
 
-    def _connected(self) -> Any:
+    def _ensure_connection(self) -> Any:
         import psycopg
 
         if self._connection is None or self._connection.closed:
-            self._connection = self._connect()
+            self._connection = self._open_connection()
             try:
                 found = self._connection.execute("SELECT value FROM entry WHERE key = 'format'").fetchone()
                 if found is None or bytes(found["value"]) != FORMAT:
@@ -157,11 +157,11 @@ class Postgres(Database):
                         "the database of --storage was made by another release", "use that one", code="storage-format"
                     )
             except (psycopg.Error, ConfigurationError) as error:
-                self._drop()
-                raise self._failure(error) from None
+                self._drop_connection()
+                raise self._storage_error(error) from None
         return self._connection
 
-    def _connect(self) -> Any:
+    def _open_connection(self) -> Any:
         import psycopg
         from psycopg.rows import dict_row
 
@@ -178,35 +178,35 @@ class Postgres(Database):
                 tcp_user_timeout=STALLED_MS,
             )
             wait = connection.wait
-            connection.wait = lambda steps, *given, **named: wait(_answered(steps), *given, **named)
+            connection.wait = lambda steps, *given, **named: wait(_wait_for_server(steps), *given, **named)
             connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
                 " WHERE current_setting('synchronous_commit') IN ('off', 'local')"
             )
         except psycopg.OperationalError as error:
-            raise self._away(error) from None
+            raise self._away_error(error) from None
         except psycopg.Error as error:
-            raise self._failure(error) from None
+            raise self._storage_error(error) from None
         return connection
 
-    def _drop(self) -> None:
+    def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
-    def _away(self, error: BaseException) -> Away:
+    def _away_error(self, error: BaseException) -> Away:
         if isinstance(error, Away):
             return error
         return Away(f"PostgreSQL does not answer ({type(error).__name__})", "start it, or correct --storage")
 
-    def _failure(self, error: BaseException) -> UndersongError:
+    def _storage_error(self, error: BaseException) -> UndersongError:
         import psycopg
 
         if isinstance(error, UndersongError):
             return error
         if isinstance(error, psycopg.OperationalError):
-            return self._away(error)
+            return self._away_error(error)
         if isinstance(error, psycopg.errors.UndefinedTable):
             words, remedy = "holds no coordinator", "make one: undersong coordinator init --storage"
         else:  # an error's words may hold values
@@ -214,7 +214,7 @@ class Postgres(Database):
         return ConfigurationError(f"the database of --storage {words}", remedy, code="storage")
 
 
-def _answered(steps: Any) -> Any:
+def _wait_for_server(steps: Any) -> Any:
     """Steps of psycopg's that wait for the server; raises OperationalError once it is silent for ``SILENT_S``.
 
     libpq waits for ever, and the peer's kernel acknowledges what a stopped server never reads: no timeout of TCP ends.

@@ -22,7 +22,7 @@ class SharedFiles:
 
     def put(self, run: str, files: Mapping[str, bytes]) -> None:
         """Keeps or replaces files of one run, all or none."""
-        kept = [(run, name, _digest(data), data) for name, data in files.items()]
+        kept = [(run, name, _content_digest(data), data) for name, data in files.items()]
 
         def write(statements: Statements) -> None:
             statements.executemany(
@@ -56,10 +56,10 @@ class SharedFiles:
                     code="shared-name",
                 )
             path = folder.joinpath(*place)
-            if not path.is_file() or _digest(path.read_bytes()) != row["digest"]:
+            if not path.is_file() or _content_digest(path.read_bytes()) != row["digest"]:
                 yield path, self.get(*place) or b""
             self._known[place] = row["digest"]
 
 
-def _digest(data: bytes) -> str:
+def _content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

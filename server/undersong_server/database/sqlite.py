@@ -68,13 +68,13 @@ class Sqlite(Database):
     def writing(self, *, alone: bool = False) -> Iterator[Statements]:  # no two ever run
         try:
             with ExitStack() as stack:
-                self._begin(stack)
+                self._begin_transaction(stack)
                 yield self._connection
                 self.fence(self._connection)
         except sqlite3.OperationalError as error:
             raise fault_of(error, self.place) from None
 
-    def _begin(self, stack: ExitStack) -> None:
+    def _begin_transaction(self, stack: ExitStack) -> None:
         """Begins a transaction; this process's other threads can read while another process writes."""
         until = time.monotonic() + WRITE_S
         while True:

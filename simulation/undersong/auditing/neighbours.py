@@ -43,7 +43,7 @@ def real_neighbours(
     its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
     """
     table = table.take(range(min(len(table), NEIGHBOURS)))
-    names = _units(table, privacy)
+    names = _row_units(table, privacy)
     sizes = Counter(names)
     order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
     front, end = (
@@ -137,14 +137,14 @@ def moves(
     return np.asarray(full_vector - np.array(vectors_without), dtype=np.float64)
 
 
-def _units(rows: Table, privacy: Privacy) -> Sequence[object]:
+def _row_units(rows: Table, privacy: Privacy) -> Sequence[object]:
     """The unit of each row: its user, or the row itself."""
     return (rows.users or ()) if privacy.unit == "user" else range(len(rows))
 
 
 def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:
     """The table without the unit that the row with this number is of."""
-    names = _units(table, privacy)
+    names = _row_units(table, privacy)
     return table.take([number for number, name in enumerate(names) if name != names[row]])
 
 

@@ -247,12 +247,12 @@ class _Tables:
     next_s: float = 0.0
 
     @cached_property
-    def _figures(self) -> dict[Cell, dict[str, Any]]:
+    def _cell_figures(self) -> dict[Cell, dict[str, Any]]:
         return known_cells(self.bench, self.grid, self.folder)
 
     def add(self, cell: Cell, value: dict[str, Any]) -> None:
         """Takes a cell that has ended; writes the tables unless that was done a moment ago."""
-        self._figures[cell] = value
+        self._cell_figures[cell] = value
         start = time.monotonic()
         if start < self.next_s:
             return
@@ -262,7 +262,7 @@ class _Tables:
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""
         grid, command = self.grid, "\n".join(self.commands)
-        lines = compare_table.summary(grid, self._figures)
+        lines = compare_table.summary(grid, self._cell_figures)
         title = f"{self.title}: {', '.join(variant.name for variant in grid.variants)}"
         table = compare_table.to_json(grid, lines)
         state = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}

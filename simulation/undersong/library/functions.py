@@ -381,7 +381,7 @@ class NotebookProgress(Progress):
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._bar = ""
-            self._redraw()
+            self._redraw_screen()
 
     def update(self, phase: str, done: int, total: int) -> None:
         with self._lock:
@@ -390,13 +390,13 @@ class NotebookProgress(Progress):
             words = f"{html.escape(phase)} {done}/{total}"
             self._bar = f'<div>{words} <progress value="{done}" max="{max(total, 1)}"></progress></div>'
             if due:
-                self._redraw()
+                self._redraw_screen()
 
     def say(self, message: str) -> None:
         with self._lock:
             self._said.append(f"<div>{html.escape(message)}</div>")
-            self._redraw()
+            self._redraw_screen()
 
-    def _redraw(self) -> None:
+    def _redraw_screen(self) -> None:
         self._drawn = self._clock()
         self._show("".join([*self._said, self._bar]))

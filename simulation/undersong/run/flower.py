@@ -150,7 +150,7 @@ class _ActorState:
         register_installed_statistics()
 
     @cached_property
-    def _embedder(self) -> "CachedEmbedder":
+    def _load_embedder(self) -> "CachedEmbedder":
 
         section = self._embedder_section
         return CachedEmbedder(embedders.load(section.model, section.max_windows), self._parties.shared_cache())
@@ -158,12 +158,12 @@ class _ActorState:
     def answers(self, partition: int, requests: Sequence[bytes], address: str) -> list[bytes]:
 
         name = self._names[partition]
-        embedder: Any = Lazy(lambda: self._embedder)
+        embedder: Any = Lazy(lambda: self._load_embedder)
         party = self._parties.party(
             name,
             self._tables[name],
             blocks=self._blocks,
-            embed=lambda texts: self._embedder.encode(texts),
+            embed=lambda texts: self._load_embedder.encode(texts),
             embedder=embedder,
             clock=self._clock,
             address=address,

@@ -26,7 +26,7 @@ def test_the_size_of_an_embedding_is_told_while_texts_are_embedded(monkeypatch):
         raise MemoryError  # of whatever else a model raises, its text counts as zero
 
     embedder = Embedder.load()
-    monkeypatch.setattr(embedder, "_loaded", lambda: SimpleNamespace(batches=lambda _: [[0]]))
+    monkeypatch.setattr(embedder, "_load_encoder", lambda: SimpleNamespace(batches=lambda _: [[0]]))
     monkeypatch.setattr(embedder, "_tokens_of_each", lambda *_: iter(()))
     monkeypatch.setattr(embedding, "in_order", lambda work, items: map(endless, items))
     done = []

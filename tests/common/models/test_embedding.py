@@ -124,7 +124,7 @@ def test_a_row_is_quantised_the_same_beside_any_other_rows(seed: int, d: int, co
 @pytest.fixture(scope="module")
 def packaged() -> Embedder:
     embedder = Embedder.load()
-    embedder._loaded()
+    embedder._load_encoder()
     return embedder
 
 
@@ -152,7 +152,7 @@ def by_torch() -> Embedder:
 @pytest.mark.slow
 def test_both_routes_agree_with_sentence_transformers_own_encode(packaged: Embedder, by_torch: Embedder) -> None:
     texts = [*TEXTS, *some_texts(8, 6), "pain " * 254]  # the last fills one window
-    model: Any = by_torch._loaded()
+    model: Any = by_torch._load_encoder()
     reference = model.model.encode(texts, convert_to_numpy=True, normalize_embeddings=True)
     np.testing.assert_allclose(by_torch.encode(texts), reference, atol=2e-6)
     assert (packaged.encode(texts) * reference).sum(axis=1).min() >= 1 - 1e-5
@@ -167,9 +167,9 @@ def words(count: int, *, seed: int = 0) -> str:
 
 @pytest.mark.parametrize("count", [254, 255, 300, 477, 478, 900, 1815, 1816, 4000])
 def test_windows_cover_a_text_up_to_the_bound_and_overlap(packaged: Embedder, count: int) -> None:
-    encoder = packaged._loaded()
+    encoder = packaged._load_encoder()
     tokens = np.arange(count + 2, dtype=np.int32)
-    windows = embedding._windows(tokens, encoder, 8)
+    windows = embedding._token_windows(tokens, encoder, 8)
     assert len({len(each) for each in windows}) == 1
     assert max(map(len, windows)) <= encoder.window
     assert all((each[0], each[-1]) == (0, count + 1) for each in windows)
@@ -189,10 +189,10 @@ def test_the_end_of_a_long_text_counts(packaged: Embedder) -> None:
 
 def test_a_text_s_windows_are_pooled_in_their_order(packaged: Embedder) -> None:
     text = words(700)
-    tokens = np.array(packaged._loaded().ids([text])[0], dtype=np.int32)
+    tokens = np.array(packaged._load_encoder().ids([text])[0], dtype=np.int32)
     total = np.zeros(384)
-    for each in embedding._windows(tokens, packaged._loaded(), 8):
-        (row,) = packaged.encode([packaged._loaded()._tokenizer.decode(each[1:-1])])  # type: ignore[attr-defined]
+    for each in embedding._token_windows(tokens, packaged._load_encoder(), 8):
+        (row,) = packaged.encode([packaged._load_encoder()._tokenizer.decode(each[1:-1])])  # type: ignore[attr-defined]
         total += row
     np.testing.assert_allclose(packaged.encode([text])[0], total / np.linalg.norm(total), atol=1e-6)
 
@@ -201,7 +201,7 @@ def test_windows_that_cancel_out_give_the_zero_row() -> None:
     units = np.zeros((5, 3), dtype=np.float32)
     units[:, 0] = [1, -1, 1, -1 + 1e-7, 0]
     units[4, 1] = 1
-    rows = embedding._pooled(units, [0, 0, 1, 1, 3], 4)
+    rows = embedding._pool_windows(units, [0, 0, 1, 1, 3], 4)
     assert rows.tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]
 
 
@@ -209,7 +209,7 @@ def test_long_and_cut_texts_are_counted(packaged: Embedder) -> None:
     one_of_each = ["short", words(254), words(255, seed=1), words(1815, seed=2), words(1816, seed=3)]
     assert packaged.lengths(one_of_each) == TextLengths(texts=5, long=3, cut=1)
     of_two = Embedder.load(PACKAGED, 2)
-    of_two._loaded()
+    of_two._load_encoder()
     assert of_two.lengths(one_of_each) == TextLengths(texts=5, long=3, cut=2)
     assert "the end of 1 is not read" in TextLengths(5, 3, 1).words
     assert not TextLengths(5, 0, 0).words
@@ -248,7 +248,7 @@ def threads(count: int) -> Iterator[None]:
     """Numpy's products with so many threads, and a pool of as many."""
     with threadpool_limits(count, user_api="blas"), pytest.MonkeyPatch.context() as patched:
         patched.setattr(workers, "_POOLS", {})
-        patched.setattr(workers, "_cores", lambda: count)
+        patched.setattr(workers, "_core_count", lambda: count)
         yield
 
 
@@ -275,7 +275,7 @@ LENGTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
 
 @pytest.mark.parametrize("tokens", slow_but(LENGTHS, [2, 40, 256]))
 def test_a_text_has_the_same_bits_at_every_place_of_a_batch(packaged: Embedder, tokens: int) -> None:
-    encoder: Any = packaged._loaded()
+    encoder: Any = packaged._load_encoder()
     rng = np.random.default_rng(tokens)
     text = np.full(tokens, 3255, dtype=np.int32)
     expected = encoder.vectors([text])[0].tobytes()

@@ -218,7 +218,7 @@ def test_the_attacks_do_run_where_nothing_is_checked(
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(model_files, "_check_json", lambda *_: None)
     monkeypatch.setattr(model_files, "embedding_size", lambda _: 16)
-    Embedder.load(folder)._loaded()
+    Embedder.load(folder)._load_encoder()
     assert marker.read_text() == "ran"
     sys.modules.pop("undersong_stranger", None)
 
@@ -322,5 +322,5 @@ def test_a_folder_without_a_usable_model_is_named(folder: Path, name: str, conte
 def test_a_mixture_of_experts_has_batches_of_one_row(folder, settings, rows_of_one):
     change(folder / "config.json", **settings)
     assert mixes_experts(folder) is rows_of_one
-    encoder: Any = Embedder.load(folder)._loaded()
+    encoder: Any = Embedder.load(folder)._load_encoder()
     assert not rows_of_one or encoder.batch_rows(8) == 1

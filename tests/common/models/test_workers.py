@@ -42,5 +42,5 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 @pytest.mark.parametrize(("limit", "most"), [("1", 1), ("2", 2), ("999", 999), ("", 999), ("many", 999), ("1,4", 1)])
 def test_omp_num_threads_limits_the_pool(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", limit)
-    assert 1 <= workers._cores() <= most
-    assert workers._cores() == min(most, len(os.sched_getaffinity(0)))
+    assert 1 <= workers._core_count() <= most
+    assert workers._core_count() == min(most, len(os.sched_getaffinity(0)))

@@ -26,7 +26,7 @@ class FakeLibrary:
 
 
 def owner_of(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> LibraryThreads:
-    monkeypatch.setattr(library_threads, "_libraries", lambda: list(libraries))
+    monkeypatch.setattr(library_threads, "_loaded_libraries", lambda: list(libraries))
     monkeypatch.setattr(library_threads, "_TORCH", "no such module")
     return LibraryThreads()
 
@@ -79,13 +79,13 @@ def test_thread_number_changed_within_a_block_is_overruled_at_the_next(monkeypat
 
 def test_libraries_are_searched_again_after_an_import_only(monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[int] = []
-    found = library_threads._found.__wrapped__
+    found = library_threads._search_libraries.__wrapped__
 
     def counted(modules: int) -> Any:
         searches.append(modules)
         return found(modules)
 
-    monkeypatch.setattr(library_threads, "_found", lru_cache(maxsize=1)(counted))
+    monkeypatch.setattr(library_threads, "_search_libraries", lru_cache(maxsize=1)(counted))
     for _ in range(3):
         with one_library_thread():
             pass

@@ -89,7 +89,7 @@ def test_longest_runs_and_resemblance_equal_a_plain_search():
     resembling = [any(alike(pairs(a), pairs(b)) for b in theirs) for a in ours]
     values = np.random.default_rng(1).integers(0, 1 << 64, size=len(vocabulary) + 1, dtype=np.uint64)
     padded = (corpus.padded(len(vocabulary)) for corpus in (left, right))
-    assert overlap._resembling(*padded, values).tolist() == resembling
+    assert overlap._mark_resembling(*padded, values).tolist() == resembling
     assert 0 < sum(resembling) < len(ours)
 
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
-from undersong_common.text.personal_data import MODELS, _apart, personal_data, presidio
+from undersong_common.text.personal_data import MODELS, _separate_places, personal_data, presidio
 
 
 def capitals(text: str) -> list[tuple[str, str]]:
@@ -64,18 +64,18 @@ class Result:
     ],
 )
 def test_of_what_a_model_takes_for_dates_those_of_a_calendar_count(text: str, kept: str) -> None:
-    found = _apart([Result("DATE_TIME", 0, len(text), 0.85)], text)
+    found = _separate_places([Result("DATE_TIME", 0, len(text), 0.85)], text)
     assert [kind for kind, _, _ in found] == [kept] * bool(kept)
 
 
 def test_a_number_that_a_model_takes_for_a_date_is_a_number() -> None:
     text = "call 020 7946 0018 today"
-    found = _apart([Result("DATE_TIME", 5, 18, 0.85), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
+    found = _separate_places([Result("DATE_TIME", 5, 18, 0.85), Result("PHONE_NUMBER", 5, 18, 0.4)], text)
     assert found == [("numbers", 5, 18)]
 
 
 def test_a_blood_pressure_is_no_telephone_number() -> None:
-    assert _apart([Result("PHONE_NUMBER", 3, 10, 0.4)], "Bp 168/101") == []
+    assert _separate_places([Result("PHONE_NUMBER", 3, 10, 0.4)], "Bp 168/101") == []
 
 
 @pytest.mark.slow
