@@ -638,6 +638,9 @@ TESTED = {
     "common/undersong_common/program/owner.py _is_missing": (
         f"{PROGRAM}test_owner.py::test_a_folder_that_may_not_be_looked_into_is_another_account_s"
     ),
+    "server/undersong_server/methods/__init__.py hash_code": (
+        "tests/server/methods/test_interface.py::test_code_of_a_method_without_a_file_is_hashed_too"
+    ),
     "common/undersong_common/program/owner.py _path_owner": (
         f"{PROGRAM}test_owner.py::test_one_s_own_folder_and_a_missing_one"
     ),

@@ -3,6 +3,7 @@
 import importlib
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -61,3 +62,14 @@ def test_a_method_that_denies_its_private_sums_is_not_run(tmp_path, monkeypatch)
     monkeypatch.setattr(methods, "load", lambda _name: lying)
     with pytest.raises(InternalError, match="plans private sums and states that it makes none"):
         planning.plan_run(task.model_copy(update={"method": tasks.MethodSection(name="lying")}))
+
+
+def test_code_of_a_method_without_a_file_is_hashed_too(monkeypatch):
+    hashes = []
+    for kept in ("[]", "texts", "[]"):
+        cell: dict[str, object] = {}
+        exec(f"def plan(options, setting): return []\ndef run(options, run, texts=()): return {kept}", cell)
+        monkeypatch.setitem(methods.OFFERED, "of_a_notebook", SimpleNamespace(plan=cell["plan"], run=cell["run"]))
+        hashes.append(methods.hash_code("of_a_notebook"))
+    assert hashes[0] == hashes[2] != hashes[1]
+    assert len(hashes[0]) == 64
