@@ -80,7 +80,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "keyphrases": ("terms", "good"),
     "metadata": ("terms",),
 }
-SHOWN = ("good", "bad", "parents", "terms")
+SHOWN = ("good", "bad", "parents", "terms", "told")
 TOKENS, PARALLEL, TIMEOUT_S = 160, 4, 3600.0  # a model beside busy programs writes a token in seconds
 
 
@@ -98,8 +98,8 @@ def orders(texts: int, seed: int) -> Iterator[dict[str, Any]]:
                 shown["parents"] = EXAMPLES[task][:1]
             prompts = Prompts(TaskWords(description=description, labels=labels, language=language))
             prompt = prompts.render(kind, label=label, number=100_000 * seed + number, **shown)
-            fields = {"task": task, "kind": kind, "label": label, "system": prompt.system, "user": prompt.user, **shown}
-            yield {"n": number, "seed": 100_000 * seed + number, **fields}
+            fields = {"task": task, "kind": kind, "label": label, "system": prompt.system, "user": prompt.user}
+            yield {"n": number, "seed": 100_000 * seed + number, **fields, **shown, "told": prompt.told}
 
 
 def ask(url: str, order: dict[str, Any]) -> dict[str, Any]:
