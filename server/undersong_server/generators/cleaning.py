@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from undersong_common.models.embedding import Embed
-from undersong_server.prompts.scripts import EMOJI, ITEM, JOINING, UNSPACED
+from undersong_server.prompts.scripts import COLONS, EMOJI, ITEM, JOINING, UNSPACED
 
 DUPLICATE = "duplicate"
 NEAR_DUPLICATE = "near duplicate"
@@ -87,8 +87,8 @@ _FENCE = re.compile(r"(?:```|~~~)([\w+-]*)[^\n`~]*\n(.*?)(?:\n?(?:```|~~~)|\Z)",
 _CODE = re.compile(r"(?:ya?ml|toml|[ct]sv|ini|py(?:thon)?|sql|js|javascript|html|css|bash|sh)", re.IGNORECASE)
 _EMPHASIS = re.compile(r"(?<![\w*])(\*{1,3}|__)(?=[^\s*_])([^\n*]{1,400}?)(?<=[^\s*_])\1(?![\w*])")
 _HEADING = re.compile(r"^#{1,6}[ \t]+", re.MULTILINE)
-_ITEM = re.compile(rf"^{ITEM}", re.MULTILINE)
-_SECOND = re.compile(r"(?<!\S)\(?2[.)]\s")
+# The mark of one item: a list of several may well be the text itself, as a plan of treatment is
+_ONLY_ITEM = re.compile(rf"\A(?!.*(?:\n{ITEM}|(?<!\S)\(?2[.)]\s)){ITEM}", re.DOTALL)
 # JSON, also as a string of JSON, a table, a page, a call, a key of YAML or TOML with a quoted value, a head of CSV
 _DATA = re.compile(
     r"\s*(?:(?:data:\s*|json\s*)?[\[{]\s*[\"'\[{]|\"[\[{]\s*\\?[\"']|\||<!doctype html|<html\b|<\?xml\b"
@@ -144,7 +144,7 @@ def phrases(kind: str) -> re.Pattern[str]:
     """Returns the phrases of a kind in ``meta.toml``: how models speak of their task."""
     table = tomllib.loads(resources.files("undersong_server.generators").joinpath("meta.toml").read_text("utf-8"))
     joined = "|".join(table[kind])
-    for name, words in table["words"].items():
+    for name, words in {**table["words"], "colons": COLONS}.items():
         joined = joined.replace(f"{{{name}}}", words)
     return re.compile(joined, re.IGNORECASE)
 
@@ -170,8 +170,7 @@ def duplicate_key(text: str) -> str:
 def readable(text: str) -> str:
     """Returns the text without characters that nobody sees, with plain spaces and line breaks."""
     text = _INVISIBLE.sub("", text.translate(_LINE_BREAKS).replace("\r\n", "\n").replace("\r", "\n"))
-    text = re.sub(r"[^\S\n]+", " ", text)
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", text)).strip()
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r" ?\n ?", "\n", re.sub(r"[^\S\n]+", " ", text))).strip()
 
 
 def without_thinking(text: str, marks: Sequence[tuple[str, str]] = THINKING_MARKS) -> str:
@@ -206,9 +205,9 @@ def tagged_texts(text: str) -> list[str]:
     """
     texts = [match[2] for match in _TAGGED.finditer(text) if not is_empty(match[2])]
     longer = [tagged for tagged in texts if len(tagged.split()) > 1 or len(tagged) > _LONG_WORD]
-    if not longer and is_empty(_TAGGED.sub("", text)):
-        longer = texts  # a single word in a sentence is only spoken of: "between <text> and </text>"
-    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in longer}.values())
+    # A single word in a sentence is only spoken of: "between <text> and </text>".
+    meant = texts if not longer and is_empty(_TAGGED.sub("", text)) else longer
+    return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant}.values())
 
 
 def tags_end(text: str) -> int:
@@ -252,10 +251,7 @@ def _apply_rules(text: str) -> str:
         text = fences[0][1]
     rest = phrases("surroundings").sub("", text).strip()
     text = text if is_empty(rest) else rest
-    text = _HEADING.sub("", _EMPHASIS.sub(r"\2", text))
-    items = _ITEM.findall(text)
-    if len(items) == 1 and (first := _ITEM.match(text)) and not _SECOND.search(text):
-        text = text[first.end() :]  # a list of several items may well be the text itself, e.g. a plan of treatment
+    text = _ONLY_ITEM.sub("", _HEADING.sub("", _EMPHASIS.sub(r"\2", text)))
     return readable(_unquote_text(text.strip()))
 
 
@@ -316,20 +312,16 @@ def without_echo(text: str, prompt: str) -> str:
     echo = readable(prompt)
     last = echo.rsplit("\n", 1)[-1]
     if echo and echo in text:
-        rest = text.partition(echo)[2].strip()
-        return "" if is_empty(rest) else rest
+        return text.partition(echo)[2].strip()
     return text.removeprefix(last).strip() if len(last.split()) >= 4 else text
 
 
 def _unquote_text(text: str) -> str:
     closing = _QUOTES.get(text[:1], "")
-    if closing and len(text) > 1 and text[-1] in closing:
-        inside = text[1:-1]
-        # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
-        bare = re.sub(r"(?<=\w)['’](?=\w)", "", inside)
-        if not {text[0], *closing} & set(bare):
-            return inside.strip()
-    return text
+    # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
+    bare = re.sub(r"(?<=\w)['’](?=\w)", "", text[1:-1])
+    is_quoted = closing and len(text) > 1 and text[-1] in closing and not {text[0], *closing} & set(bare)
+    return text[1:-1].strip() if is_quoted else text
 
 
 # Duplicates within a run

@@ -6,7 +6,7 @@ A text may be in any language. What only English phrasings would tell is told by
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from undersong_common.errors import GenerationError
 from undersong_server.generators.cleaning import (
@@ -60,19 +60,12 @@ _NUMBERED, _LISTED = (re.compile(rf"^[ \t]*{mark}[ \t]*(.*)$", re.MULTILINE) for
 # Numbered lines alone, or below a heading: a note that numbers its plan says something before it
 _NUMBERED_ALONE = re.compile(rf"(?:[^\n\d.,;!?]{{1,80}}[{COLONS}][ \t]*\n+)?(?:[ \t]*{NUMBER}[^\n]*(?:\n+|\Z)){{2,}}")
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
-# One to five words of any script in brackets; "[unclear](a link)", "[1]", "<B>" and a heading 【...】 are none
-_NAMED = r"[^\W\d_][\w'’.-]+(?:[ _/-]+[\w'’.-]+){0,4}"
-_PLACEHOLDER = re.compile(
-    rf"\[[\s*_]*(?!sic\]){_NAMED}[\s*_:]*\](?!\()|〔\s*{_NAMED}\s*〕|\{{+\s*{_NAMED}\s*\}}+|［\s*{_NAMED}\s*］|(?<=[^\n])【\s*{_NAMED}\s*】"
-    rf"|(?<!\w)<{_NAMED}>"
-)
 
 
 LONGEST_WORDS = 8  # words of an item; a longer one is a sentence and is left out
 FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
 
 _BETWEEN = re.compile(rf"[{SEPARATORS}]+")
-_BULLET = re.compile(rf"\s*{ITEM}(.*)$")
 _EXPLAINED = re.compile(r"\s*(?::\s|\s[-–—]\s).*$")  # "Lost card: the customer ...", "Lost card - ..."
 _PREAMBLE = re.compile(rf"\A[^\n{COLONS}]{{0,200}}[{COLONS}][ \t]*(?=\n|[^{COLONS}]*\Z)")
 _JSON = re.compile(r"[\[{].*[\]}]", re.DOTALL)
@@ -140,13 +133,17 @@ def _read_text(
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
         return Reading(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
     text = unpacked(wrapped, tagged=bool(tagged))
-    is_asked = _asks_for_tags(request)
+    is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
     are_listed = not line_breaks and (_NUMBERED_ALONE.fullmatch(text) or _are_headed(text))
-    fault = _text_fault(text, wrapped, language) or (SEVERAL if len(tagged) > 1 or are_listed else "")
-    if tagged and more_close(answer):
-        fault = fault or UNMARKED  # one of them is a word of the text, and nobody knows which
-    if fault := fault or ("" if is_marked else _unmarked_fault(text, request, line_breaks)):
+    fault = (
+        _text_fault(text, wrapped, language)
+        or (SEVERAL if len(tagged) > 1 or are_listed else "")
+        # One of them is a word of the text, and nobody knows which.
+        or (UNMARKED if tagged and more_close(answer) else "")
+        or ("" if is_marked else _unmarked_fault(text, request, line_breaks=line_breaks, is_asked=is_asked))
+    )
+    if fault:
         return Reading(text, fault)
     if not whole or (fault := _prompted_fault(text, request)):
         return Reading(text, fault if whole else "")
@@ -165,9 +162,9 @@ def _read_text(
 
 def _text_fault(text: str, wrapped: str, language: str) -> str:
     """Returns the fault of a text by itself; "" for none. ``wrapped`` is the text, or data that holds it."""
-    if not text:
-        return NO_TEXT if wrapped else EMPTY
     faults = {
+        NO_TEXT: not text and bool(wrapped),
+        EMPTY: not text,
         REFUSED: is_refusal(text),
         ANALYSIS: bool(phrases("beginnings").match(text.lstrip("*#> \"'")) or phrases("anywhere").search(text)),
         UNREADABLE: "\ufffd" in text,
@@ -176,13 +173,12 @@ def _text_fault(text: str, wrapped: str, language: str) -> str:
     return next((fault for fault, is_there in faults.items() if is_there), "")
 
 
-def _unmarked_fault(text: str, request: GenerationRequest, line_breaks: bool) -> str:
+def _unmarked_fault(text: str, request: GenerationRequest, *, line_breaks: bool, is_asked: bool) -> str:
     """Returns the fault of an answer without tags that holds more than one text; "" for none.
 
-    If tags were asked for, listed items are several texts, and what stands in a block of its own before or after the
-    text cannot be told from it. Lines between the sections of a long text divide none.
+    If tags were asked for (``is_asked``), listed items are several texts, and what stands in a block of its own before
+    or after the text cannot be told from it. Lines between the sections of a long text divide none.
     """
-    is_asked = _asks_for_tags(request)
     items = [item.strip() for item in (_LISTED if is_asked else _NUMBERED).findall(text)]
     are_texts = is_asked or all(item.endswith("?") or item[:1] in '"“«' for item in items)
     if (len(items) > 1 and are_texts) or _are_headed(text) or (_DIVIDER.search(text) and not request.is_long):
@@ -190,11 +186,7 @@ def _unmarked_fault(text: str, request: GenerationRequest, line_breaks: bool) ->
     blocks = text.split("\n\n" if line_breaks else "\n")
     is_apart = len(blocks) > 1 and not (line_breaks and "\n" in blocks[-1])
     is_named = duplicate_key(re.split(f"[{COLONS}]", text)[0]) == duplicate_key(request.label)
-    return UNMARKED if is_asked and (is_apart or is_named or _announcement_pattern().match(text)) else ""
-
-
-def _asks_for_tags(request: GenerationRequest) -> bool:
-    return request.style == "chat" and "<text>" in request.prompt
+    return UNMARKED if is_asked and (is_apart or is_named or phrases("announcements").match(text)) else ""
 
 
 def _are_headed(text: str) -> bool:
@@ -203,22 +195,10 @@ def _are_headed(text: str) -> bool:
     return len(words) > len(set(words))
 
 
-@cache
-def _announcement_pattern() -> re.Pattern[str]:
-    """Finds a first line that ends with a colon, or first words that announce a text before a colon or a line's end."""
-    announced = (
-        rf"\W*(?:{phrases('announcements').pattern})(?:\W|(?<=[^\x00-\u2fff]))[^\n{COLONS}]{{0,120}}[\n{COLONS}]"
-    )
-    return re.compile(rf"[^\n]*[{COLONS}]\s*\n|{announced}", re.IGNORECASE)
-
-
 def _prompted_fault(text: str, request: GenerationRequest) -> str:
     """Returns the fault of a text that only a reader of the prompt can make; "" for none."""
-    if _is_echo(text, request):
-        return ECHO
-    if _PLACEHOLDER.search(text) or (request.kind == "fill_in" and MASK in text.split()):
-        return PLACEHOLDER
-    return REPEATED if is_repetitive(text) else ""
+    has_gap = phrases("placeholders").search(text) or (request.kind == "fill_in" and MASK in text.split())
+    return ECHO if _is_echo(text, request) else PLACEHOLDER if has_gap else REPEATED if is_repetitive(text) else ""
 
 
 def is_repetitive(text: str) -> bool:
@@ -228,10 +208,8 @@ def is_repetitive(text: str) -> bool:
     True
     """
     words = duplicate_key(text).split()
-    if len(words) < FEWEST_WORDS:
-        return False
     runs = _word_runs(words, 3)
-    return len(runs) - len(set(runs)) >= REPEATED_SHARE * len(runs)
+    return len(words) >= FEWEST_WORDS and len(runs) - len(set(runs)) >= REPEATED_SHARE * len(runs)
 
 
 def whole_sentences(text: str) -> str:
@@ -263,9 +241,8 @@ def misses_length(text: str, request: GenerationRequest) -> bool:
     >>> misses_length("a b c d e f g", GenerationRequest("zero_shot", "", "", 0, words=3, bounded=True))
     True
     """
-    if not request.bounded or request.words is None:
-        return False
-    return abs(len(text.split()) - request.words) > max(LEAST_SLACK, LENGTH_SLACK * request.words)
+    wanted = request.words or len(text.split())
+    return request.bounded and abs(len(text.split()) - wanted) > max(LEAST_SLACK, LENGTH_SLACK * wanted)
 
 
 def _until_stop(text: str, stop: tuple[str, ...]) -> str:
@@ -280,8 +257,6 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     Weak models speak of their task in its words, or answer with the hints of their prompt. A good text may have the
     words of an example, and in a smaller part of it those that say what texts are wanted.
     """
-    if TAG.search(text):
-        return True
     words = duplicate_key(text).split()
     length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
     shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
@@ -294,10 +269,13 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
         for start, run in enumerate(_word_runs(words, length))
         if (run in told or run in written) and " ".join(run) not in shown
     ]
-    if any(run not in told for _, run in echoes):
-        return True
     repeated = {place for start, _ in echoes for place in range(start, start + length)}  # words that the task says
-    return len(repeated) > TOLD_SHARE * len(words) or words == duplicate_key(request.label).split()
+    return (
+        bool(TAG.search(text))
+        or any(run not in told for _, run in echoes)
+        or len(repeated) > TOLD_SHARE * len(words)
+        or words == duplicate_key(request.label).split()
+    )
 
 
 def _word_runs(words: Sequence[str], length: int) -> list[tuple[str, ...]]:
@@ -314,13 +292,14 @@ def listed(answer: str) -> list[str]:
     >>> listed("Here are some:\\n1. **Lost card** - gone\\n2. Stolen card\\n3. Computer vision for medical diagnostics")
     ['Lost card', 'Stolen card', 'Computer vision for medical diagnostics']
     """
-    found = data_strings(packed[0]) if (packed := _JSON.search(answer)) else []
-    lines = [match[1] for line in answer.splitlines() if (match := _BULLET.match(line))]
-    if not found and len(lines) >= FEWEST_ITEMS:
-        found = [_EXPLAINED.sub("", line.replace("**", "")) for line in lines]
-    if not found:
-        found = [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
-    items = [item for each in found if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
+    packed = _JSON.search(answer)
+    lines = [_EXPLAINED.sub("", line.replace("**", "")) for line in _LISTED.findall(answer)]
+    parts = (
+        (data_strings(packed[0]) if packed else [])
+        or (lines if len(lines) >= FEWEST_ITEMS else [])
+        or [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
+    )
+    items = [item for each in parts if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
     short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
     # Most parts of a text with commas are too long for items or begin like clauses. A list may have one such part.
     return short if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items) else []
