@@ -226,3 +226,35 @@ def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, n
     alliance.watch(run)
     assert not held_steps(party.held_steps_file)
     check_books(alliance, run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    first_quickly(
+        ("registry.sqlite", "truncated"),
+        *(
+            (name, content)
+            for name in (
+                "coordinator.json",
+                "registry.sqlite",
+                "authority/ca.crt",
+                "authority/ca.key",
+                "authority/server.crt",
+                "authority/server.key",
+                "authority/signing.key",
+                "held.json",
+            )
+            for content in ("NUL-filled", "a folder")
+        ),
+    ),
+)
+def test_a_damaged_file_of_the_coordinator_ends_nothing(alliance, name, content):
+    run = f"coordinator {name.replace('/', ' ')} {content}"
+    alliance.start(run)
+    with foreign(alliance.home / name, CONTENTS.get(content)):
+        status = RunFolder(alliance.home / "runs" / run).status
+        alliance.until(lambda: status().state == "finished", 60.0)
+        assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
+    alliance.watch(run)
+    check_the_others(alliance, f"after {run}")
+    check_books(alliance, run, f"after {run}")
