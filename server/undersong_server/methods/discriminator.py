@@ -48,6 +48,7 @@ from undersong_server.methods.parts.discrimination import discrimination, precis
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.papers import StatedOptions
 from undersong_server.methods.parts.selection import highest, largest_remainder, places_by_label
+from undersong_server.methods.parts.shares import LabelShares, check_named, shares_beside
 
 Kind = Literal["teachers", "moments", "votes", "random"]
 
@@ -70,6 +71,8 @@ class Options(StatedOptions):
         prompt: "zero_shot"; the paper's "author", the task's own for every text; or "persona", an invented author for
             each text, and no names.
         words: wanted length of a text; none leaves it to the task ("author", "persona": the paper's 400).
+        label_shares: of the corpus: the "records"' own, as the paper has them, "half"-way between these and equal ones,
+            "even", or a table with a number for each label. Without a histogram the records' count as equal.
         tutor_share: of the budget, for the label histogram; 0 takes the classes as equally common.
         accounting: "exact", or "paper": the tutor has ``tutor_epsilon`` and one answer of the teachers the rest, each
             by the analytic Gaussian at half of the run's delta; further answers are charged nothing. For teachers, in a
@@ -97,6 +100,7 @@ class Options(StatedOptions):
     kept: Annotated[int, Field(ge=1)] | None = None
     prompt: Literal["zero_shot", "author", "persona"] = "zero_shot"
     words: Annotated[int, Field(ge=1)] | None = None
+    label_shares: LabelShares = "records"
     tutor_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     accounting: Literal["exact", "paper"] = "exact"
     tutor: Literal["noised", "exact", "none"] = "noised"
@@ -118,6 +122,7 @@ class Options(StatedOptions):
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the label histogram and the discriminator's sums; raises ConfigurationError if teachers are too few."""
+    check_named(options.label_shares, setting.labels)
     kind = chosen(options, setting)
     if kind == "teachers":
         _check_teachers(options, setting)
@@ -329,12 +334,15 @@ def _check_teachers(options: Options, setting: Setting) -> None:
 
 
 def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Float64, float]:
-    """Shares of the classes, their noisy counts, and the noise of each count."""
-    classes = max(1, len(run.setting.labels))
+    """Shares of the classes in the corpus, the records' noisy counts of them, and the noise of each count."""
+    labels = run.setting.labels
+    classes = max(1, len(labels))
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
-        return np.full(classes, 1.0 / classes), np.zeros(classes), 0.0
+        equal = np.full(classes, 1.0 / classes)
+        return shares_beside(options.label_shares, equal, labels), np.zeros(classes), 0.0
     opened = run.private_sum("labels", [])
-    return shares_of_counts(opened.natural), opened.natural, opened.sigma
+    shares = shares_beside(options.label_shares, shares_of_counts(opened.natural), labels)
+    return shares, opened.natural, opened.sigma
 
 
 def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Order]:

@@ -52,6 +52,7 @@ from undersong_server.methods.parts.selection import (
     places_by_label,
     suppressed,
 )
+from undersong_server.methods.parts.shares import LabelShares, check_named, shares_beside
 
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
@@ -75,6 +76,8 @@ class Options(StatedOptions):
         length, keywords, suppression: components that ablations switch off.
         ablation: place where ``length`` and ``keywords`` switch off: "all" prompts, and their private sums; or the
             prompts of the "first" population alone, as in 5.3.
+        label_shares: of the corpus: the "records"' own, as the paper has them, "half"-way between these and equal ones,
+            "even", or a table with a number for each label.
         length_bins: of the length histogram.
         keywords_per_label, keyword_answers: most keywords per label, and calls per label that propose them.
         keyword_request: "label" asks label by label; "all" asks for the keywords of all labels at once, as JSON.
@@ -104,6 +107,7 @@ class Options(StatedOptions):
     samples: Annotated[int, Field(ge=1)] | None = None
     accounting: Literal["joint", "paper"] = "joint"
     curator: bool = False
+    label_shares: LabelShares = "records"
     split: tuple[Part, Part, Part, Part] = (0.05, 0.25, 0.1, 0.6)
     length: bool = True
     length_bins: Annotated[int, Field(ge=1, le=10_000)] = 100
@@ -205,6 +209,7 @@ class Sizes:
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns length range, metadata histograms and mean similarity, then one subsampled nearest vote per round."""
     labels = len(setting.labels)
+    check_named(options.label_shares, setting.labels)
     options.proposer(setting)  # a wrong name is found now
     metadata = _metadata_statistic(options, labels)
     voting_labels = labels if options.label_votes else 0
@@ -303,7 +308,7 @@ def _metadata(options: Options, run: RunContext) -> Metadata:
     label_of = np.maximum(run.label_numbers(words), 0)
     found = Metadata(
         records=float(by_label.sum()),
-        labels=shares_of_counts(by_label),
+        labels=shares_beside(options.label_shares, shares_of_counts(by_label), run.setting.labels),
         edges=edges,
         lengths=None if edges is None else shares_of_counts(by_length[: len(edges) - 1]),
         keywords=tuple(

@@ -205,6 +205,34 @@ def test_records_shares_are_refused_by_name_without_a_histogram(task_file, metho
         tasks.load(task_file, [f'method.name="{method}"', f'method.label_shares="{wanted}"'])
 
 
+@pytest.mark.parametrize("method", ["dpga", "discriminator"])
+def test_a_method_that_follows_the_records_shares_takes_others(task_file, method):
+    (task_file.parent / "private.jsonl").write_text(
+        "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 10 else "b"}) + "\n" for n in range(400))
+    )
+    sizes = {
+        "dpga": [
+            "method.population=40",
+            "method.keywords=false",
+            "method.elite=16",
+            "method.rounds=1",
+            "method.embedding_size=48",
+        ],
+        "discriminator": ["method.samples=40", "method.embedding_size=48", 'method.discriminator="moments"'],
+    }
+    recorded = {}
+    for wanted in ('"records"', '"half"', '"even"', "{a = 1, b = 3}"):
+        own = [f'method.name="{method}"', "privacy.epsilon=20", f"method.label_shares={wanted}", *sizes[method]]
+        task = tasks.load(task_file, own)
+        _, run = run_method(task, plan_run(task), seed=1)
+        recorded[wanted] = run.records["label shares"][-1][1][0]
+        first = [sample for sample in run.pool.samples if sample.round == 0]
+        if first:
+            ordered = sum(sample.label == "a" for sample in first) / len(first)
+            assert ordered == pytest.approx(recorded[wanted], abs=0.15)
+    assert list(recorded.values()) == pytest.approx([0.9, 0.75, 0.5, 0.25], abs=0.04)
+
+
 @given(st.integers(0, 40), st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 30))
 def test_dealt_labels_come_near_to_their_shares(count, parts, more):
     shares = np.array(parts) / sum(parts)
@@ -214,7 +242,7 @@ def test_dealt_labels_come_near_to_their_shares(count, parts, more):
     assert np.abs(first + then - shares * (more + count)).max() < 2
 
 
-@pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong", *PUBLIC])
+@pytest.mark.parametrize("method", ["mixture+labels", "cleaned-mixture", "undersong", "dpga", "discriminator", *PUBLIC])
 @pytest.mark.parametrize("table", ["{a = 1}", "{a = 1, b = 1, c = 1}"])
 def test_a_table_of_label_shares_names_every_label_and_no_other(task_file, method, table):
     task = tasks.load(task_file, [f'method.name="{method}"', f"method.label_shares={table}"])

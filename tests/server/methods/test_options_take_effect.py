@@ -85,6 +85,7 @@ CASES = [
     ),
     *cases(
         "dpga",
+        SHARES,
         ("samples=90", "prompts"),
         ("population=30", "prompts"),
         ("elite=4", "prompts"),
@@ -154,6 +155,7 @@ CASES = [
     ),
     *cases(
         "discriminator",
+        SHARES,
         ("samples=50", "prompts"),
         ("discriminator=votes", "plan"),
         ("keep=0.5", "corpus"),

@@ -39,6 +39,14 @@ def wanted_shares(wanted: LabelShares, half: Float64, labels: Sequence[str]) -> 
     return shares[wanted]
 
 
+def shares_beside(wanted: LabelShares, records: Float64, labels: Sequence[str]) -> Float64:
+    """Shares that the corpus is to have, float64 [C], sum 1, where a method follows the ``records``' own, unshrunk."""
+    if wanted == "records":
+        return records
+    half = np.sqrt(records)
+    return wanted_shares(wanted, half / half.sum(), labels)
+
+
 def label_shares(counts: NoisySum) -> Float64:
     """Shares of the labels, float64 [C], sum 1: the geometric mean of equal shares and the records' estimated ones.
 
