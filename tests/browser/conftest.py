@@ -13,7 +13,7 @@ from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
 from undersong_common.models.embedding import Embedder
 from undersong_server.console.application import build as build_console
-from undersong_server.console.runs import ConsoleContext
+from undersong_server.console.run_pages import ConsoleContext
 
 CONSOLE_SCREENS = {
     "home": "/",

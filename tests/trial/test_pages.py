@@ -12,7 +12,7 @@ from tools import papers
 from undersong_common import errors
 from undersong_common.errors import UndersongError
 from undersong_common.program import entry
-from undersong_server.cli.runs import UNCONFIRMED
+from undersong_server.cli.run_commands import UNCONFIRMED
 
 PAGES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 MODULE = re.compile(r"python -m ((?:benchmarks|examples|tests)\.[\w.]+)((?:[^`\n\\]|\\\n)*)")

@@ -10,7 +10,7 @@ from undersong_client.page.application import PartyPaths
 from undersong_client.page.application import build as build_page
 from undersong_common.pages.site import Site
 from undersong_server.console.application import build as build_console
-from undersong_server.console.runs import ConsoleContext
+from undersong_server.console.run_pages import ConsoleContext
 
 pytestmark = pytest.mark.heavy
 

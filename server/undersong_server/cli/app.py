@@ -6,7 +6,7 @@ Commands parse, call ``undersong_server.operations`` and print.
 import typer
 
 from undersong_common.program import entry
-from undersong_server.cli import console, coordinator, runs, service, tasks
+from undersong_server.cli import console, coordinator, run_commands, service, tasks
 
 app = typer.Typer(
     name="undersong",
@@ -15,12 +15,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,  # they print local variables
     context_settings=entry.HELP_OPTIONS,
 )
-for group in (tasks.app, coordinator.enrolment_app, runs.release_app):
+for group in (tasks.app, coordinator.enrolment_app, run_commands.release_app):
     app.add_typer(group)
 app.add_typer(tasks.new_app, name="new")
 coordinator.app.add_typer(service.app, name="service")
 app.add_typer(coordinator.app, name="coordinator")
-app.add_typer(runs.app, name="run")
+app.add_typer(run_commands.app, name="run")
 app.add_typer(console.app, name="console")
 
 

@@ -64,7 +64,7 @@ def serve(
     """
     try:
         from undersong_server.console.application import build
-        from undersong_server.console.runs import ConsoleContext
+        from undersong_server.console.run_pages import ConsoleContext
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"

@@ -16,7 +16,7 @@ from undersong_common.pages.stream import Stream
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
 from undersong_server import defaults
-from undersong_server.console.runs import ConsoleContext, RunScreens
+from undersong_server.console.run_pages import ConsoleContext, RunScreens
 from undersong_server.operations import beginning, coordinator, enrolment, overview, runs, tasks
 
 MENU: tuple[tuple[str, str, Role], ...] = (

@@ -31,7 +31,7 @@ from undersong_common.privacy import impact
 from undersong_protocol.agreement.bounds import Policy
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.console.application import build
-from undersong_server.console.runs import ConsoleContext
+from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, form, overview, permissions, runs

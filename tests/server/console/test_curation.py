@@ -11,7 +11,7 @@ from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
 from undersong_server.console.application import build
-from undersong_server.console.runs import ConsoleContext
+from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import releases, runs
 from undersong_server.runs.folder import RunStatus
