@@ -46,7 +46,7 @@ CREATE TABLE IF NOT EXISTS former_identity (party TEXT NOT NULL, identity TEXT N
 
 
 @dataclass(frozen=True)
-class Party:
+class EnrolledParty:
     """A party as the registry knows it. Times are seconds since the epoch, None if the event has not happened.
 
     Attributes:
@@ -338,12 +338,12 @@ class Registry:
                 "UPDATE party SET last_seen = ? WHERE name = ?", [(time_s, name) for name, time_s in times.items()]
             )
 
-    def party(self, name: str) -> Party:
+    def party(self, name: str) -> EnrolledParty:
         """The party of that name. Raises ConfigurationError for an unknown one."""
         self._required(name)
         return next(party for party in self.parties() if party.name == name)
 
-    def parties(self) -> list[Party]:
+    def parties(self) -> list[EnrolledParty]:
         """Every party that was ever invited, by name."""
         rows = self.database.rows(
             "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"
@@ -352,7 +352,7 @@ class Registry:
         )
         former = self.database.rows("SELECT party, identity FROM former_identity ORDER BY replaced_at")
         return [
-            Party(
+            EnrolledParty(
                 name=row["name"],
                 state=row["state"],
                 identity=row["identity"],

@@ -12,7 +12,7 @@ from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_finge
 from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, Party
+from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, EnrolledParty
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def revoke(home: Path, party: str, reason: str = "") -> None:
 class PartyFacts:
     """A party as the registry knows it, and whether it is connected to the serving process now."""
 
-    party: Party
+    party: EnrolledParty
     connected: bool
 
     def to_json(self) -> dict[str, Any]:
