@@ -27,7 +27,7 @@ from undersong_protocol.wire.messages import transport_pb2 as wire
 from undersong_server import defaults
 from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Rate, Refusals
-from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, Peer
+from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, PartyStream
 from undersong_server.coordinator.metrics import Metrics
 from undersong_server.coordinator.parties import NOT_STARTED, Registry
 
@@ -219,11 +219,11 @@ class GrpcServer:
 
     # One stream
 
-    async def _admit(self, context: Any) -> Peer:
+    async def _admit(self, context: Any) -> PartyStream:
         """The verified party behind a call. Ends the call, and logs it, if its certificate is not accepted."""
         pem = context.auth_context().get("x509_pem_cert", [b""])[0]
         certificate = x509.load_pem_x509_certificate(pem)
-        peer = Peer(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
+        peer = PartyStream(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
         asked = partial(self._registry.refusal, peer.name, peer.serial, now=self._clock())
         try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
             problem = await asyncio.to_thread(asked) if self._registry.database.remote else asked()
@@ -264,7 +264,7 @@ class GrpcServer:
             self._streams[party] -= 1
             self._streams += Counter()  # drops parties without streams
 
-    async def _greeted(self, peer: Peer, context: Any) -> wire.Hello:
+    async def _greeted(self, peer: PartyStream, context: Any) -> wire.Hello:
         """Waits for the party's valid Hello. Of a party's streams that say nothing the newest is waited for."""
         before = self._greeting.get(peer.name)
         if before is not None:
@@ -294,7 +294,7 @@ class GrpcServer:
             raise _Refused(grpc.StatusCode.PERMISSION_DENIED, words, OTHER_NAME, detail)
         return hello
 
-    async def _other_version(self, peer: Peer, hello: wire.Hello) -> None:
+    async def _other_version(self, peer: PartyStream, hello: wire.Hello) -> None:
         """Refuses the stream. The operator sees in `undersong parties` who has to update."""
         software = printable(hello.software, 40) or "unknown software"
         seen = f"{software}: REFUSED, transport version {hello.version}"
@@ -310,7 +310,7 @@ class GrpcServer:
         remedy = "run the same version of Undersong at the coordinator and at every party"
         raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{problem}; {remedy}", OTHER_VERSION, problem)
 
-    async def _does_not_start(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
+    async def _does_not_start(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
         """Notes the reason and ends the stream: the daemon has ended already."""
         try:
             reason = wire.DoesNotStart.Name(hello.does_not_start).lower()
@@ -342,7 +342,7 @@ class GrpcServer:
             **also,
         )
 
-    async def _stream(self, peer: Peer, hello: wire.Hello, context: Any) -> None:
+    async def _stream(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
         software = printable(hello.software, 80)
         link = Link(peer, hello.boot)
         shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
@@ -398,7 +398,7 @@ class GrpcServer:
                     message.acknowledged.extend(box.acknowledged())
                 await context.write(message.SerializeToString())
 
-    async def _read(self, peer: Peer, link: Link, context: Any) -> None:
+    async def _read(self, peer: PartyStream, link: Link, context: Any) -> None:
         box = self._transport.mailbox(peer.name)
         while not link.closed:
             link.awaited_since = time.monotonic()
@@ -416,7 +416,7 @@ class GrpcServer:
                 link.close(f"protocol fault: {fault.problem}", 30.0)
                 return
 
-    async def _watch(self, peer: Peer, link: Link) -> None:
+    async def _watch(self, peer: PartyStream, link: Link) -> None:
         """Asks a party that is silent while a frame of it is awaited; returns when it does not answer.
 
         One task for a stream: a timer for each frame took a seventh of the loop's time.
@@ -443,7 +443,7 @@ class GrpcServer:
             pings += 1
             link.queue.put_nowait([wire.Ping(number=pings)])
 
-    async def _frame(self, peer: Peer, link: Link, message: wire.FromParty) -> None:
+    async def _frame(self, peer: PartyStream, link: Link, message: wire.FromParty) -> None:
         box = self._transport.mailbox(peer.name)
         if link.queue.qsize() > framing.LONGEST_QUEUE:
             raise PeerFault(peer.name, "does not read what it is sent")
@@ -487,7 +487,7 @@ class GrpcServer:
         for id_ in arrived.ids:
             box.received(framing.Envelope(id_, data))
 
-    async def _renewed(self, peer: Peer, request: bytes) -> wire.Renewed:
+    async def _renewed(self, peer: PartyStream, request: bytes) -> wire.Renewed:
         try:
             grant = await asyncio.to_thread(self._renew, peer.name, peer.serial, request)
         except UndersongError as error:
@@ -527,7 +527,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC's health protocol, for callers with a certificate."""
 
     def __init__(
-        self, admit: Callable[[Any], Awaitable[Peer]], clock: Callable[[], float], stopping: Callable[[], bool]
+        self, admit: Callable[[Any], Awaitable[PartyStream]], clock: Callable[[], float], stopping: Callable[[], bool]
     ) -> None:
         self._admit = admit
         self._clock = clock
@@ -542,7 +542,7 @@ class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
         return status(status=status.NOT_SERVING if self._stopping() else status.SERVING)
 
 
-async def _hello(context: Any, peer: Peer) -> wire.Hello:
+async def _hello(context: Any, peer: PartyStream) -> wire.Hello:
     data = await context.read()
     message = wire.FromParty() if data is grpc.aio.EOF else _parsed(data, peer.name)
     if message.WhichOneof("frame") != "hello":

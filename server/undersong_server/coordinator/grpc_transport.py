@@ -69,7 +69,7 @@ class _Exchange:
 
 
 @dataclass(frozen=True)
-class Peer:
+class PartyStream:
     """A verified party at the other end: its name, its certificate's serial number (hex), and its address."""
 
     name: str
@@ -80,7 +80,7 @@ class Peer:
 class Link:
     """One live stream of a party, as its mailbox sees it: a queue of frames that the stream's writer empties."""
 
-    def __init__(self, peer: Peer, boot: bytes) -> None:
+    def __init__(self, peer: PartyStream, boot: bytes) -> None:
         self.peer = peer
         self.boot = boot
         self.number = next(_numbers)  # a later stream has a higher one
