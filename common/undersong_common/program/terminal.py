@@ -37,7 +37,7 @@ def show_lines(lines: Sequence[str]) -> None:
         print("\n".join(folded) if len(line) > width else line)
 
 
-class Rows:
+class TerminalTable:
     """Renders for rich as a table if the screen is wide enough for every cell, else as a list, so that nothing is cut.
 
     Args:
@@ -90,4 +90,4 @@ def show_rows(headings: Sequence[str], rows: Sequence[Sequence[str]], nothing: s
         for row in rows:
             print("\t".join(row))
         return
-    screen().print(Rows(headings, rows))
+    screen().print(TerminalTable(headings, rows))

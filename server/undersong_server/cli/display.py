@@ -14,7 +14,7 @@ from rich.text import Text
 
 from undersong_common.printable import counted, printable, printable_lines
 from undersong_common.program.logs import Repeats, without_numbers
-from undersong_common.program.terminal import Rows, screen
+from undersong_common.program.terminal import TerminalTable, screen
 from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs.folder import FINAL
@@ -146,7 +146,7 @@ def render_plan(figures: PlanFigures) -> RenderableType:
                 "no privacy" if sum_figures.epsilon_so_far is None else f"{sum_figures.epsilon_so_far:.3f}",
             )
         )
-    table = Rows(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
+    table = TerminalTable(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
     lines = [
         f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
         + (
