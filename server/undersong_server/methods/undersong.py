@@ -183,7 +183,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 
 @dataclass
-class Rows:
+class LabelRows:
     """Positions of texts in the pool, int64 [n], and the label of each, int64 [n]."""
 
     position: Int64
@@ -324,7 +324,7 @@ class State:
         """The samples that are not set aside."""
         return [self.run.pool.samples[row] for row in self.not_aside()]
 
-    def completed(self) -> Rows:
+    def completed(self) -> LabelRows:
         """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
         ours, left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
         turn = 0
@@ -337,7 +337,7 @@ class State:
             ours, left = self.chosen_texts(), left - count
         return self.at_most(ours)
 
-    def report_set_aside(self, ours: Rows) -> None:
+    def report_set_aside(self, ours: LabelRows) -> None:
         """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
         reasons, pool = self.judgement().reasons, self.run.pool.samples
         aside = [(sample, reason) for sample, reason in zip(pool, reasons, strict=True) if reason]
@@ -392,7 +392,7 @@ class State:
             if weights.sum() > 0:
                 self.weights = (weights / weights.sum())[:, None]
 
-    def chosen_texts(self) -> Rows:
+    def chosen_texts(self) -> LabelRows:
         """The chosen generators' texts: under the labels that the centres find likeliest, or cleaned in public.
 
         Of more texts than may be published the likeliest of each label are kept.
@@ -409,9 +409,9 @@ class State:
             of_label = [np.flatnonzero(judged.label_of == label) for label in range(len(most))]
             likeliest = [highest(judged.probability, own, size) for own, size in zip(of_label, most, strict=True)]
             kept = np.sort(np.concatenate(likeliest))
-        return Rows(position[kept], judged.label_of[kept])
+        return LabelRows(position[kept], judged.label_of[kept])
 
-    def by_verdict(self, mixture: Rows, ours: Rows) -> Rows:
+    def by_verdict(self, mixture: LabelRows, ours: LabelRows) -> LabelRows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
         labels, heads, by_words = len(self.shares), [], []
         for rows in (mixture, ours):
@@ -459,12 +459,12 @@ class State:
             f" {error:.0f}{chance}."
         )
 
-    def at_most(self, rows: Rows) -> Rows:
+    def at_most(self, rows: LabelRows) -> LabelRows:
         """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
         if len(rows.position) <= self.options.samples:
             return rows
         kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.samples])
-        return Rows(rows.position[kept], rows.label_of[kept])
+        return LabelRows(rows.position[kept], rows.label_of[kept])
 
     def published(self) -> Int64:
         """Positions of the chosen generators' texts; a rare label has others too, up to the mixture's number."""
@@ -477,16 +477,16 @@ class State:
             found.append(np.flatnonzero(~inside & (label_of == label))[: max(0, missing)])
         return left[np.sort(np.concatenate(found))]
 
-    def cleaned(self, position: Int64) -> Rows:
+    def cleaned(self, position: Int64) -> LabelRows:
         """The texts at ``position`` with their labels after public cleaning; without labels, all of them."""
         x, label_of, author = self._texts(position)
         if len(self.run.setting.labels) < 2:
-            return Rows(position, label_of)
+            return LabelRows(position, label_of)
         words = word_rows(self.run.pool.texts_of(position)), word_classifier
         found = cleaned(x, label_of, author, len(self.shares), self.run.rng("folds"), words)
-        return Rows(position[found != DROPPED], found[found != DROPPED])
+        return LabelRows(position[found != DROPPED], found[found != DROPPED])
 
-    def samples(self, rows: Rows) -> list[Sample]:
+    def samples(self, rows: LabelRows) -> list[Sample]:
         """The samples at ``rows``, under the labels of the rows."""
         names, pool = self.run.setting.labels or ("",), self.run.pool.samples
         return [replace(pool[n], label=names[c]) for n, c in zip(rows.position, rows.label_of, strict=True)]
