@@ -26,7 +26,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.models import hidden_states
 from undersong_server.cluster import Cluster
 from undersong_server.generators.interface import (
-    Answer,
+    Completion,
     GenerationRequest,
     Generator,
     Preference,
@@ -66,7 +66,7 @@ def written(generator: Generator, count: int) -> dict[str, Any]:
     begun = time.perf_counter()
     list(generator.answer(requests(1)))
     loaded = time.perf_counter()
-    answers = [answer for _, answer in generator.answer(requests(count)) if isinstance(answer, Answer)]
+    answers = [answer for _, answer in generator.answer(requests(count)) if isinstance(answer, Completion)]
     seconds = time.perf_counter() - loaded
     tokens = sum(answer.completion_tokens for answer in answers)
     return {
@@ -114,7 +114,7 @@ def parts(given: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]]]:
 
 
 def _after(generator: Generator) -> dict[str, Any]:
-    return {"texts_after": sum(isinstance(answer, Answer) for _, answer in generator.answer(requests(8)))}
+    return {"texts_after": sum(isinstance(answer, Completion) for _, answer in generator.answer(requests(8)))}
 
 
 def gpus() -> int:

@@ -45,7 +45,7 @@ from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.metrics import mauve, next_word_loss
 from undersong_server.generators.cleaning import duplicate_key
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Method, Setting
@@ -150,7 +150,7 @@ class OneMachine:
                 requests = [self._request(orders[i], attempt, i) for i in left]
                 for number, answer in generator.answer(requests):
                     order = orders[left[number]]
-                    if isinstance(answer, Answer) and (key := duplicate_key(answer.text)) not in self._given:
+                    if isinstance(answer, Completion) and (key := duplicate_key(answer.text)) not in self._given:
                         self._given.add(key)
                         found[left[number]] = Sample(answer.text, order.label, name, round_, order.kind)
         return found

@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.reading import read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
@@ -140,7 +140,7 @@ def main() -> None:
     for row in map(json.loads, given.file.read_text(encoding="utf-8").splitlines()):
         choice = row["body"]["choices"][0]
         text, is_cut = choice["message"]["content"] or "", choice["finish_reason"] == "length"
-        answer = Answer(text, finish="length" if is_cut else "")
+        answer = Completion(text, finish="length" if is_cut else "")
         shown: dict[str, Any] = {name: tuple(row.get(name, ())) for name in SHOWN}
         request = GenerationRequest(row["kind"], row["label"], row["user"], 1, system=row["system"], **shown)
         reading = read(answer, request, language=TASKS[row["task"]][0], **options)

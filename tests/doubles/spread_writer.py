@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_server.generators.interface import Answer, Surroundings
+from undersong_server.generators.interface import Completion, Surroundings
 from undersong_server.generators.kinds.transformers import TransformersSettings
 
 
@@ -35,4 +35,4 @@ class Writer:
             file.write(f"{os.getpid()}\n")
         time.sleep(self._pause_s)
         for index, request in enumerate(requests):
-            yield index, Answer(f"text {request.seed}", 1, 2)
+            yield index, Completion(f"text {request.seed}", 1, 2)

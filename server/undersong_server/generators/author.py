@@ -19,8 +19,8 @@ from undersong_server.database.journal import Journal, json_bytes
 from undersong_server.generators.cleaning import Screening
 from undersong_server.generators.endpoints import batch_prefix, merged
 from undersong_server.generators.interface import (
-    Answer,
     CachingGenerator,
+    Completion,
     GenerationRequest,
     Generator,
     PaidGenerator,
@@ -95,14 +95,14 @@ class Speed:
     latency_s: float = 0.0
 
     def timed_answers(
-        self, answers: Iterator[tuple[int, Answer | GenerationError]]
-    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+        self, answers: Iterator[tuple[int, Completion | GenerationError]]
+    ) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields the given answers unchanged, and counts and times them."""
         asked_at_s = time.monotonic()
         for position, answer in answers:
             answered_at_s = time.monotonic()
             self.answered, self.busy_s = self.answered + 1, self.busy_s + answered_at_s - asked_at_s
-            if isinstance(answer, Answer) and answer.seconds:
+            if isinstance(answer, Completion) and answer.seconds:
                 self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
             yield position, answer
             asked_at_s = time.monotonic()  # The time that the caller spent on the answer does not count.
@@ -112,13 +112,13 @@ def answers_of(
     generators: Mapping[str, Generator],
     requests: Mapping[str, Mapping[int, GenerationRequest]],
     speed: Mapping[str, Speed],
-) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+) -> Iterator[tuple[str, int, Completion | GenerationError]]:
     """Yields (generator, number, answer) as answers arrive, each generator in a thread of its own.
 
     Raises the error of a generator that cannot go on; of several such errors, one that names them all.
     """
 
-    def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Answer | GenerationError]]:
+    def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Completion | GenerationError]]:
         numbers = list(requests[name])
         answers = generators[name].answer(list(requests[name].values()))
         for position, answer in speed[name].timed_answers(answers):
@@ -148,7 +148,7 @@ class _ReadAnswer(NamedTuple):
     step: str
     number: int
     name: str
-    answer: Answer | GenerationError
+    answer: Completion | GenerationError
     reading: Reading
     request: GenerationRequest
 
@@ -520,7 +520,7 @@ class Author:
 
     def _ask_generators(
         self, step: str, numbers_and_names: Sequence[tuple[int, str]], requests: Mapping[int, GenerationRequest]
-    ) -> dict[int, Answer | GenerationError]:
+    ) -> dict[int, Completion | GenerationError]:
         """Returns the answers to (number, generator). They are journaled as they arrive; failures are not.
 
         Raises what a generator raises that cannot go on, of several generators together; what was answered is
@@ -528,7 +528,7 @@ class Author:
         """
         step_name, _, attempt = step.rpartition("/")
         in_words = (step_name if attempt == "0" else f"{step_name}, once more") if attempt.isdecimal() else step
-        answers: dict[int, Answer | GenerationError] = {}
+        answers: dict[int, Completion | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for name in dict.fromkeys(name for _, name in numbers_and_names):
             indices = [index for index, owner in numbers_and_names if owner == name]
@@ -544,7 +544,7 @@ class Author:
         try:
             for name, index, answer in answers_of(self._generators, missing, self.speed):
                 answers[index] = answer
-                if isinstance(answer, Answer):
+                if isinstance(answer, Completion):
                     unwritten.append((_answer_key(step, name, index), _encode_answer(answer)))
                     settled += [answer.attempt] if answer.attempt else []
                 # An answer of a language model took time or money: it is kept at once.
@@ -559,7 +559,7 @@ class Author:
                 raise GenerationError(f"{name}: gave no answer to request {index} of {step}")
         return answers
 
-    def _journaled_answers(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Answer]:
+    def _journaled_answers(self, step: str, name: str, indices: Sequence[int]) -> dict[int, Completion]:
         journaled = self._journal.items(_answer_key(step, name, ""))  # one query: a run has thousands of orders
         return {
             index: _decode_answer(journaled[key])
@@ -593,7 +593,9 @@ class Author:
         if _stops_run(len(requests), [answer for _, _, answer in bad]):
             self._charge_usage(name, self._throw_away(name, bad))
 
-    def _throw_away(self, name: str, useless: Sequence[tuple[str, int, Answer | GenerationError]]) -> list[Answer]:
+    def _throw_away(
+        self, name: str, useless: Sequence[tuple[str, int, Completion | GenerationError]]
+    ) -> list[Completion]:
         """Takes answers (step, index, answer) and their verdicts out of the journal, so that they are asked for anew.
 
         What an endpoint refused for its content would be refused again: it stays, unless there is nothing else. The
@@ -603,7 +605,7 @@ class Author:
         useless = [
             useless_answer for useless_answer in useless if not _is_refused_by_endpoint(useless_answer[2])
         ] or useless
-        paid = [answer for _, _, answer in useless if isinstance(answer, Answer) and answer.completion_tokens > 0]
+        paid = [answer for _, _, answer in useless if isinstance(answer, Completion) and answer.completion_tokens > 0]
         number = len(self._journal.items(_thrown_away_key(name)))
         keys = {_verdict_key(step) for step, _, _ in useless} | {
             _answer_key(step, name, index) for step, index, _ in useless
@@ -617,14 +619,14 @@ class Author:
         )
         return paid
 
-    def _charge_usage(self, name: str, thrown_away: Sequence[Answer]) -> None:
+    def _charge_usage(self, name: str, thrown_away: Sequence[Completion]) -> None:
         """Counts the cost of answers that were paid for and thrown away, towards the generator's budget too."""
         self._generators[name].observe([_THROWN_AWAY] * len(thrown_away), thrown_away)
         for answer in thrown_away:
             self._count_answer(self.usage[name], answer)
             self.usage[name].faults[THROWN_AWAY] += 1
 
-    def _read_answer(self, answer: Answer | GenerationError, request: GenerationRequest, name: str) -> Reading:
+    def _read_answer(self, answer: Completion | GenerationError, request: GenerationRequest, name: str) -> Reading:
         return read(
             answer,
             request,
@@ -692,9 +694,9 @@ class Author:
             )
 
     @staticmethod
-    def _count_answer(usage: Usage, answer: Answer | GenerationError) -> None:
+    def _count_answer(usage: Usage, answer: Completion | GenerationError) -> None:
         usage.calls += 1
-        if isinstance(answer, Answer):
+        if isinstance(answer, Completion):
             usage.cut += answer.finish == "length"
             usage.prompt_tokens += answer.prompt_tokens
             usage.completion_tokens += answer.completion_tokens
@@ -711,7 +713,7 @@ def _is_useless(reading: Reading) -> bool:
     return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 
-def _stops_run(order_count: int, useless: Sequence[Answer | GenerationError]) -> bool:
+def _stops_run(order_count: int, useless: Sequence[Completion | GenerationError]) -> bool:
     """Returns whether these useless answers of a generator's first batch stop the run.
 
     An order that was refused for its content is no reason, unless nothing became a text.
@@ -723,7 +725,7 @@ def _stops_run(order_count: int, useless: Sequence[Answer | GenerationError]) ->
     )
 
 
-def _remedy_for(missing: Sequence[Answer | GenerationError]) -> str:
+def _remedy_for(missing: Sequence[Completion | GenerationError]) -> str:
     """Returns what mends orders that are no texts: by the states of those without an answer, by a look at the others.
 
     A trial asks singly, so that it shows nothing of what ails a batch.
@@ -731,7 +733,7 @@ def _remedy_for(missing: Sequence[Answer | GenerationError]) -> str:
     remedies = [
         answer.remedy or "mend what the endpoint names" for answer in missing if isinstance(answer, GenerationError)
     ]
-    if any(isinstance(answer, Answer) for answer in missing):
+    if any(isinstance(answer, Completion) for answer in missing):
         remedies.append("see prompts and answers with `undersong try`, mend the generators or the prompts")
     return (
         f"{'; '.join(dict.fromkeys(remedies))}; the same command goes on: what was good is kept, and no private sum is"
@@ -739,7 +741,7 @@ def _remedy_for(missing: Sequence[Answer | GenerationError]) -> str:
     )
 
 
-def _quote_answer(answer: Answer | GenerationError) -> str:
+def _quote_answer(answer: Completion | GenerationError) -> str:
     """Returns an answer's beginning, as an error quotes it; "" if it has no word."""
     if isinstance(answer, GenerationError):
         return answer.problem
@@ -753,9 +755,9 @@ def _failure_reason(answer: _ReadAnswer) -> str:
     return problem.removeprefix(f"generator {answer.name}: ")
 
 
-def _is_refused_by_endpoint(answer: Answer | GenerationError) -> bool:
+def _is_refused_by_endpoint(answer: Completion | GenerationError) -> bool:
     """Returns True if the endpoint refused an order for its content."""
-    return isinstance(answer, Answer) and answer.end == "filtered"
+    return isinstance(answer, Completion) and answer.end == "filtered"
 
 
 def _verdict_key(step: str) -> str:
@@ -774,11 +776,11 @@ def _thrown_away_key(generator: str) -> str:
     return f"thrown away/{generator}/"
 
 
-def _encode_answer(answer: Answer) -> bytes:
+def _encode_answer(answer: Completion) -> bytes:
     # The journal holds neither an answer's duration nor the attempt that it settles.
     fields = (answer.text, answer.prompt_tokens, answer.completion_tokens, answer.price_usd, answer.note, answer.finish)
     return json.dumps(fields, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-def _decode_answer(entry: bytes) -> Answer:
-    return Answer(*json.loads(entry.decode("utf-8", "surrogatepass")))
+def _decode_answer(entry: bytes) -> Completion:
+    return Completion(*json.loads(entry.decode("utf-8", "surrogatepass")))

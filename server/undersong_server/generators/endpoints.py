@@ -27,8 +27,8 @@ import numpy as np
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.interface import (
-    Answer,
     BudgetExhausted,
+    Completion,
     GenerationRequest,
     Generator,
     Loss,
@@ -357,13 +357,13 @@ class CachedGenerator:
             elif key and not is_text:
                 self._database.execute("DELETE FROM answer WHERE key = ?", (key,))
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Counts journaled requests as asked, so that the next equal request takes another entry of the file."""
         for request in requests:
             self._request_key(request)
         self._asked.observe(requests, answers)
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         keys = [self._request_key(request) for request in requests]
         missed = []
         for index, key in enumerate(keys):
@@ -374,10 +374,10 @@ class CachedGenerator:
             self._hits += 1
             self._unjudged.setdefault(requests[index], []).append((key, ""))
             kept = json.loads(row[0])
-            yield index, Answer(kept["text"], note=NOTE, finish=kept["finish"])
+            yield index, Completion(kept["text"], note=NOTE, finish=kept["finish"])
         for position, answer in self._asked.answer([requests[index] for index in missed]):
             index = missed[position]
-            if isinstance(answer, Answer):
+            if isinstance(answer, Completion):
                 value = json.dumps({"text": answer.text, "finish": answer.finish})
                 self._unjudged.setdefault(requests[index], []).append((keys[index], value))
             yield index, answer

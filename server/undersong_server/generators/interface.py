@@ -107,7 +107,7 @@ MOST_CHARACTERS = 20  # for each token that an answer may have; more come from a
 
 
 @dataclass(frozen=True)
-class Answer:
+class Completion:
     """One raw answer and what it cost.
 
     Attributes:
@@ -136,6 +136,9 @@ class Answer:
         return _ENDS.get(self.finish, "unknown")
 
 
+Answer = Completion  # Kinds of generators in other packages import it under this name.
+
+
 class Generator(Protocol):
     """A named source of texts. One thread at a time uses an instance."""
 
@@ -143,7 +146,7 @@ class Generator(Protocol):
     def name(self) -> str:
         """Name of the generator in the task file."""
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields (index into ``requests``, answer) as each completes, each index once.
 
         A yielded :class:`GenerationError` means that this one request has no answer. A raised one (such as
@@ -151,7 +154,7 @@ class Generator(Protocol):
         Closing the iterator early abandons the rest.
         """
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Takes note of answers that an earlier process obtained, before any further :meth:`answer`.
 
         Args:
@@ -167,7 +170,7 @@ class Generator(Protocol):
 class StatelessGenerator:
     """Base of a generator whose answers depend on their requests only."""
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Remembers nothing."""
 
 

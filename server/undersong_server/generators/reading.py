@@ -21,7 +21,7 @@ from undersong_server.generators.cleaning import (
     tags_end,
     unpacked,
 )
-from undersong_server.generators.interface import Answer, End, GenerationRequest
+from undersong_server.generators.interface import Completion, End, GenerationRequest
 from undersong_server.generators.languages import is_other_language, is_refusal
 from undersong_server.prompts.rendering import LIST_KINDS, MASK, QUOTE, VOCABULARY
 from undersong_server.prompts.scripts import COLONS, ITEM, NUMBER, SENTENCE_END, SEPARATORS
@@ -81,7 +81,7 @@ class Reading:
 
 
 def read(
-    answer: Answer | GenerationError,
+    answer: Completion | GenerationError,
     request: GenerationRequest,
     *,
     language: str = "",

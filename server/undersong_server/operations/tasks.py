@@ -33,8 +33,8 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.generators.interface import (
     TOKENS_A_WORD,
-    Answer,
     CachingGenerator,
+    Completion,
     GeneratorSettings,
     Loss,
     PaidGenerator,
@@ -313,7 +313,7 @@ def try_task(
     requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
     requests_by_number, _ = requests.make("try", orders, range(texts), [1] * texts)
     start_s = time.monotonic()
-    answers: dict[int, tuple[Answer | GenerationError, float]] = {}
+    answers: dict[int, tuple[Completion | GenerationError, float]] = {}
     loss_by_number: dict[int, Loss] = {}
     previous_loss = Loss()
     for number, answer in generator.answer([requests_by_number[number] for number in range(texts)]):
@@ -330,7 +330,7 @@ def try_task(
         reading = read(
             answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
         )
-        got = answer if isinstance(answer, Answer) else Answer(answer.problem)
+        got = answer if isinstance(answer, Completion) else Completion(answer.problem)
         trials.append(
             Tried(
                 label=order.label,

@@ -13,7 +13,7 @@ from tests.doubles.misbehaving_endpoint import Endpoint, completion
 from tests.doubles.pace import examples
 from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai.attempt import Connection
@@ -57,7 +57,7 @@ def test_corpus_holds_of_an_answer_what_it_may(case: dict[str, Any]) -> None:
         return
     prompt = prompts(case).render("zero_shot", label="cardiac")
     request = GenerationRequest("zero_shot", "cardiac", prompt.user, 1, system=prompt.system)
-    answer = Answer(verdict.completion.text, finish=verdict.completion.finish)
+    answer = Completion(verdict.completion.text, finish=verdict.completion.finish)
     reading = read(answer, request, language=case["language"], line_breaks=case["line_breaks"])
     assert (None if reading.fault else reading.text) in case["accept"], reading
 

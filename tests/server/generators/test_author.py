@@ -10,7 +10,7 @@ from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.cleaning import Screening
-from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
+from undersong_server.generators.interface import Completion, GenerationRequest, PromptFormat
 from undersong_server.generators.orders import Order
 from undersong_server.progress import Silent
 from undersong_server.prompts.rendering import Prompts, TaskWords
@@ -28,16 +28,16 @@ class Scripted:
         self.asked: list[GenerationRequest] = []
         self.observed: list[str] = []
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         for index, request in enumerate(requests):
             if self.fail_after is not None and len(self.asked) >= self.fail_after:
                 raise ConfigurationError(f"{self.name}: unreachable")
             self.asked.append(request)
             text = self.texts[len(self.asked) - 1]
-            yield index, text if isinstance(text, GenerationError) else Answer(str(text), 3, 5, 0.5)
+            yield index, text if isinstance(text, GenerationError) else Completion(str(text), 3, 5, 0.5)
 
     def observe(self, requests, answers) -> None:
-        self.observed += [answer.text for answer in answers if isinstance(answer, Answer)]
+        self.observed += [answer.text for answer in answers if isinstance(answer, Completion)]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -78,7 +78,7 @@ class Seeded(Scripted):
             if self.fail_after is not None and len(self.asked) >= self.fail_after:
                 raise ConfigurationError(f"{self.name}: unreachable")
             self.asked.append(request)
-            yield index, Answer(f"{self.name} {request.seed}")
+            yield index, Completion(f"{self.name} {request.seed}")
 
 
 def test_a_run_that_stopped_asks_nothing_twice(journal):
@@ -118,7 +118,7 @@ def test_one_request_without_answer_does_not_stop_the_others(journal):
 
 
 def test_the_speed_counts_what_was_waited_for_and_not_what_the_journal_had(journal):
-    texts = [Answer("one", seconds=0.5), Answer("two", seconds=1.5), Answer("three")]
+    texts = [Completion("one", seconds=0.5), Completion("two", seconds=1.5), Completion("three")]
 
     class Timed(Scripted):
         def answer(self, requests):
@@ -356,9 +356,12 @@ class Refusing(Scripted):
         for index, request in enumerate(requests):
             self.asked.append(request)
             if request.label in self.labels:
-                yield index, Answer("flagged", note="refused by the endpoint (flagged)", finish="filter")
+                yield index, Completion("flagged", note="refused by the endpoint (flagged)", finish="filter")
             else:
-                yield index, self.texts.pop(0) if self.texts else Answer(f"Text {len(self.asked)} of {request.seed}.")
+                yield (
+                    index,
+                    self.texts.pop(0) if self.texts else Completion(f"Text {len(self.asked)} of {request.seed}."),
+                )
 
 
 def orders_of(labels):
@@ -401,7 +404,7 @@ def test_orders_refused_for_their_content_are_no_part_of_the_gates_count(journal
 def test_the_gate_counts_the_orders_that_were_not_refused(journal):
     """Three of the five others fail: they alone are asked again."""
     busy = [GenerationError("busy")] * 9
-    texts = [Answer(f"Text {number}.") for number in range(6)]
+    texts = [Completion(f"Text {number}.") for number in range(6)]
     writer = author(journal, Refusing("g", [*texts[:4], *texts[4:], *busy]))
     writer.write("one", 0, orders_of("xxxx"))
     with raises(GenerationError, "step-short"):
@@ -448,7 +451,7 @@ def test_an_answer_that_was_cut_is_asked_for_with_more_room(journal):
         def answer(self, requests):
             for index, request in enumerate(requests):
                 self.asked.append(request)
-                yield index, Answer("It hurts since", finish="length" if request.room < 4 else "")
+                yield index, Completion("It hurts since", finish="length" if request.room < 4 else "")
 
     generator = Cutting("g", [])
     writer = author(journal, generator)

@@ -14,7 +14,7 @@ from tests.doubles.chat_server import ChatServer, completion, serving
 from undersong_common.errors import GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Loss
+from undersong_server.generators.interface import BudgetExhausted, Completion, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai import generator as openai_generator
@@ -110,7 +110,7 @@ def generator(server: BatchServer | ChatServer, journal: Journal, **fields: Any)
 def capped(server: BatchServer, journal: Journal, token_budget: int) -> OpenAIGenerator:
     """A generator whose endpoint has answered before, so that it is seen what an answer is billed."""
     far = generator(server, journal, token_budget=token_budget)
-    far.observe([GenerationRequest("zero_shot", "x", "before", 0)], [Answer("a text")])
+    far.observe([GenerationRequest("zero_shot", "x", "before", 0)], [Completion("a text")])
     return far
 
 
@@ -134,7 +134,7 @@ def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal
     assert len(server.batches) == 1
     assert isinstance(answers[3], GenerationError)
     assert "too long" in str(answers[3])
-    assert answers[5] == Answer("Answer to text 5", 11, 7, 0.009)
+    assert answers[5] == Completion("Answer to text 5", 11, 7, 0.009)
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -160,7 +160,7 @@ def test_an_endpoint_that_is_asked_too_often_is_asked_again(journal: Journal) ->
     with serving(BatchServer()) as server:
         server.throttled = 2
         answers = dict(generator(server, journal, max_wait_s=0.01, max_retries=2).answer(requests(3)))
-        assert all(isinstance(answer, Answer) for answer in answers.values())
+        assert all(isinstance(answer, Completion) for answer in answers.values())
         assert len(server.batches) == len(server.files) == 1
         server.throttled = 10**6
         with pytest.raises(GenerationError) as stopped:
@@ -200,7 +200,7 @@ def test_what_was_taken_before_the_process_died_is_not_asked_again(journal: Jour
     with serving(BatchServer()) as server:
         dict(generator(server, journal).answer(requests(3)))
         rest = dict(generator(server, journal).answer([*requests(3)[1:], *requests(5)[4:]]))
-    assert [answer.text for _, answer in sorted(rest.items()) if isinstance(answer, Answer)] == [
+    assert [answer.text for _, answer in sorted(rest.items()) if isinstance(answer, Completion)] == [
         "Answer to text 1",
         "Answer to text 2",
         "Answer to text 4",
@@ -242,7 +242,7 @@ def test_half_a_batch_is_used_and_a_budget_without_room_submits_none(journal: Jo
         assert server.batches == {}
         server.lost = {1}
         answers = dict(generator(server, journal).answer(requests(3)))
-    assert [isinstance(answers[n], Answer) for n in range(3)] == [True, False, True]
+    assert [isinstance(answers[n], Completion) for n in range(3)] == [True, False, True]
 
 
 @pytest.mark.parametrize(("cap", "sizes"), [({}, [5]), ({"token_budget": 10_000}, [1, 4])])
@@ -259,9 +259,9 @@ CAP = 1500  # tokens
 WORST = 90  # tokens of one of the five requests of the tests below
 
 
-def taken(far: OpenAIGenerator, journal: Journal) -> list[Answer]:
+def taken(far: OpenAIGenerator, journal: Journal) -> list[Completion]:
     """Answers to five requests, whose attempts are taken out of the journal as the author does."""
-    answers = [answer for _, answer in far.answer(requests(5)) if isinstance(answer, Answer)]
+    answers = [answer for _, answer in far.answer(requests(5)) if isinstance(answer, Completion)]
     journal.exchange([answer.attempt for answer in answers], [])
     return answers
 
@@ -384,5 +384,5 @@ def test_what_an_ended_batch_leaves_out_is_lost_if_it_may_be_billed(
         server.spoils = {"batch 1": (200, json.dumps(ended))}
         far = generator(server, journal)
         answers = dict(far.answer(requests(5)))
-        assert sum(isinstance(answer, Answer) for answer in answers.values()) == 3
+        assert sum(isinstance(answer, Completion) for answer in answers.values()) == 3
         assert far.lost.attempts == lost

@@ -11,7 +11,7 @@ import pytest
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.endpoints import NOTE, CachedGenerator
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAISettings
 
 
@@ -25,23 +25,23 @@ class Counting:
         self.counts: dict[str, int] = {}
         self.observed = 0
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         for index, request in reversed(list(enumerate(requests))):
             self.calls += 1
             yield (
                 index,
                 GenerationError("no")
                 if request.label == "none"
-                else Answer(f"text {self.calls} {id(self)}", 5, 5, 0.5),
+                else Completion(f"text {self.calls} {id(self)}", 5, 5, 0.5),
             )
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         self.observed += len(answers)
 
 
 def answered(
     cached: CachedGenerator, requests: Sequence[GenerationRequest], *, texts: bool = True
-) -> dict[int, Answer | GenerationError]:
+) -> dict[int, Completion | GenerationError]:
     """The answers to ``requests``, by index; the cache is told whether they became texts."""
     answers = dict(cached.answer(requests))
     cached.keep_texts([(request, texts) for request in requests])
@@ -65,8 +65,8 @@ def test_later_run_reuses_paid_answers_and_no_entry_serves_two_orders(tmp_path: 
     assert first.calls == 3
     assert second.calls == 1
     for index in range(3):
-        assert after[index] == Answer(before[index].text, note=NOTE)  # type: ignore[union-attr]
-    assert len({answer.text for answer in after.values() if isinstance(answer, Answer)}) == 4
+        assert after[index] == Completion(before[index].text, note=NOTE)  # type: ignore[union-attr]
+    assert len({answer.text for answer in after.values() if isinstance(answer, Completion)}) == 4
     assert again.counts["cache_hits"] == 3
 
 
@@ -105,7 +105,7 @@ def test_failures_are_not_kept_and_what_the_journal_has_counts_as_asked(tmp_path
     answered(cached(tmp_path / "cache", first), [replace(REQUEST, label="none"), REQUEST])
     resumed = Counting()
     again = cached(tmp_path / "cache", resumed)
-    again.observe([REQUEST, REQUEST], [Answer("text 1"), Answer("text 2")])
+    again.observe([REQUEST, REQUEST], [Completion("text 1"), Completion("text 2")])
     assert resumed.observed == 2
     list(again.answer([REQUEST]))
     assert resumed.calls == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_server.generators.interface import Answer, Finish
+from undersong_server.generators.interface import Completion, Finish
 
 
 @pytest.mark.parametrize(
@@ -12,4 +12,4 @@ from undersong_server.generators.interface import Answer, Finish
     [("", "good"), ("length", "cut"), ("filter", "filtered"), ("refusal", "filtered"), ("unknown", "unknown")],
 )
 def test_every_reason_of_an_end_has_a_kind(finish: Finish, end: str) -> None:
-    assert Answer("A note.", finish=finish).end == end
+    assert Completion("A note.", finish=finish).end == end

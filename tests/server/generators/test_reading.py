@@ -10,7 +10,7 @@ import pytest
 
 from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.languages import is_refusal
 from undersong_server.generators.reading import CUT, SEVERAL, Reading, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
@@ -26,20 +26,20 @@ CONTINUED = GenerationRequest("zero_shot", "card", "Text:", 1, style="completion
 
 
 def fault(text: str, finish: str = "", **options: str) -> str:
-    return read(Answer(text, finish=finish), REQUEST, **options).fault  # type: ignore[arg-type]
+    return read(Completion(text, finish=finish), REQUEST, **options).fault  # type: ignore[arg-type]
 
 
 def test_a_continued_text_ends_with_the_sentence_that_reaches_its_length():
     bounded = GenerationRequest("worded", "card", "Text:", 1, style="completion", words=4, bounded=True)
-    said = Answer("My card is gone. I saw it on Monday. And then I went to", finish="length")
+    said = Completion("My card is gone. I saw it on Monday. And then I went to", finish="length")
     assert read(said, bounded) == Reading("My card is gone.")
     assert read(said, CONTINUED).text == "My card is gone. I saw it on Monday."
 
 
 def test_any_text_has_a_vocabulary():
     request = GenerationRequest("vocabulary", "card", "Words:", 1)
-    assert read(Answer("I lost my card"), request) == Reading("I lost my card")
-    assert read(Answer("I cannot help with that request."), request).fault == "refused"
+    assert read(Completion("I lost my card"), request) == Reading("I lost my card")
+    assert read(Completion("I cannot help with that request."), request).fault == "refused"
 
 
 def test_at_least_95_of_100_unseen_refusals_are_recognised() -> None:
@@ -172,7 +172,7 @@ def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
     ],
 )
 def test_what_surrounds_a_text_is_no_fault(raw: str) -> None:
-    assert read(Answer(raw), REQUEST).text == TEXT
+    assert read(Completion(raw), REQUEST).text == TEXT
     assert fault(raw) == ""
 
 
@@ -187,7 +187,7 @@ def test_what_surrounds_a_text_is_no_fault(raw: str) -> None:
     ],
 )
 def test_what_only_looks_like_it_stays(text: str) -> None:
-    assert read(Answer(text), REQUEST).text == text
+    assert read(Completion(text), REQUEST).text == text
     assert fault(text) == ""
 
 
@@ -198,7 +198,7 @@ def test_a_refusal_that_the_endpoint_states_needs_no_rule() -> None:
 
 def test_mostly_complete_cut_answer_ends_at_its_last_sentence() -> None:
     begun = "<text>My card was declined. I tried it twice at the same till. Wha"
-    kept = read(Answer(begun, finish="length"), REQUEST)
+    kept = read(Completion(begun, finish="length"), REQUEST)
     assert (kept.text, kept.fault) == ("My card was declined. I tried it twice at the same till.", "")
     assert fault("Hello. My card was declined when I tried to pay for the", "length") == "cut"
     assert fault("My card was declined when I tried to pay for the", "length") == "cut"
@@ -206,26 +206,26 @@ def test_mostly_complete_cut_answer_ends_at_its_last_sentence() -> None:
     assert fault(begun) == ""
     assert fault(begun, "unknown") == "cut"
     assert fault(begun.removeprefix("<text>"), "length") == "cut"  # it may be thinking that came to no text
-    assert read(Answer(begun.removeprefix("<text>"), finish="length"), CONTINUED) == kept
+    assert read(Completion(begun.removeprefix("<text>"), finish="length"), CONTINUED) == kept
     assert fault(f"{begun}</text>", "length") == ""
 
 
 def test_a_continuation_ends_at_its_stop() -> None:
-    assert read(Answer(" My card is gone.\nCategory: card\nText: another"), CONTINUED).text == "My card is gone."
-    assert read(Answer("\n My card is gone.\n\nText:"), CONTINUED).text == "My card is gone."
+    assert read(Completion(" My card is gone.\nCategory: card\nText: another"), CONTINUED).text == "My card is gone."
+    assert read(Completion("\n My card is gone.\n\nText:"), CONTINUED).text == "My card is gone."
 
 
 def test_a_continuation_that_ends_where_a_quotation_opens_is_cut() -> None:
     quoted = GenerationRequest("zero_shot", "card", 'Text: "', 1, style="completion", stop=('"', "\n"))
-    assert read(Answer('I got "Error 5" twice.'), quoted).fault == "cut"
-    assert read(Answer("I got ", finish=""), quoted).fault == "cut"
-    assert read(Answer('My card is gone." said he'), quoted) == Reading("My card is gone.")
+    assert read(Completion('I got "Error 5" twice.'), quoted).fault == "cut"
+    assert read(Completion("I got ", finish=""), quoted).fault == "cut"
+    assert read(Completion('My card is gone." said he'), quoted) == Reading("My card is gone.")
 
 
 def test_a_text_that_goes_round_in_circles_is_none() -> None:
     circle = "I want to add an app to my account. How do I do this? " * 3
     assert fault(circle) == "says one thing over and over"
-    assert read(Answer(circle), REQUEST, whole=False).fault == ""
+    assert read(Completion(circle), REQUEST, whole=False).fault == ""
     assert fault("Lost card. Lost card.") == ""
     refrain = "I called on Monday and nobody answered, I called on Tuesday and nobody answered, so I am writing now."
     assert fault(refrain) == ""
@@ -233,8 +233,8 @@ def test_a_text_that_goes_round_in_circles_is_none() -> None:
 
 def test_gaps_that_are_left_are_no_text() -> None:
     filled = GenerationRequest("fill_in", "card", "Fill in.", 1, parents=("my card is gone",))
-    assert read(Answer("my _ is gone"), filled).fault == "placeholder"
-    assert read(Answer("my card_number is gone"), filled).fault == ""
+    assert read(Completion("my _ is gone"), filled).fault == "placeholder"
+    assert read(Completion("my card_number is gone"), filled).fault == ""
 
 
 def test_another_language_is_told_where_the_task_names_one() -> None:
@@ -250,11 +250,11 @@ def test_another_language_is_told_where_the_task_names_one() -> None:
 def test_a_list_is_not_read_as_a_text() -> None:
     request = GenerationRequest("keywords", "card", "Name topics.", 1)
     listed = "Here are ten topics:\n1. lost card\n2. stolen card\n3. card fees"
-    assert read(Answer(listed), request).fault == ""
-    assert read(Answer(listed), request).text == listed
-    assert read(Answer("I can't help with that request."), request).fault == "refused"
-    assert read(Answer("My card was declined at the till."), request).fault == "no list"
-    assert read(Answer("My card was declined at the till."), request, whole=False).fault == ""
+    assert read(Completion(listed), request).fault == ""
+    assert read(Completion(listed), request).text == listed
+    assert read(Completion("I can't help with that request."), request).fault == "refused"
+    assert read(Completion("My card was declined at the till."), request).fault == "no list"
+    assert read(Completion("My card was declined at the till."), request, whole=False).fault == ""
     assert read(GenerationError("no"), request).fault == "failed"
 
 
@@ -339,7 +339,7 @@ NURSE = Prompts(
     ],
 )
 def test_a_good_text_may_use_the_words_of_its_task(kind: str, number: int, text: str) -> None:
-    assert read(Answer(f"<text>{text}</text>"), asked_of(NURSE, kind, number)).fault == ""
+    assert read(Completion(f"<text>{text}</text>"), asked_of(NURSE, kind, number)).fault == ""
 
 
 def asked_of(prompts: Prompts, kind: str, number: int, label: str = "chest pain") -> GenerationRequest:
@@ -368,10 +368,10 @@ def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
                 text = (
                     f"54M, bed 7, pulse 88; {hint} (nurse on duty), 12 12 13 14 15 18 21, seen at 9:40, home by noon."
                 )
-                assert read(Answer(f"<text>{text}</text>"), request).fault == "", (language, hint)
+                assert read(Completion(f"<text>{text}</text>"), request).fault == "", (language, hint)
             hints = "; ".join(request.told[-3:])
             if len(hints.split()) > 9:
-                assert read(Answer(f"<text>{hints.capitalize()}</text>"), request).fault == "echo of the prompt"
+                assert read(Completion(f"<text>{hints.capitalize()}</text>"), request).fault == "echo of the prompt"
 
 
 @pytest.mark.parametrize(
@@ -385,15 +385,15 @@ def test_each_hint_of_any_language_may_stand_in_a_text() -> None:
     ],
 )
 def test_words_of_the_instructions_are_an_echo(text: str) -> None:
-    assert read(Answer(f"<text>{text}</text>"), asked_of(NURSE, "zero_shot", 1)).fault == "echo of the prompt"
+    assert read(Completion(f"<text>{text}</text>"), asked_of(NURSE, "zero_shot", 1)).fault == "echo of the prompt"
 
 
 def test_only_a_model_that_reads_its_prompt_can_echo_it() -> None:
     line = next(line for line in PROMPT.user.splitlines() if len(line.split()) > 8)
-    echo = Answer(f"{TEXT}\n{line}")
+    echo = Completion(f"{TEXT}\n{line}")
     assert read(echo, REQUEST).fault == "echo of the prompt"
     assert read(echo, REQUEST, whole=False).fault == ""
-    assert read(Answer("I am sorry, but I cannot help with that."), REQUEST, whole=False).fault == "refused"
+    assert read(Completion("I am sorry, but I cannot help with that."), REQUEST, whole=False).fault == "refused"
 
 
 def long_note(sections: int = 8) -> str:
@@ -427,20 +427,20 @@ def long_request(words: int) -> GenerationRequest:
 def test_a_long_document_keeps_its_sections_and_its_end() -> None:
     note = long_note()
     assert len(note.split()) > 600
-    found = read(Answer(f"<text>{note}</text>", 10, 900), long_request(700))
+    found = read(Completion(f"<text>{note}</text>", 10, 900), long_request(700))
     assert not found.fault
     assert found.text.endswith("discharged home.")
     assert found.text.count("Section") == 8
     assert len(found.text.split()) > 0.95 * len(re.sub(r"[#-]", " ", note).split())
-    assert read(Answer(note, 10, 900), long_request(60)).fault == SEVERAL  # of a short text, each part is one
+    assert read(Completion(note, 10, 900), long_request(60)).fault == SEVERAL  # of a short text, each part is one
 
 
 def test_a_long_document_without_its_end_is_written_anew() -> None:
     whole = long_note()
-    answer = Answer(whole[: int(len(whole) * 0.9)], 10, 900, finish="length")
+    answer = Completion(whole[: int(len(whole) * 0.9)], 10, 900, finish="length")
     assert read(answer, long_request(700)).fault == CUT
     assert not read(
-        Answer("It hurts since Monday, and I sleep badly at night. And I", 10, 9, finish="length"), long_request(20)
+        Completion("It hurts since Monday, and I sleep badly at night. And I", 10, 9, finish="length"), long_request(20)
     ).fault
 
 
@@ -455,7 +455,7 @@ def test_a_long_document_without_its_end_is_written_anew() -> None:
     ],
 )
 def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
-    assert read(Answer(f"<text>{text}</text>"), REQUEST) == Reading(text)
+    assert read(Completion(f"<text>{text}</text>"), REQUEST) == Reading(text)
 
 
 @pytest.mark.parametrize(
@@ -469,4 +469,4 @@ def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
     ],
 )
 def test_a_whole_that_is_data_is_no_text_in_tags_either(data: str) -> None:
-    assert read(Answer(f"<text>{data}</text>"), REQUEST).fault == "page or data"
+    assert read(Completion(f"<text>{data}</text>"), REQUEST).fault == "page or data"

@@ -18,7 +18,7 @@ from undersong_protocol.statistics.label_words import LabelWords
 from undersong_protocol.statistics.terms import words
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods.interface import Attribute, Setting
 from undersong_server.methods.parts import constants, form
@@ -218,7 +218,7 @@ def written(request):
 def answers(self, requests):
     for index, request in enumerate(requests):
         SEEN.append(request)
-        yield index, Answer(written(request))
+        yield index, Completion(written(request))
 
 
 SEEN: list[GenerationRequest] = []

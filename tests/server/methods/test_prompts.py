@@ -17,7 +17,7 @@ from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY
 from undersong_server import methods
 from undersong_server.generators.cleaning import duplicate_key
-from undersong_server.generators.interface import Answer, GenerationRequest, PromptFormat
+from undersong_server.generators.interface import Completion, GenerationRequest, PromptFormat
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.generators.orders import FEWEST_CONTINUED, Order, Requests
 from undersong_server.prompts.rendering import Prompts, TaskWords
@@ -59,11 +59,11 @@ def asked_by(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[G
     """What a run of a method asks a generator that always answers with a text of two lines."""
     asked: list[GenerationRequest] = []
 
-    def answer(self: Any, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer]]:
+    def answer(self: Any, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion]]:
         asked.extend(requests)
         for index, request in enumerate(requests):
             topic = "pan oven soup" if request.label == LABELS[0] else "rose spade soil"
-            yield index, Answer(f"{topic} {request.seed % 97}\n  and {self.name} {request.seed}")
+            yield index, Completion(f"{topic} {request.seed % 97}\n  and {self.name} {request.seed}")
 
     monkeypatch.setattr(NgramGenerator, "answer", answer)
     steer_by_packaged(monkeypatch)

@@ -30,7 +30,7 @@ from tests.doubles.topic_writer import topic_writer
 from undersong.run.simulation import Delivered
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.generators.interface import Answer, GenerationRequest, Preference, PromptFormat, Tuning
+from undersong_server.generators.interface import Completion, GenerationRequest, Preference, PromptFormat, Tuning
 from undersong_server.generators.kinds.transformers import (
     TransformersGenerator,
     TransformersSettings,
@@ -143,9 +143,9 @@ def request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationReque
     return GenerationRequest("zero_shot", "", 'A note: "', seed, style="completion", stop=tuple(stop))
 
 
-def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Answer]:
+def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Completion]:
     found = dict(writer.answer([request(seed, stop) for seed in range(6)]))
-    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Answer)]
+    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
 @pytest.mark.heavy
@@ -238,7 +238,7 @@ def test_an_answer_ends_at_its_request_s_stop(model: Path) -> None:
     assert ended > 2
 
 
-def readable(*given: Any) -> Answer:
+def readable(*given: Any) -> Completion:
     """Ends the random model's answers as texts."""
     answer = DECODED(*given)
     return replace(answer, text=re.sub("[^a-z ]", "", answer.text) + " it ends.", finish="")

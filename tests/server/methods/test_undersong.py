@@ -21,7 +21,7 @@ from undersong_protocol.statistics.classifier_votes import CorpusComparison, Sco
 from undersong_protocol.statistics.histogram import AttributeMarginals
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server import learning
-from undersong_server.generators.interface import Answer
+from undersong_server.generators.interface import Completion
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
 from undersong_server.methods.interface import Attribute, Setting
@@ -253,7 +253,7 @@ def test_no_more_texts_are_published_than_the_task_says(tmp_path):
 
 def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        NgramGenerator, "answer", lambda self, requests: ((i, Answer("")) for i in range(len(requests)))
+        NgramGenerator, "answer", lambda self, requests: ((i, Completion("")) for i in range(len(requests)))
     )
     task = load(make_task(tmp_path, parties=1, records=20, samples=20), ["method.name=undersong"])
     with pytest.raises(ConfigurationError) as raised:

@@ -21,7 +21,7 @@ from undersong_common.models.embedding import Embedder
 from undersong_common.models.hidden_states import prepare
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, Quorum
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.transformers import TransformersGenerator, TransformersSettings
 from undersong_server.methods import vector
 from undersong_server.methods.interface import Setting
@@ -121,7 +121,7 @@ def written(model: Path, steering: Sequence[tuple[float, ...]]) -> list[str]:
         for number, each in enumerate(steering)
     ]
     found = dict(generator.answer(requests))
-    return [answer.text for _, answer in sorted(found.items()) if isinstance(answer, Answer)]
+    return [answer.text for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
 @pytest.mark.heavy
@@ -148,14 +148,14 @@ def test_a_run_spends_its_plan_and_goes_on_without_asking_anew(
     steered: list[tuple[float, ...]] = []
     batch, decoded = TransformersGenerator._answer_batch, TransformersGenerator._decode_answer
 
-    def readable(*given: Any) -> Answer:
+    def readable(*given: Any) -> Completion:
         """Ends the random model's answers as texts."""
         answer = decoded(*given)
         return replace(answer, text=re.sub("[^a-z ]", "", answer.text) + " it ends.", finish="")
 
     def stopping(
         self: Any, prompts: Any, requests: Sequence[GenerationRequest], longest: Any, **check: Any
-    ) -> list[Answer]:
+    ) -> list[Completion]:
         if len(steered) >= 8:
             raise KeyboardInterrupt
         if not check:  # the folder's check of its batches steers nothing

@@ -7,7 +7,7 @@ from typing import Literal
 
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.generators.interface import (
-    Answer,
+    Completion,
     Estimate,
     GenerationRequest,
     LanguageModelSettings,
@@ -66,7 +66,7 @@ class FunctionGenerator(StatelessGenerator):
         self.counts: dict[str, int] = {}
         self._function = function
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Raises ConfigurationError, with the function's own error as its cause, if it fails or returns no text."""
         for number, request in enumerate(requests):
             begun = time.monotonic()
@@ -82,4 +82,4 @@ class FunctionGenerator(StatelessGenerator):
                     f"generator {self.name}: the function returned {type(text).__name__}, not a text",
                     "return the text that it wrote, as str",
                 )
-            yield number, Answer(text, seconds=time.monotonic() - begun)
+            yield number, Completion(text, seconds=time.monotonic() - begun)

@@ -28,7 +28,7 @@ from undersong_common.text.row_files import column_names
 from undersong_common.text.table import read_table
 from undersong_server.generators.interface import (
     NAMES_FILE,
-    Answer,
+    Completion,
     Estimate,
     GenerationRequest,
     GeneratorSettings,
@@ -228,10 +228,10 @@ class NgramGenerator(StatelessGenerator):
             "labels_without_corpus": sum(label not in self._models for label in labels),
         }
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         for index, request in enumerate(requests):
             text = detokenise([self._surfaces[token] for token in self._write_tokens(request)])
-            yield index, Answer(text) if text else GenerationError(f"{self.name}: wrote an empty text")
+            yield index, Completion(text) if text else GenerationError(f"{self.name}: wrote an empty text")
 
     # The corpus
 

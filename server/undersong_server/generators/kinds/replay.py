@@ -30,7 +30,7 @@ from undersong_common.text.table import read_table
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import (
     NAMES_FILE,
-    Answer,
+    Completion,
     Estimate,
     GenerationRequest,
     GeneratorSettings,
@@ -188,7 +188,7 @@ class ReplayGenerator:
             "unknown_journaled": 0,
         }
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Marks journaled answers as used. An answer that is not in the file any more is counted, not refused."""
         for _, answer in zip(requests, answers, strict=True):
             if isinstance(answer, GenerationError):
@@ -199,13 +199,13 @@ class ReplayGenerator:
             else:
                 self.counts["unknown_journaled"] += 1
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         for start in range(0, len(requests), _TOGETHER):
             together = requests[start : start + _TOGETHER]
             for index, scores in enumerate(self._request_scores(together)):
                 yield start + index, self._draw_text(together[index], scores)
 
-    def _draw_text(self, request: GenerationRequest, scores: Float64 | None) -> Answer | GenerationError:
+    def _draw_text(self, request: GenerationRequest, scores: Float64 | None) -> Completion | GenerationError:
         part = self._slices.get(request.label)
         if part is None or part.start == part.stop:
             return GenerationError(f"{self.name}: its file has no text of the label {request.label!r}")
@@ -221,7 +221,7 @@ class ReplayGenerator:
             chosen = min(int(np.searchsorted(weights, uniform * weights[-1], side="right")), fresh.size - 1)
         row = part.start + int(fresh[chosen])
         self._mark_used(self._keys[row])
-        return Answer(self._texts[row], note="repeat" if fewest else "")
+        return Completion(self._texts[row], note="repeat" if fewest else "")
 
     def _mark_used(self, key: str) -> None:
         rows = self._rows[key]  # more than one if the file has the text under several labels

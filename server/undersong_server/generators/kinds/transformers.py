@@ -28,7 +28,7 @@ from undersong_common.models.model_files import check_language_model, has_expert
 from undersong_server.cluster import Cluster, at_this_machine
 from undersong_server.generators.cleaning import THINKING_MARKS, without_thinking
 from undersong_server.generators.interface import (
-    Answer,
+    Completion,
     Estimate,
     GenerationRequest,
     Generator,
@@ -183,7 +183,7 @@ class TransformersGenerator(StatelessGenerator):
         self._adapter: Any = None  # peft's handle of what was put into the model
         self._waiting: Mapping[str, bytes] | None = None  # an adapter's files that are not in the model yet
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers batch by batch; prompts of similar length share a batch.
 
         Raises:
@@ -273,7 +273,7 @@ class TransformersGenerator(StatelessGenerator):
         longest: Sequence[int],
         *,
         temperature: float | None = None,
-    ) -> list[Answer]:
+    ) -> list[Completion]:
         """Writes one answer to each prompt; ``temperature`` takes the place of the settings'."""
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
@@ -361,7 +361,7 @@ class TransformersGenerator(StatelessGenerator):
 
     def _decode_answer(
         self, tokenizer: Any, written: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
-    ) -> Answer:
+    ) -> Completion:
         end = next((position for position, token in enumerate(written) if token in ends), None)
         written = written if end is None else written[:end]
         length = len(written) + (end is not None)
@@ -369,7 +369,7 @@ class TransformersGenerator(StatelessGenerator):
         first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, written[:n], stop))
         stopped = lengths[first] if first < len(lengths) else None
         text = text_after_thinking(tokenizer, prompt, written[:stopped])
-        return Answer(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
+        return Completion(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 
     def _sampling_steps(
         self, streams: Sequence[torch.Generator], device: torch.device, temperature: float
@@ -724,7 +724,7 @@ class SpreadGenerator(StatelessGenerator):
     def counts(self) -> dict[str, int]:
         return {**self._here.counts, "prompts_too_long": self._failed}
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers as the interface says, part by part.
 
         Raises:
@@ -766,7 +766,7 @@ _loaded: dict[tuple[str, Path], tuple[Generator, Mapping[str, bytes]]] = {}  # t
 
 def answer_part(
     settings: TransformersSettings, folder: Path, adapter: Mapping[str, bytes], requests: Sequence[GenerationRequest]
-) -> list[Answer | GenerationError] | UndersongError:
+) -> list[Completion | GenerationError] | UndersongError:
     """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
     place = settings.model_dump_json(), folder
     try:

@@ -14,7 +14,7 @@ from tests.doubles.pace import slow_but
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_models import ARCHITECTURES, save_tiny_model
 from undersong_common.errors import ConfigurationError
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.transformers import (
     TransformersGenerator,
     TransformersSettings,
@@ -40,7 +40,7 @@ def local(path: Path, **fields: Any) -> TransformersGenerator:
 
 def texts(generator: TransformersGenerator) -> list[str]:
     answers = dict(generator.answer(REQUESTS))
-    return [answer.text if isinstance(answer, Answer) else answer.problem for _, answer in sorted(answers.items())]
+    return [answer.text if isinstance(answer, Completion) else answer.problem for _, answer in sorted(answers.items())]
 
 
 def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -207,5 +207,5 @@ def test_a_prompt_beyond_an_encoders_positions_fails_alone(tmp_path: Path) -> No
     generator = local(save_tiny_model(tmp_path / "bart", "bart"))
     long = GenerationRequest("zero_shot", "", "pain " * 400, 1)
     answers = dict(generator.answer([long, REQUESTS[0]]))
-    assert not isinstance(answers[0], Answer)
-    assert isinstance(answers[1], Answer)
+    assert not isinstance(answers[0], Completion)
+    assert isinstance(answers[1], Completion)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import is_database_null
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.ngram import (
     END,
     START,
@@ -60,8 +60,8 @@ def ngram(
 
 def texts(generator: NgramGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
     answers = [answer for _, answer in generator.answer(requests)]
-    assert all(isinstance(answer, Answer) for answer in answers)
-    return [answer.text for answer in answers if isinstance(answer, Answer)]
+    assert all(isinstance(answer, Completion) for answer in answers)
+    return [answer.text for answer in answers if isinstance(answer, Completion)]
 
 
 def ask(
@@ -160,7 +160,7 @@ def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None
     ]
     whole = texts(generator, asked)
     texts(other, [GenerationRequest("contrast", "injury", "", 1, good=("xyz ecg flutter Flutter",))])
-    other.observe(asked[:10], [Answer(text) for text in whole[:10]])
+    other.observe(asked[:10], [Completion(text) for text in whole[:10]])
     assert texts(other, asked[10:]) == whole[10:]
     assert len(set(whole)) > 10
 

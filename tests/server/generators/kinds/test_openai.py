@@ -30,7 +30,7 @@ from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError, UndersongError
 from undersong_common.program.configuration import validate
 from undersong_common.version import SOFTWARE
-from undersong_server.generators.interface import Answer, BudgetExhausted, GenerationRequest, Surroundings
+from undersong_server.generators.interface import BudgetExhausted, Completion, GenerationRequest, Surroundings
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import generator as openai_generator
 from undersong_server.generators.kinds.openai.states import retry_after_s
@@ -86,7 +86,7 @@ def faulty(server: ChatServer, *faults: Any) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def one(far: OpenAIGenerator) -> Answer | GenerationError:
+def one(far: OpenAIGenerator) -> Completion | GenerationError:
     ((_, answer),) = far.answer(requests(1))
     return answer
 
@@ -102,8 +102,8 @@ def test_answers_carry_text_usage_and_price(server: ChatServer) -> None:
     answers = dict(far.answer(requests(20)))
     assert sorted(answers) == list(range(20))
     seventh = answers[7]
-    assert isinstance(seventh, Answer)
-    assert replace(seventh, price_usd=0.0) == Answer("About Write text 7.", 11, 7)
+    assert isinstance(seventh, Completion)
+    assert replace(seventh, price_usd=0.0) == Completion("About Write text 7.", 11, 7)
     assert seventh.price_usd == pytest.approx(0.011 + 0.07)
     counts = {name: count for name, count in far.counts.items() if name != "waited"}
     assert counts == {"calls": 20, "retries": 0, "lost_attempts": 0, "failed": 0, "slowed_down": 0}
@@ -192,7 +192,7 @@ def test_a_passing_fault_is_retried(server: ChatServer, fault: Any) -> None:
     with faulty(server, fault, fault) as proxy:
         far = generator(proxy.url, max_retries=2)
         answer = one(far)
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Completion)
         assert answer.text == "About Write text 0."
         assert len(proxy.arrivals) == 3
         assert far.counts["retries"] == 2
@@ -207,7 +207,7 @@ def test_a_passing_fault_is_retried(server: ChatServer, fault: Any) -> None:
 def test_slow_answers_time_out_and_are_asked_again(server: ChatServer) -> None:
     with faulty(server, ("slow", 2.5)) as proxy:
         far = generator(proxy.url, timeout_s=1.0)
-        assert isinstance(one(far), Answer)
+        assert isinstance(one(far), Completion)
         assert far.lost.attempts == 1
 
 
@@ -225,8 +225,8 @@ def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> Non
         answers = dict(far.answer(requests(3)))
         assert isinstance(answers[0], GenerationError)
         assert "3 attempts (status 500: try later)" in str(answers[0])
-        assert isinstance(answers[1], Answer)
-        assert isinstance(answers[2], Answer)
+        assert isinstance(answers[1], Completion)
+        assert isinstance(answers[2], Completion)
 
 
 def test_retry_after_is_obeyed(server: ChatServer) -> None:
@@ -244,7 +244,7 @@ def test_an_endpoint_is_asked_as_often_as_it_announces_a_pause(server: ChatServe
     with faulty(server, *[("status", 429, {"Retry-After": "0.1"})] * 30) as proxy:
         far = generator(proxy.url, max_wait_s=0.01, max_retries=1, concurrency=4)
         answers = dict(far.answer(requests(12)))
-        assert all(isinstance(answer, Answer) for answer in answers.values())
+        assert all(isinstance(answer, Completion) for answer in answers.values())
         assert len(proxy.arrivals) == 42
     with faulty(server, *[("status", 502, {"Retry-After": "0.1"})] * 30) as proxy:  # each may be billed
         assert isinstance(one(generator(proxy.url, max_retries=1)), GenerationError)
@@ -289,7 +289,7 @@ def test_a_missing_key_variable_is_found_at_the_start() -> None:
 
 def test_an_endpoint_without_keys_needs_no_variable() -> None:
     with serving(ChatServer(lambda prompt: completion(prompt), key="")) as server:
-        assert isinstance(one(generator(server.url, environment={}, api_key_env="")), Answer)
+        assert isinstance(one(generator(server.url, environment={}, api_key_env="")), Completion)
 
 
 @pytest.mark.parametrize(
@@ -356,9 +356,9 @@ NAMED = {"OpenAI-Organization": "org-1", "OpenAI-Project": "proj_2"}
 @pytest.mark.usefixtures("hidden")
 def test_nothing_but_what_the_settings_say_is_sent() -> None:
     with serving(Recorder()) as recorder:
-        assert isinstance(one(generator(recorder.url)), Answer)
-        assert isinstance(one(generator(recorder.url, headers=NAMED)), Answer)
-        assert isinstance(one(generator(recorder.url, environment={}, api_key_env="")), Answer)
+        assert isinstance(one(generator(recorder.url)), Completion)
+        assert isinstance(one(generator(recorder.url, headers=NAMED)), Completion)
+        assert isinstance(one(generator(recorder.url, environment={}, api_key_env="")), Completion)
     plain, named, open_ = (headers for _, headers in recorder.seen)
     host = recorder.url.removeprefix("http://").removesuffix("/v1")
     always = {
@@ -393,7 +393,7 @@ def test_a_redirect_is_followed_nowhere(status: int, same_host: bool) -> None:
 def test_a_proxy_is_asked_where_the_settings_name_it() -> None:
     with serving(Recorder()) as proxy:
         far = generator("http://localhost:1/v1", proxy=proxy.url.removesuffix("/v1"))
-        assert isinstance(one(far), Answer)
+        assert isinstance(one(far), Completion)
     assert [path for path, _ in proxy.seen] == ["http://localhost:1/v1/chat/completions"]
 
 
@@ -478,10 +478,10 @@ def fallback_to(server: ChatServer, **fields: Any) -> dict[str, Any]:
 def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: ChatServer) -> None:
     far = generator(server.url, model="retired", concurrency=1, **fallback_to(server))
     answers = [answer for _, answer in sorted(far.answer(requests(5)))]
-    assert [answer.text for answer in answers if isinstance(answer, Answer)] == [
+    assert [answer.text for answer in answers if isinstance(answer, Completion)] == [
         f"About Write text {index}." for index in range(5)
     ]
-    assert {answer.note for answer in answers if isinstance(answer, Answer)} == {"by tiny"}
+    assert {answer.note for answer in answers if isinstance(answer, Completion)} == {"by tiny"}
     assert [body["model"] for body in server.bodies].count("retired") == 1  # it is not asked again
     assert far.counts["by_fallback"] == 5
     assert "retired at" in far._settings.writer
@@ -498,7 +498,7 @@ def test_fallback_writes_what_the_model_does_not_within_one_budget(
     with faulty(server, "pass", ("status", 400, {}), "pass") as first:
         far = generator(first.url, concurrency=1, price_budget_usd=10.0, **prices, **fallback_to(server, **dear))
         answers = dict(far.answer(requests(3)))
-    found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Answer)]
+    found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Completion)]
     assert [answer.note for answer in found] == ["", "by tiny", ""]
     assert [round(answer.price_usd, 6) for answer in found] == [0.018, 0.18, 0.018]
     assert far._instead is not None
@@ -550,7 +550,7 @@ def test_what_was_asked_before_a_fatal_fault_is_still_yielded(server: ChatServer
         with pytest.raises(GenerationError):
             read(generator(proxy.url, concurrency=2), 10, kept)
     assert len(kept) == len(server.bodies) == 3
-    assert all(isinstance(answer, Answer) for _, answer in kept)
+    assert all(isinstance(answer, Completion) for _, answer in kept)
 
 
 def test_a_refused_request_fails_alone() -> None:
@@ -578,7 +578,7 @@ def test_an_answer_between_failures_begins_their_count_anew(server: ChatServer, 
     """One fewer than would stop the run, an answer, and so on."""
     with faulty(server, *["pass", *[("status", status, {})] * (most - 1)] * 3) as proxy:
         answers = dict(generator(proxy.url, concurrency=1).answer(requests(3 * most)))
-    assert [index for index, answer in answers.items() if isinstance(answer, Answer)] == [0, most, 2 * most]
+    assert [index for index, answer in answers.items() if isinstance(answer, Completion)] == [0, most, 2 * most]
 
 
 def test_error_at_the_cap_counts_answers_without_usage() -> None:
@@ -602,7 +602,7 @@ def test_peculiar_answers_are_noted(body: dict[str, Any], note: tuple[str, str])
     with serving(ChatServer(lambda _: body)) as server:
         far = generator(server.url)
         answer = one(far)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Completion)
     assert (answer.note, answer.finish) == note
     assert answer.prompt_tokens > 0
     assert far._budget._spent[0] == 18 or "usage" in answer.note  # a filtered answer is paid too
@@ -613,7 +613,7 @@ def test_an_answer_that_cannot_be_read_is_asked_again_and_counted() -> None:
     with serving(ChatServer(lambda _: bodies.pop())) as server:
         far = generator(server.url)
         answer = one(far)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Completion)
     assert (answer.text, far.counts["lost_attempts"]) == ("One", 3)
 
 
@@ -640,7 +640,7 @@ def test_system_turn_precedes_the_user_s_and_a_completion_has_neither(server: Ch
     asked = GenerationRequest("zero_shot", "card", "Write.", 1, system="You write.")
     continued = GenerationRequest("zero_shot", "card", "Text:", 1, style="completion", stop=("\n",), room=2)
     answers = dict(far.answer([asked, continued]))
-    assert all(isinstance(answer, Answer) and answer.text for answer in answers.values())
+    assert all(isinstance(answer, Completion) and answer.text for answer in answers.values())
     chat, plain = sorted(server.bodies, key=lambda body: "prompt" in body)
     assert [(turn["role"], turn["content"]) for turn in chat["messages"]] == [
         ("system", "You write."),
@@ -766,7 +766,7 @@ def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: Ch
     with faulty(server, *[("status", 429, {"retry-after": "0"})] * 3) as proxy:
         far = generator(proxy.url, concurrency=8, max_retries=10)
         answers = dict(far.answer(requests(60)))
-    assert all(isinstance(answer, Answer) for answer in answers.values())
+    assert all(isinstance(answer, Completion) for answer in answers.values())
     assert far.counts["slowed_down"] == 3
     assert far._pace.allowed > 3
 
@@ -815,7 +815,7 @@ def test_bytes_of_a_body_are_read_whole_or_lost(name: str) -> None:
         far = generator(f"http://127.0.0.1:{server.server_address[1]}/v1", max_retries=0)
         answer = one(far)
         server.shutdown()
-    assert isinstance(answer, Answer) == is_answer, answer
+    assert isinstance(answer, Completion) == is_answer, answer
     assert far.lost.attempts == (not is_answer)  # it may have been billed
 
 
@@ -854,7 +854,7 @@ def test_long_model_names_that_differ_at_their_end_are_signed_apart() -> None:
 def test_an_answer_far_beyond_its_allowed_length_is_no_sample(characters: int, finish: str) -> None:
     with serving(ChatServer(lambda _: completion("x" * characters))) as server:
         answer = one(generator(server.url, max_tokens=20))
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, Completion)
     assert answer.finish == finish
     fault = read_answer(answer, requests(1)[0]).fault
     assert (fault == "longer than it was allowed to be") == bool(finish)
@@ -909,7 +909,7 @@ def test_lost_attempts_use_the_budget_up(server: ChatServer) -> None:
 
 def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
     far = generator(server.url, token_budget=1000)
-    far.observe(requests(2), [Answer("x", 500, 450), GenerationError("none")])
+    far.observe(requests(2), [Completion("x", 500, 450), GenerationError("none")])
     with pytest.raises(BudgetExhausted):
         list(far.answer(requests(1)))
     assert far._budget._spent[0] == 950
@@ -918,7 +918,7 @@ def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
 
 def test_the_estimate_encloses_what_a_run_takes(server: ChatServer) -> None:
     far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=1.0)
-    answers = [answer for _, answer in far.answer(requests(50)) if isinstance(answer, Answer)]
+    answers = [answer for _, answer in far.answer(requests(50)) if isinstance(answer, Completion)]
     took = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
     estimate = far._settings.estimate(50, prompt_words=8)
     assert estimate.tokens[0] <= took <= estimate.tokens[1]

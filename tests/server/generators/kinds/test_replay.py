@@ -19,7 +19,7 @@ from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_common.text.table import read_table
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.replay import ReplayGenerator, ReplaySettings
 
 TOPICS = ("card", "loan", "pin")
@@ -48,8 +48,8 @@ def request(seed: int, label: str = "a", kind: str = "zero_shot", **fields: Any)
 def texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
     answers = list(generator.answer(requests))
     assert [index for index, _ in answers] == list(range(len(requests)))
-    assert all(isinstance(answer, Answer) for _, answer in answers)
-    return [answer.text for _, answer in answers if isinstance(answer, Answer)]
+    assert all(isinstance(answer, Completion) for _, answer in answers)
+    return [answer.text for _, answer in answers if isinstance(answer, Completion)]
 
 
 def test_unchanged_file_is_read_once_and_runs_share_no_used_rows(
@@ -79,7 +79,7 @@ def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:
     assert len(set(first)) == 120
     assert generator.counts["repeats"] == 0
     ((_, again),) = generator.answer([request(200)])
-    assert isinstance(again, Answer)
+    assert isinstance(again, Completion)
     assert again.note == "repeat"
     texts(generator, [request(seed) for seed in range(201, 320)])
     assert generator.counts["repeats"] == 120
@@ -175,7 +175,7 @@ def test_a_label_without_texts_fails_request_by_request(tmp_path: Path) -> None:
     answers = dict(replay(tmp_path, POOL[:120], ("a", "b")).answer([request(1, "b"), request(2, "a", good=("x",))]))
     assert isinstance(answers[0], GenerationError)
     assert "'b'" in str(answers[0])
-    assert isinstance(answers[1], Answer)
+    assert isinstance(answers[1], Completion)
 
 
 def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None:
@@ -198,7 +198,7 @@ def test_a_resumed_run_goes_on_as_the_undisturbed_one(
     ]
     whole = texts(replay(folder), asked)
     resumed = replay(folder)
-    seen = [Answer(f' "{text}" ' if clean else text) for text in whole[:cut]]
+    seen = [Completion(f' "{text}" ' if clean else text) for text in whole[:cut]]
     resumed.observe(asked[:cut], seen)
     assert texts(resumed, asked[cut:]) == whole[cut:]
     assert resumed.counts["unknown_journaled"] == 0
@@ -206,7 +206,7 @@ def test_a_resumed_run_goes_on_as_the_undisturbed_one(
 
 def test_a_journaled_text_that_the_file_lost_is_counted(tmp_path: Path) -> None:
     generator = replay(tmp_path)
-    generator.observe([request(1), request(2)], [Answer("never heard of"), GenerationError("none")])
+    generator.observe([request(1), request(2)], [Completion("never heard of"), GenerationError("none")])
     assert generator.counts["unknown_journaled"] == 1
 
 

@@ -18,7 +18,7 @@ from tests.doubles.pace import slow_but
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong_common.errors import ConfigurationError, GenerationError
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.transformers import TransformersGenerator, TransformersSettings, prompt_ids
 
 pytestmark = pytest.mark.heavy
@@ -51,11 +51,11 @@ def asked(count: int = 8) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "", PROMPTS[index % len(PROMPTS)], 1000 + index) for index in range(count)]
 
 
-def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Answer]:
+def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Completion]:
     found = dict(generator.answer(requests))
     assert sorted(found) == list(range(len(requests)))
-    assert all(isinstance(answer, Answer) for answer in found.values())
-    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Answer)]
+    assert all(isinstance(answer, Completion) for answer in found.values())
+    return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
 def test_only_what_was_written_comes_back(folder: Path) -> None:
@@ -146,7 +146,7 @@ def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
     found = dict(generator.answer(requests))
     assert isinstance(found[2], GenerationError)
     assert "64" in str(found[2])
-    assert isinstance(found[0], Answer)
+    assert isinstance(found[0], Completion)
     assert generator.counts == {"prompts_too_long": 1}
 
 
@@ -201,7 +201,7 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
 
 def test_nothing_asked_loads_nothing(folder: Path) -> None:
     generator = local(folder)
-    generator.observe(asked(1), [Answer("x")])
+    generator.observe(asked(1), [Completion("x")])
     assert list(generator.answer([])) == []
     assert generator._loaded is None
 

@@ -12,7 +12,7 @@ import pytest
 from tests.doubles.tiny_llama import save_tiny_llama
 from tools.serve_environment import transformers_serve
 from undersong_server.generators.cleaning import clean
-from undersong_server.generators.interface import Answer, GenerationRequest
+from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
@@ -55,7 +55,7 @@ def test_a_real_server_answers_with_texts_and_usage(url: str, model: Path) -> No
     generator = far(url, model)
     found = dict(generator.answer(requests(8)))
     assert sorted(found) == list(range(8))
-    answers = [answer for answer in found.values() if isinstance(answer, Answer)]
+    answers = [answer for answer in found.values() if isinstance(answer, Completion)]
     assert len(answers) == 8
     assert len({answer.text for answer in answers}) >= 6  # it samples
     assert all("<|" not in clean(answer.text).text for answer in answers)

@@ -27,7 +27,7 @@ from typing import Any
 from undersong_common.errors import ConfigurationError, GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merged
-from undersong_server.generators.interface import MOST_CHARACTERS, Answer, BudgetExhausted, GenerationRequest, Loss
+from undersong_server.generators.interface import MOST_CHARACTERS, BudgetExhausted, Completion, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
 from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
 from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
@@ -201,16 +201,16 @@ class OpenAIGenerator:
         """Attempts of the whole run whose answers were lost, at their worst case."""
         return self._log.lost
 
-    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Answer | GenerationError]) -> None:
+    def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Counts the tokens and dollars of journaled answers towards the budgets."""
         # The journal does not say which of several addresses an earlier process's answer came from.
         health = self._healths[0] if len(self._healths) == 1 else _Health()
         for request, answer in zip(requests, answers, strict=True):
-            if isinstance(answer, Answer):
+            if isinstance(answer, Completion):
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
                 self._note_answer(request, answer, health)
 
-    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Answer | GenerationError]]:
+    def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers as the interface says. At most ``concurrency`` answers are under way or not yet yielded, so
         that an interruption loses no more than these.
 
@@ -228,7 +228,7 @@ class OpenAIGenerator:
             return
         numbers = iter(range(len(requests)))  # shared by the threads
 
-        def work(stop: threading.Event) -> Iterator[tuple[int, Answer | GenerationError]]:
+        def work(stop: threading.Event) -> Iterator[tuple[int, Completion | GenerationError]]:
             for index in numbers:
                 answer = None if stop.is_set() else self._answered_by_either(requests[index], stop)
                 if answer is None:
@@ -244,7 +244,9 @@ class OpenAIGenerator:
 
     # One request: several attempts
 
-    def _answered_by_either(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+    def _answered_by_either(
+        self, request: GenerationRequest, stop: threading.Event
+    ) -> Completion | GenerationError | None:
         """Returns the model's answer, or where it gives none, the fallback's. Raises as :meth:`_persist`."""
         fallback = self._instead
         if fallback is None:
@@ -260,17 +262,17 @@ class OpenAIGenerator:
                 self._given_up = True
         self._count_event("by_fallback")
         answer = fallback._ask_patiently(request, stop)
-        if not isinstance(answer, Answer):
+        if not isinstance(answer, Completion):
             return answer
         return replace(answer, note=", ".join(filter(None, (answer.note, f"by {fallback._settings.model}"))))
 
-    def _ask_patiently(self, request: GenerationRequest, stop: threading.Event) -> Answer | GenerationError | None:
+    def _ask_patiently(self, request: GenerationRequest, stop: threading.Event) -> Completion | GenerationError | None:
         """Returns the answer after as many attempts as it needs; None if stopped. Raises what ends the iteration."""
         patience = _Patience(time.monotonic())
         self._count_event("calls")
         while True:
             attempt = self._attempt_call(request, patience, stop)
-            if attempt is None or isinstance(attempt, Answer):
+            if attempt is None or isinstance(attempt, Completion):
                 return attempt
             verdict, connection = attempt
             if verdict.state not in (State.WAIT, State.LOST):
@@ -284,11 +286,11 @@ class OpenAIGenerator:
             if stop.wait(pause):
                 return None
 
-    def _end_request(self, verdict: Verdict, connection: Connection, said: str = "") -> Answer | GenerationError:
+    def _end_request(self, verdict: Verdict, connection: Connection, said: str = "") -> Completion | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
         if verdict.kind == "content":
             self._count_event("failed")
-            return Answer(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
+            return Completion(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
         words = f"{said} ({verdict.words})" if said else verdict.words
         is_fatal = verdict.state is State.ACCOUNT or verdict.kind == "unreachable"
         health = self._healths[self._connections.index(connection)]
@@ -325,7 +327,7 @@ class OpenAIGenerator:
         with self._lock:
             self._tally[what] += number
 
-    def _note_answer(self, request: GenerationRequest, answer: Answer, health: _Health) -> None:
+    def _note_answer(self, request: GenerationRequest, answer: Completion, health: _Health) -> None:
         """Notes that an address answers, and how much of what a request was allowed its answer took."""
         _, (_, longest) = self._settings.body_of(request)
         with self._lock:
@@ -343,7 +345,7 @@ class OpenAIGenerator:
 
     def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Answer | tuple[Verdict, Connection] | None:
+    ) -> Completion | tuple[Verdict, Connection] | None:
         """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
 
         Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
@@ -354,7 +356,7 @@ class OpenAIGenerator:
 
     def _attempt_within_limits(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Answer | tuple[Verdict, Connection] | None:
+    ) -> Completion | tuple[Verdict, Connection] | None:
         settings = self._settings
         body, most = settings.body_of(request)
         worst = self._worst_case(most)
@@ -411,11 +413,11 @@ class OpenAIGenerator:
     def _judge_exchange(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
         return judge(exchange, worst, self._secrets, time.time())
 
-    def _answer_of(self, completion: states.Completion, key: str, allowed: int, seconds: float = 0.0) -> Answer:
+    def _answer_of(self, completion: states.Completion, key: str, allowed: int, seconds: float = 0.0) -> Completion:
         """Returns the answer that settles an attempt, of a request that was allowed so many tokens."""
         usage = completion.usage
         is_overlong = not completion.finish and len(completion.text) > MOST_CHARACTERS * allowed
-        return Answer(
+        return Completion(
             completion.text,
             usage.prompt,
             usage.completion,
@@ -449,7 +451,7 @@ class OpenAIGenerator:
 
     def _answer_by_batches(
         self, requests: Sequence[GenerationRequest], batches: Batches
-    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+    ) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields answers from batch files. The worst cases of new ones are reserved before anything is submitted."""
         indices: dict[str, int] = {}
         for index, request in enumerate(requests):
@@ -482,7 +484,7 @@ class OpenAIGenerator:
 
     def _newly_batched(
         self, requests: Sequence[GenerationRequest], indices: Mapping[str, int], batches: Batches
-    ) -> Iterator[tuple[int, Answer | GenerationError]]:
+    ) -> Iterator[tuple[int, Completion | GenerationError]]:
         asked = self._asked_in_batches(requests, indices)
         reserved = (sum(sum(each.worst) for each in asked.values()), sum(each.price_usd for each in asked.values()))
         self._budget.reserve(*reserved)
@@ -500,7 +502,7 @@ class OpenAIGenerator:
 
     def _batch_result(
         self, request: GenerationRequest, result: BatchResult, worst: tuple[int, float]
-    ) -> tuple[Answer | None, tuple[int, float]]:
+    ) -> tuple[Completion | None, tuple[int, float]]:
         """Settles the attempt that a batch made; returns its answer, None for none, and what it took."""
         verdict = result.verdict
         self._count_event("calls")
@@ -517,7 +519,7 @@ class OpenAIGenerator:
         self._note_answer(request, answer, self._healths[0])
         return answer, (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
-    def _batch_failure(self, verdict: Verdict) -> Answer | GenerationError:
+    def _batch_failure(self, verdict: Verdict) -> Completion | GenerationError:
         """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""
         if verdict.state is State.ACCOUNT and verdict.kind != "forbidden":
             raise self._stopped_error(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
