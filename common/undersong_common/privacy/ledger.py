@@ -33,9 +33,9 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.privacy.accounting import Event, best_guess, is_one_gaussian
 from undersong_common.privacy.spending import (
-    Attempt,
     Budget,
     Charge,
+    ChargedAttempt,
     PlanPrice,
     RunCost,
     RunRecord,
@@ -77,7 +77,7 @@ class Ledger:
         self._chain = HashChain(path, TAG, self._apply_entry)
         self.budget: Budget | None = None
         self.fingerprint = ""
-        self._attempts: dict[Slot, Attempt] = {}
+        self._attempts: dict[Slot, ChargedAttempt] = {}
         self._runs: defaultdict[str, RunRecord] = defaultdict(RunRecord)
         self._lost_budgets: list[Budget | None] = []  # None: unknown, more than any
 
@@ -456,7 +456,7 @@ class Ledger:
                 charge = Charge.from_json(entry)
                 if charge.slot in self._attempts:
                     raise ValueError
-                attempt = self._attempts[charge.slot] = Attempt(charge, self.fingerprint)
+                attempt = self._attempts[charge.slot] = ChargedAttempt(charge, self.fingerprint)
                 run.attempts.append(attempt)
                 run.manifests.add(charge.manifest)
             case "sent" | "withdrawn" | "void":
@@ -511,7 +511,7 @@ class Ledger:
                 code="other-unit",
             )
 
-    def _check_same(self, attempt: Attempt, charge: Charge) -> None:
+    def _check_same(self, attempt: ChargedAttempt, charge: Charge) -> None:
         """Refuses to charge a known attempt again, unless nothing has changed and its vector has not been sent."""
         if attempt.state == "sent":
             raise PrivacyRefusal(

@@ -282,7 +282,7 @@ class RunSpending:
 
 
 @dataclass
-class Attempt:
+class ChargedAttempt:
     """State of a charged attempt in a ledger.
 
     Attributes:
@@ -307,11 +307,11 @@ class RunRecord:
     manifests: set[str] = field(default_factory=set)
     plan: PlanPrice | None = None
     closed: bool = False
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: list[ChargedAttempt] = field(default_factory=list)
     lost: list[Charge] = field(default_factory=list)
     total: RunSpending | None = None
 
-    def of(self, query: str) -> list[Attempt]:
+    def of(self, query: str) -> list[ChargedAttempt]:
         return [attempt for attempt in self.attempts if attempt.charge.query == query]
 
     def counted(self) -> list[Charge]:
