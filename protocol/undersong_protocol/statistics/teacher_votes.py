@@ -65,7 +65,7 @@ _ALONE = threading.Lock()  # simulated parties share a process, and the head's s
 
 
 @dataclass(frozen=True)
-class Candidates:
+class TeacherCandidates:
     """Public texts with the class (label) of each, int64 [n]."""
 
     texts: Sequence[str]
@@ -87,8 +87,8 @@ def votes(
     texts: Sequence[str],
     classes: Int64,
     shards: Int64,
-    contrast: Candidates,
-    queries: Candidates,
+    contrast: TeacherCandidates,
+    queries: TeacherCandidates,
     *,
     model: str,
     teachers: int,
@@ -113,9 +113,9 @@ def votes(
         untrained, tokenizer = _load_model(model)
         for teacher in range(teachers):
             rows = np.flatnonzero(shards == teacher).tolist()
-            own = Candidates([texts[row] for row in rows], classes[rows])
+            own = TeacherCandidates([texts[row] for row in rows], classes[rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
-            trained = own if rows else Candidates([""], np.zeros(1, dtype=np.int64))
+            trained = own if rows else TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
                 scores = _teacher_scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
                 given = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
@@ -129,7 +129,12 @@ def votes(
 
 
 def _teacher_scores(
-    model: Any, tokenizer: Any, own: Candidates, contrast: Candidates, queries: Sequence[str], teacher: int
+    model: Any,
+    tokenizer: Any,
+    own: TeacherCandidates,
+    contrast: TeacherCandidates,
+    queries: Sequence[str],
+    teacher: int,
 ) -> Float64:
     """A teacher's log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
@@ -344,9 +349,9 @@ class TeacherVotes(Statistic, question="teachers"):
             probabilities=self.probabilities,
         )
 
-    def _build_candidates(self, name: str, public: PublicInputs) -> Candidates:
+    def _build_candidates(self, name: str, public: PublicInputs) -> TeacherCandidates:
         texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
-        return Candidates(texts, self._class_numbers(classes.astype(np.int64)))
+        return TeacherCandidates(texts, self._class_numbers(classes.astype(np.int64)))
 
     def _class_numbers(self, labels: Int64) -> Int64:
         """The labels, or one class for everything in a task without labels."""

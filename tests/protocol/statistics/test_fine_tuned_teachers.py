@@ -108,10 +108,10 @@ def scores_of_shard(model, others, threads, noise):
                 [row[0] for row in rows],
                 np.array([LABELS.index(row[1]) for row in rows]),
                 shards,
-                teacher_votes.Candidates(
+                teacher_votes.TeacherCandidates(
                     contrast.texts["contrast"], contrast.numbers["contrast: classes"].astype(np.int64)
                 ),
-                teacher_votes.Candidates(asked, asked_of.astype(np.int64)),
+                teacher_votes.TeacherCandidates(asked, asked_of.astype(np.int64)),
                 model=str(model),
                 teachers=3,
                 half=True,
