@@ -63,7 +63,7 @@ class ComparedRun:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ComparedFigure:
     """One run's figure: in words, and as a number with its interval where it has them."""
 
     words: str = NOTHING
@@ -86,7 +86,7 @@ class Figure:
 
     group: str
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[ComparedFigure, ...]
     good: Good | None = None
     percent: bool = False
 
@@ -262,13 +262,16 @@ def _blocks(texts: Sequence[str]) -> list[Sequence[str]]:
 
 def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     def words(group: str, name: str, of: Callable[[ComparedRun], str]) -> Figure:
-        return Figure(group, name, tuple(Cell(of(run)) for run in runs))
+        return Figure(group, name, tuple(ComparedFigure(of(run)) for run in runs))
 
     def numbers(
         group: str, name: str, of: Callable[[ComparedRun], float | None], good: Good | None, missing: str = NOTHING
     ) -> Figure:
         values = [of(run) for run in runs]
-        cells = tuple(Cell(missing) if value is None else Cell(number(value), float(value)) for value in values)
+        cells = tuple(
+            ComparedFigure(missing) if value is None else ComparedFigure(number(value), float(value))
+            for value in values
+        )
         return Figure(group, name, cells, good)
 
     yield words("Promise", "state", lambda run: run.state)
@@ -280,13 +283,15 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
     yield numbers("Cost", "calls", lambda run: run.calls, None)
     yield numbers("Cost", "texts kept", lambda run: run.kept, None)
-    money = tuple(Cell(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
+    money = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
     yield Figure("Cost", "money, US$", money, "low")
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
         cells = tuple(
-            _interval_cell(run.text_figures[figure.name], percent=figure.percent) if run.text_figures else Cell()
+            _interval_cell(run.text_figures[figure.name], percent=figure.percent)
+            if run.text_figures
+            else ComparedFigure()
             for run in runs
         )
         yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, cells, figure.good, figure.percent)
@@ -294,7 +299,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
         cells = tuple(
             _interval_cell(Interval(run.weights[name], math.nan, math.nan), percent=True)
             if name in run.weights
-            else Cell()
+            else ComparedFigure()
             for run in runs
         )
         yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
@@ -307,16 +312,16 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
     """
     are_shares = all(score is None or score.is_share for score in scores)
     score_cells = tuple(
-        Cell() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=are_shares)
+        ComparedFigure() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=are_shares)
         for score in scores
     )
     yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=are_shares)
-    test_cells = tuple(Cell(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
+    test_cells = tuple(ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
     yield Figure(HOW_GOOD, "test file", test_cells)
     evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]
     if not evaluations:
         return
-    sizes = tuple(Cell(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs)
+    sizes = tuple(ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs)
     yield Figure(HOW_GOOD, "texts drawn for it", sizes)
     alike = len({(evaluation.test, evaluation.texts) for evaluation in evaluations}) == 1 and all(
         evaluation.texts for evaluation in evaluations
@@ -329,14 +334,14 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         yield Figure(HOW_GOOD, name, cells, good, percents == {True})
 
 
-def _evaluated_cell(found: Evaluated | None, name: str) -> Cell:
+def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:
     if found is None or name not in found.figures:
-        return Cell()
+        return ComparedFigure()
     measure = found.measures.get(name)
     if measure is None:
-        return Cell(found.figures[name])
+        return ComparedFigure(found.figures[name])
     if measure.interval is None:
-        return Cell(found.figures[name], measure.value)
+        return ComparedFigure(found.figures[name], measure.value)
     return _interval_cell(Interval(measure.value, *measure.interval), percent=measure.percent)
 
 
@@ -344,6 +349,6 @@ def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
 
 
-def _interval_cell(interval: Interval, *, percent: bool) -> Cell:
+def _interval_cell(interval: Interval, *, percent: bool) -> ComparedFigure:
     words = interval.percent_words if percent else interval.in_words(number)
-    return Cell(words, interval.value, None if math.isnan(interval.low) else interval)
+    return ComparedFigure(words, interval.value, None if math.isnan(interval.low) else interval)
