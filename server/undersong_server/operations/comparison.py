@@ -101,7 +101,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """Compared runs and their figures, in order.
 
     Attributes:
@@ -162,7 +162,7 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULA) else text
 
 
-def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> Comparison:
+def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison:
     """Compares runs, in their order or by one figure, the best first.
 
     Args:
@@ -174,7 +174,7 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> Comparison:
     sizes = [len(texts) for texts in corpora.values() if texts]
     sample_size = min([DRAWN_TEXTS, *sizes]) if sizes else 0
     compared = tuple(_compared(home, run, texts, sample_size) for run, texts in corpora.items())
-    comparison = Comparison(compared, sample_size, figures=tuple(_figures(compared, sample_size)))
+    comparison = RunComparison(compared, sample_size, figures=tuple(_figures(compared, sample_size)))
     return _sorted(comparison, sort) if sort else comparison
 
 
@@ -184,7 +184,7 @@ def how_good(home: Path, run: str) -> tuple[Figure, ...]:
     return tuple(_how_good([score], [evaluated(CoordinatorHome(home).run(run))]))
 
 
-def _sorted(comparison: Comparison, sort: str) -> Comparison:
+def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
     by_name = {figure.name: figure for figure in comparison.figures if figure.compares}
     figure = by_name.get(sort)
     if figure is None:
