@@ -119,7 +119,7 @@ MOST_CONNECTIONS = 300  # One more closes the connection that has waited longest
 MOST_AT_WORK = 400  # One more request is answered with 503.
 
 
-class Connection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
+class BrowserConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untyped here
     """One browser's connection, which is closed if the browser is too slow to send a request or read an answer.
 
     Beyond ``MOST_CONNECTIONS`` the one that has waited longest is closed. Bytes that trickle in extend no time limit.

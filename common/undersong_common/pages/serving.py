@@ -168,11 +168,11 @@ def configuration(site: "Site", listening: Listening) -> "uvicorn.Config":
     """Returns the settings of the HTTP server (uvicorn) for a page."""
     import uvicorn
 
-    from undersong_common.pages.frame import MOST_AT_WORK, Connection
+    from undersong_common.pages.frame import MOST_AT_WORK, BrowserConnection
 
     return uvicorn.Config(
         site.application,
-        http=Connection,
+        http=BrowserConnection,
         log_config=None,
         ws="none",
         lifespan="off",
