@@ -671,7 +671,7 @@ TESTED = {
     "server/undersong_server/coordinator/run_driver.py RunDriver._run": (
         f"{ONE_FAULT}what_the_coordinator_lacks_for_a_run_holds_that_run_up"
     ),
-    "server/undersong_server/generators/kinds/openai/attempt.py Connection.pool": (
+    "server/undersong_server/generators/kinds/openai/attempt.py EndpointConnection.pool": (
         "tests/server/operations/test_tasks_and_releases.py::test_a_plan_refuses_an_endpoint_without_its_key"
     ),
     "server/undersong_server/release/files.py write_files": (

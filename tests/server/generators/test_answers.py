@@ -16,7 +16,7 @@ from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import batches as openai_batches
-from undersong_server.generators.kinds.openai.attempt import Connection
+from undersong_server.generators.kinds.openai.attempt import EndpointConnection
 from undersong_server.generators.kinds.openai.states import Exchange, State, judge
 from undersong_server.generators.orders import Order
 from undersong_server.generators.reading import read
@@ -72,11 +72,11 @@ def written(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: pyte
 
     endpoint = Endpoint(respond)
 
-    def exchange(_self: Connection, method: str, path: str, content: bytes = b"", **_options: Any) -> Exchange:
+    def exchange(_self: EndpointConnection, method: str, path: str, content: bytes = b"", **_options: Any) -> Exchange:
         status, _, answer = endpoint.respond(method, f"/v1{path}", content)
         return Exchange(status, body=answer)
 
-    monkeypatch.setattr(Connection, "exchange", exchange)
+    monkeypatch.setattr(EndpointConnection, "exchange", exchange)
     monkeypatch.setattr(openai_batches, "_FIRST_PAUSE_S", 0.0)
     table: dict[str, Any] = {"name": "far", "kind": "openai", "model": "tiny", "base_url": "http://127.0.0.1:1/v1"}
     table |= {"api_key_env": "", "batch": batch, "max_retries": 0, "max_wait_s": 0.0, "concurrency": 1}

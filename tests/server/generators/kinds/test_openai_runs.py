@@ -18,7 +18,7 @@ from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import generator as openai_generator
-from undersong_server.generators.kinds.openai.attempt import Connection
+from undersong_server.generators.kinds.openai.attempt import EndpointConnection
 from undersong_server.generators.kinds.openai.batches import LOOKS
 from undersong_server.generators.kinds.openai.states import BILLED_STATUSES, Exchange
 from undersong_server.generators.orders import Order
@@ -199,11 +199,11 @@ def write(journal: Journal, sums: list[tuple[int, int]], way: str, cap: int) -> 
 def check_run(monkeypatch: pytest.MonkeyPatch, endpoint: Scripted, way: str) -> None:
     """Plays processes one after the other until one ends well, then with a cap that nothing reaches."""
 
-    def exchange(_self: Connection, method: str, path: str, content: bytes = b"", **_options: Any) -> Exchange:
+    def exchange(_self: EndpointConnection, method: str, path: str, content: bytes = b"", **_options: Any) -> Exchange:
         return endpoint.exchange(method, path, content)
 
     monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(Connection, "exchange", exchange)
+    monkeypatch.setattr(EndpointConnection, "exchange", exchange)
     journal = Journal(Path(":memory:"))
     sums: list[tuple[int, int]] = []
     caps, codes, billed = [CAPS[way], ENDLESS], list[int](), list[tuple[int, int]]()

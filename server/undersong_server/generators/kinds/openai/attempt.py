@@ -31,7 +31,7 @@ def longest_body(tokens: int) -> int:
     return FIXED_BYTES + BYTES_A_TOKEN * tokens
 
 
-class Connection:
+class EndpointConnection:
     """The connections to one address, shared by the threads of a generator."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Connection:
             "Host": urlsplit(self.base_url).netloc,
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
-            "Connection": "keep-alive",
+            "EndpointConnection": "keep-alive",
             "User-Agent": SOFTWARE,
             **({"Content-Type": "application/json", "Content-Length": str(len(content))} if content else {}),
             **self._headers,

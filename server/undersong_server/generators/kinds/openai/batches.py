@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 from undersong_common.errors import GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import AttemptLog, batch_prefix
-from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
+from undersong_server.generators.kinds.openai.attempt import EndpointConnection, longest_body
 from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, parsed
 
 _WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
@@ -114,7 +114,7 @@ class Batches:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: EndpointConnection,
         journal: Journal,
         log: AttemptLog,
         settings: BatchSettings,

@@ -29,7 +29,7 @@ from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import UNREPORTED, AttemptLog, CallBudget, Pace, merged
 from undersong_server.generators.interface import MOST_CHARACTERS, BudgetExhausted, Completion, GenerationRequest, Loss
 from undersong_server.generators.kinds.openai import states
-from undersong_server.generators.kinds.openai.attempt import Connection, longest_body
+from undersong_server.generators.kinds.openai.attempt import EndpointConnection, longest_body
 from undersong_server.generators.kinds.openai.batches import Batches, BatchRequest, BatchSettings
 from undersong_server.generators.kinds.openai.batches import Path as BatchPath
 from undersong_server.generators.kinds.openai.batches import Result as BatchResult
@@ -129,7 +129,7 @@ class OpenAIGenerator:
                 f"generator {self.name}: ca_file {ca_file}: no such file", "check the path", code="ca-file-missing"
             )
         self._connections = [
-            Connection(
+            EndpointConnection(
                 address.base_url,
                 self._key_header(address, key),
                 proxy=settings.proxy,
@@ -286,7 +286,9 @@ class OpenAIGenerator:
             if stop.wait(pause):
                 return None
 
-    def _end_request(self, verdict: Verdict, connection: Connection, said: str = "") -> Completion | GenerationError:
+    def _end_request(
+        self, verdict: Verdict, connection: EndpointConnection, said: str = ""
+    ) -> Completion | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
         if verdict.kind == "content":
             self._count_event("failed")
@@ -312,14 +314,14 @@ class OpenAIGenerator:
             )
         return GenerationError(f"generator {self.name}: {words}", self._verdict_remedy(verdict, connection))
 
-    def _stopped_error(self, verdict: Verdict, connection: Connection, words: str) -> GenerationError:
+    def _stopped_error(self, verdict: Verdict, connection: EndpointConnection, words: str) -> GenerationError:
         return GenerationError(
             f"generator {self.name}: {connection.base_url}, model {self._settings.model!r}: {words}",
             self._verdict_remedy(verdict, connection),
             code=verdict.problem.code,
         )
 
-    def _verdict_remedy(self, verdict: Verdict, connection: Connection) -> str:
+    def _verdict_remedy(self, verdict: Verdict, connection: EndpointConnection) -> str:
         variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
         return verdict.problem.remedy.format(variable=variable)
 
@@ -345,7 +347,7 @@ class OpenAIGenerator:
 
     def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Completion | tuple[Verdict, Connection] | None:
+    ) -> Completion | tuple[Verdict, EndpointConnection] | None:
         """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
 
         Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
@@ -356,7 +358,7 @@ class OpenAIGenerator:
 
     def _attempt_within_limits(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Completion | tuple[Verdict, Connection] | None:
+    ) -> Completion | tuple[Verdict, EndpointConnection] | None:
         settings = self._settings
         body, most = settings.body_of(request)
         worst = self._worst_case(most)
@@ -389,7 +391,7 @@ class OpenAIGenerator:
 
     def _judge_body(
         self,
-        connection: Connection,
+        connection: EndpointConnection,
         kind: str,
         body: Mapping[str, Any],
         worst: tuple[int, int],
