@@ -20,7 +20,7 @@ from undersong_client.consent.sheet import (
     StatedTask,
     UnitPromise,
 )
-from undersong_client.consent.trust import Coordinator
+from undersong_client.consent.trust import TrustedCoordinator
 from undersong_client.home import case_caution, unit_word
 from undersong_common.errors import UndersongError
 from undersong_common.printable import counted, finite, printable
@@ -65,7 +65,7 @@ class PartySide:
     warnings: Sequence[str]
     has_labels: bool
     teacher_model: str
-    coordinator: Coordinator | None
+    coordinator: TrustedCoordinator | None
     own: OwnRecords
     drill: bool
 
@@ -204,7 +204,7 @@ def _compute_cost(ledger: Ledger, charge: Charge) -> BudgetEffect | None:
     )
 
 
-def operator_words(task: Mapping[str, Any], coordinator: Coordinator | None) -> str:
+def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | None) -> str:
     """Returns who asks: the operator's legal name and contact, as the plan states them, and the coordinator's name."""
     operator = printable(str(task.get("operator") or ""), LONGEST_SENTENCE)
     contact = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)

@@ -15,7 +15,7 @@ RENEW_PART = 3  # renewed when less than a third of the certificate's time is le
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class TrustedCoordinator:
     """The coordinator that this party trusts (``coordinator.json``).
 
     Attributes:
@@ -35,7 +35,7 @@ class Coordinator:
     fingerprint: str
 
 
-def coordinator(home: PartyHome) -> Coordinator:
+def coordinator(home: PartyHome) -> TrustedCoordinator:
     """Reads the coordinator that this party has joined.
 
     Raises ConfigurationError if this party has joined no coordinator, or the file is damaged.
@@ -46,7 +46,7 @@ def coordinator(home: PartyHome) -> Coordinator:
         )
     value = read_json(home.coordinator)
     try:
-        joined = Coordinator(
+        joined = TrustedCoordinator(
             name=str(value["name"]),
             addresses=tuple(enrolment.check_address(str(address)) for address in value["addresses"]),
             server_name=str(value["server_name"]),
@@ -63,7 +63,7 @@ def coordinator(home: PartyHome) -> Coordinator:
     return joined
 
 
-def trusted(home: PartyHome) -> Coordinator:
+def trusted(home: PartyHome) -> TrustedCoordinator:
     """Reads the coordinator that this party has joined, and checks that the policy trusts its fingerprint.
 
     Raises ConfigurationError if the party has joined none or has left, PrivacyRefusal if the policy does not trust it.

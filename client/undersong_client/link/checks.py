@@ -285,7 +285,9 @@ def _check_network(home: PartyHome, environment: Mapping[str, str], clock: Calla
     yield _check_clock(home, offset)
 
 
-def _ask_health(home: PartyHome, coordinator: trust.Coordinator, address: str) -> tuple[str | None, float | None]:
+def _ask_health(
+    home: PartyHome, coordinator: trust.TrustedCoordinator, address: str
+) -> tuple[str | None, float | None]:
     """The coordinator's answer, and its clock where it tells it (seconds since the epoch).
 
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
@@ -308,7 +310,7 @@ def _ask_health(home: PartyHome, coordinator: trust.Coordinator, address: str) -
 
 
 def _why_not(
-    home: PartyHome, coordinator: trust.Coordinator, address: str, proxy: SplitResult | None
+    home: PartyHome, coordinator: trust.TrustedCoordinator, address: str, proxy: SplitResult | None
 ) -> Iterator[Finding]:
     host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
     if proxy is not None:
@@ -328,7 +330,7 @@ def _why_not(
     yield from _dial_directly(home, coordinator, host, port)
 
 
-def _dial_directly(home: PartyHome, coordinator: trust.Coordinator, host: str, port: int) -> Iterator[Finding]:
+def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, port: int) -> Iterator[Finding]:
     place = f"port {host}:{port}"
     try:
         raw = socket.create_connection((host, port), timeout=CONNECT_S)
@@ -346,7 +348,7 @@ def _dial_directly(home: PartyHome, coordinator: trust.Coordinator, host: str, p
 
 
 def _dial_through_proxy(
-    home: PartyHome, coordinator: trust.Coordinator, host: str, address: str, proxy: SplitResult
+    home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, address: str, proxy: SplitResult
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
     name, port = proxy.hostname or "", proxy.port or DEFAULT_PROXY_PORT
@@ -374,7 +376,7 @@ def _dial_through_proxy(
         yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw))
 
 
-def _raise_tls_fault(home: PartyHome, coordinator: trust.Coordinator, host: str, raw: socket.socket) -> NoReturn:
+def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw: socket.socket) -> NoReturn:
     """Raises the reason why no coordinator answers on an open connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from undersong_client.consent.trust import Coordinator
+from undersong_client.consent.trust import TrustedCoordinator
 from undersong_client.keys import Credential
 from undersong_common.errors import PeerFault, TransportError
 from undersong_common.printable import printable
@@ -68,7 +68,12 @@ class Ended:
 
 
 def secure_channel(
-    address: str, coordinator: Coordinator, credential: Credential, *, use_proxy: bool = True, of_loop: bool = False
+    address: str,
+    coordinator: TrustedCoordinator,
+    credential: Credential,
+    *,
+    use_proxy: bool = True,
+    of_loop: bool = False,
 ) -> Any:
     """Makes a gRPC channel with mutual TLS to one address of the coordinator, which connects at its first use.
 
@@ -107,7 +112,7 @@ class Connection:
     def __init__(
         self,
         address: str,
-        coordinator: Coordinator,
+        coordinator: TrustedCoordinator,
         credential: Credential,
         *,
         hello: wire.Hello,

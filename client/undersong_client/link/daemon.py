@@ -278,7 +278,7 @@ class Daemon(Listener):
         for reply in self._answering.unacknowledged():
             connection.send_reply(reply)
 
-    def _stay_connected(self, connection: Connection, coordinator: trust.Coordinator, paused: bool) -> str:
+    def _stay_connected(self, connection: Connection, coordinator: trust.TrustedCoordinator, paused: bool) -> str:
         """Blocks until the stream must be replaced; returns the reason."""
         self._decisions_seen = 0
         while connection.ended is None:
@@ -372,7 +372,7 @@ class Daemon(Listener):
         self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
         connection.send(wire.FromParty(renew=wire.Renew(request=request)))
 
-    def _is_trusted(self, coordinator: trust.Coordinator) -> bool:
+    def _is_trusted(self, coordinator: trust.TrustedCoordinator) -> bool:
         trust_state = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
         if trust_state == self._trust_seen:
             return True

@@ -206,7 +206,7 @@ class Membership:
 
     party: str
     fingerprint: str
-    coordinator: trust.Coordinator | None
+    coordinator: trust.TrustedCoordinator | None
     valid_from: datetime | None
     valid_until: datetime | None
 

@@ -17,7 +17,7 @@ import pytest
 from tests.doubles.authority import Authority
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.loops import wait_for
-from undersong_client.consent.trust import Coordinator
+from undersong_client.consent.trust import TrustedCoordinator
 from undersong_client.keys import Credential
 from undersong_client.link.connection import THREAD, Connection, Ended, Listener
 from undersong_protocol.wire import framing
@@ -46,7 +46,7 @@ class Told(Listener):
 
 @contextlib.contextmanager
 def dialled(authority: Authority, address: str, told: Told | None = None) -> Iterator[Connection]:
-    coordinator = Coordinator(
+    coordinator = TrustedCoordinator(
         name="coordinator",
         addresses=(address,),
         server_name="",
