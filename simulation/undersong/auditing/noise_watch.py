@@ -92,7 +92,7 @@ def add_evidence(totals: dict[str, Evidence], name: str, evidence: Evidence) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
+class NoiseDraw:
     """Noise of one law, as integers and as normal scores.
 
     Attributes:
@@ -104,7 +104,7 @@ class Draw:
     chance: float
 
     @classmethod
-    def of_law(cls, values: Int64, plan: NoisePlan, index: int | None) -> "Draw":
+    def of_law(cls, values: Int64, plan: NoisePlan, index: int | None) -> "NoiseDraw":
         """Scores ``values`` under component ``index`` of the plan, or under a whole share."""
         if plan.law == "laplace":
             law = laplace_scale(plan.sigma), 1.0 / plan.honest_survivors
@@ -112,10 +112,10 @@ class Draw:
         variance = float(plan.share_variance if index is None else plan.components[index])
         return cls(values, noise_checks.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
 
-    def part(self, places: slice) -> "Draw":
-        return Draw(self.values[places], self.scores[places], self.chance)
+    def part(self, places: slice) -> "NoiseDraw":
+        return NoiseDraw(self.values[places], self.scores[places], self.chance)
 
-    def likeness(self, candidate: "Draw") -> Likeness:
+    def likeness(self, candidate: "NoiseDraw") -> Likeness:
         """Likeness to a draw that others could compute, over the coordinates that both have."""
         length = min(len(self.values), len(candidate.values))
         guess = candidate.scores[:length].astype(np.float64)
@@ -138,18 +138,18 @@ class Share:
         zeros: True where the exact vector is 0, bool [d].
     """
 
-    total: Draw
-    lasting: Draw | None
+    total: NoiseDraw
+    lasting: NoiseDraw | None
     zeros: Bools
 
     @property
-    def draws(self) -> Mapping[str, Draw]:
+    def draws(self) -> Mapping[str, NoiseDraw]:
         return {"": self.total} | ({} if self.lasting is None else {LASTING: self.lasting})
 
     def under(self, plan: NoisePlan) -> "Share":
         """The same integers, scored under the laws of another plan."""
-        lasting = None if self.lasting is None else Draw.of_law(self.lasting.values, plan, 0)
-        return Share(Draw.of_law(self.total.values, plan, None), lasting, self.zeros)
+        lasting = None if self.lasting is None else NoiseDraw.of_law(self.lasting.values, plan, 0)
+        return Share(NoiseDraw.of_law(self.total.values, plan, None), lasting, self.zeros)
 
     def has_law_of(self, share: "Share") -> bool:
         """Returns True if both are of one law and length."""
@@ -237,8 +237,8 @@ class _WatchedMachine(PartyMachine):
         if plan.removal:
             remove_opened(removed, plan, 0, root)
 
-        def lasting(vector: NoisyVector) -> Draw:
-            return Draw.of_law(vector.values - grid.values + removed, plan, 0)
+        def lasting(vector: NoisyVector) -> NoiseDraw:
+            return NoiseDraw.of_law(vector.values - grid.values + removed, plan, 0)
 
         component = lasting(noisy)
         twin_state = copy.copy(state)
@@ -247,8 +247,8 @@ class _WatchedMachine(PartyMachine):
         if len(grid.values) <= LONGEST_RECOMPUTED:
             for name, seed in _known_seeds(self._parameters, state, plan, root):
                 values = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
-                self.watch.compare(name, component.likeness(Draw.of_law(values, plan, 0)))
-        total = Draw.of_law(noisy.values - grid.values, plan, None)
+                self.watch.compare(name, component.likeness(NoiseDraw.of_law(values, plan, 0)))
+        total = NoiseDraw.of_law(noisy.values - grid.values, plan, None)
         share = Share(total, component if plan.removal else None, grid.values == 0)
         self.watch.add(self._parameters.query, self._parameters.name(self._index), share)
         return noisy
