@@ -665,7 +665,7 @@ TESTED = {
     "server/undersong_server/cluster.py _check_reachable": (
         "tests/server/test_cluster.py::test_a_cluster_keeps_its_own_number_of_cores"
     ),
-    "server/undersong_server/coordinator/metrics.py Endpoint.__init__": (
+    "server/undersong_server/coordinator/metrics.py MetricsServer.__init__": (
         "tests/server/coordinator/test_metrics.py::test_a_port_that_is_taken_is_named"
     ),
     "server/undersong_server/coordinator/run_driver.py RunDriver._run": (

@@ -112,7 +112,7 @@ class FolderMetrics(Collector):
         return runs, ends, held_steps
 
 
-class Endpoint:
+class MetricsServer:
     """HTTP server of metrics and health, which runs in threads from its creation on.
 
     Args:

@@ -21,7 +21,7 @@ from undersong_server.authority import SERVER_DAYS
 from undersong_server.cluster import Cluster, connected
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
-from undersong_server.coordinator.metrics import HELD_UP, Endpoint, FolderMetrics, Metrics
+from undersong_server.coordinator.metrics import HELD_UP, FolderMetrics, Metrics, MetricsServer
 from undersong_server.coordinator.parties import REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.database.turn import turn
@@ -91,9 +91,9 @@ class Coordinator:
             renew=home.renew,
             keepalive_s=keepalive_s,
         )
-        self.endpoint: Endpoint | None = None
+        self.endpoint: MetricsServer | None = None
         if home.settings.metrics:
-            self.endpoint = Endpoint(*host_port(home.settings.metrics), self.metrics.registry, self.health)
+            self.endpoint = MetricsServer(*host_port(home.settings.metrics), self.metrics.registry, self.health)
         self._notices = Notices(home.settings.notify, home.settings.name)
         self._under_way: set[str] = set()  # runs, as they were last seen
         self._listed: list[RunFolder] = []

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.doubles.coded import raises
 from undersong_common.errors import TransportError
 from undersong_common.program.machine import HeldStep
-from undersong_server.coordinator.metrics import Endpoint, FolderMetrics, Metrics
+from undersong_server.coordinator.metrics import FolderMetrics, Metrics, MetricsServer
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "federation.md"
 
@@ -31,7 +31,7 @@ def metrics():
 @pytest.fixture
 def endpoint(metrics):
     state = {"status": "ok", "connected": [], "runs": {}}
-    made = Endpoint("127.0.0.1", 0, metrics.registry, lambda: state)
+    made = MetricsServer("127.0.0.1", 0, metrics.registry, lambda: state)
     made.state = state
     yield made
     made.close()
@@ -93,7 +93,7 @@ def test_health_is_a_code_and_a_word(endpoint):
 
 def test_a_port_that_is_taken_is_named(metrics, endpoint):
     with raises(TransportError, "address-in-use") as refused:
-        Endpoint("127.0.0.1", endpoint.port, metrics.registry, dict)
+        MetricsServer("127.0.0.1", endpoint.port, metrics.registry, dict)
     assert f"127.0.0.1:{endpoint.port}" in refused.value.problem
 
 
