@@ -10,7 +10,7 @@ from undersong_client.records.declared import OpenedSource, Skip
 from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.documents import ONE_VERSION, Documents, read_document
 from undersong_client.records.fhir.patients import Patients, read_person
-from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Entry, Listing
+from undersong_client.records.fhir.resources import DOCUMENTS, PEOPLE, Conflict, Listing, ResourceEntry
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import Choice
 
@@ -34,7 +34,7 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
                 code="no-label-column",
             )
     resources = Listing(declared, skip, FACTS).make()
-    people: list[Entry] = []
+    people: list[ResourceEntry] = []
     for versions in resources.of_kind(*PEOPLE):
         try:
             # The last line of a deleted patient still says which ids were one person's.

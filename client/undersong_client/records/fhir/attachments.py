@@ -12,8 +12,8 @@ from urllib.parse import unquote
 
 from undersong_client.records.fhir.resources import (
     Conflict,
-    Entry,
     Key,
+    ResourceEntry,
     Resources,
     folders_above,
     is_lines,
@@ -40,13 +40,13 @@ class Attachments:
         self._faults: dict[Hashable, str] = {}
         self._used: set[Hashable] = set()
 
-    def add_owner(self, entry: Entry, owner: Hashable) -> None:
+    def add_owner(self, entry: ResourceEntry, owner: Hashable) -> None:
         """Notes that a document of ``owner`` names its attachments."""
         for target in self.targets(entry):
             if self._owners.setdefault(target, owner) != owner:
                 self._owners[target] = _SEVERAL
 
-    def targets(self, entry: Entry) -> set[Hashable]:
+    def targets(self, entry: ResourceEntry) -> set[Hashable]:
         """Returns what identifies the stored attachments of a document; what is not in the export has no part."""
         targets = set()
         for url in entry.facts.urls:
@@ -56,7 +56,7 @@ class Attachments:
                 continue
         return targets
 
-    def content(self, attachment: dict[str, Any], entry: Entry) -> tuple[str, bytes, Hashable]:
+    def content(self, attachment: dict[str, Any], entry: ResourceEntry) -> tuple[str, bytes, Hashable]:
         """Returns an attachment's content type, its bytes, and what identifies it where it is stored.
 
         Raises Unreadable.
@@ -99,7 +99,7 @@ class Attachments:
                 if ("Binary", id(entry)) not in self._used:
                     yield entry.place, "Binary"
 
-    def _locate(self, url: str, entry: Entry) -> tuple[Hashable, Entry | Path]:
+    def _locate(self, url: str, entry: ResourceEntry) -> tuple[Hashable, ResourceEntry | Path]:
         """Returns the key of the attachment at an address, and its place. Raises Unreadable."""
         if url.lower().startswith("urn:uuid:"):
             kind, name = entry.uuids.get(url.lower(), ("", ""))
@@ -129,7 +129,7 @@ class Attachments:
             return located
         raise Unreadable(NOT_THERE)
 
-    def _binary(self, key: Key, folders: list[Path]) -> tuple[Hashable, Entry]:
+    def _binary(self, key: Key, folders: list[Path]) -> tuple[Hashable, ResourceEntry]:
         """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
         versions = self._resources.entries.get(key, [])
         near = [[version for version in versions if version.file.parent == folder] for folder in folders]

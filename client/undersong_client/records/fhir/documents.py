@@ -16,7 +16,7 @@ from undersong_client.home import Declared
 from undersong_client.records.declared import NO_LABEL_REMEDY, Cause, Skip, objects
 from undersong_client.records.fhir.attachments import Attachments
 from undersong_client.records.fhir.patients import NoPatient, Patients, Subject, read_subject
-from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, Entry, Resources
+from undersong_client.records.fhir.resources import DOCUMENTS, Conflict, ResourceEntry, Resources
 from undersong_client.records.fhir.text import plain_text
 from undersong_client.records.fhir.unreadable import Unreadable
 from undersong_common.printable import printable
@@ -90,7 +90,9 @@ class Notes:
         self._attachments: dict[tuple[PatientId, Hashable], str] = {}
         self._texts: dict[tuple[PatientId, bytes], list[tuple[str, frozenset[str], str]]] = defaultdict(list)
 
-    def add(self, patient: PatientId, targets: set[Hashable], entry: Entry, text: str, days: frozenset[str]) -> None:
+    def add(
+        self, patient: PatientId, targets: set[Hashable], entry: ResourceEntry, text: str, days: frozenset[str]
+    ) -> None:
         for target in targets:
             self._attachments.setdefault((patient, target), entry.place)
         if text:
@@ -116,8 +118,8 @@ class Documents:
     def __init__(self, declared: Declared, resources: Resources, skip: Skip) -> None:
         self._declared, self._resources, self._skip = declared, resources, skip
         self._allowed = FINISHED | set(declared.also_status)
-        self._conflicts: dict[int, list[Entry]] = {}
-        self.newest: list[Entry] = []
+        self._conflicts: dict[int, list[ResourceEntry]] = {}
+        self.newest: list[ResourceEntry] = []
         for versions in resources.of_kind(*DOCUMENTS):
             self._choose(versions)
         self.newest.sort(key=lambda entry: DOCUMENTS.index(entry.kind))
@@ -125,7 +127,7 @@ class Documents:
         self._faults: dict[int, str] = {}
         self._notes, self._withdrawn = Notes(), Notes()
 
-    def _choose(self, versions: list[Entry]) -> None:
+    def _choose(self, versions: list[ResourceEntry]) -> None:
         """Keeps the newest version of a document, and names the others with its place."""
         try:
             newest = self._resources.newest(versions)
@@ -171,7 +173,7 @@ class Documents:
         for place, kind in attachments.unused():
             self._skip(place, f"no document that was read names this {kind}", "resource")
 
-    def _withdraw(self, entry: Entry, patients: Patients, attachments: Attachments) -> None:
+    def _withdraw(self, entry: ResourceEntry, patients: Patients, attachments: Attachments) -> None:
         """Notes a document that was entered in error: the same note in another resource does not count either."""
         resource = self._resources.read(entry)
         try:
@@ -181,7 +183,7 @@ class Documents:
         patient = patients.patient_of(self._patients[id(entry)])
         self._withdrawn.add(patient, attachments.targets(entry), entry, text, _days(resource))
 
-    def _row(self, entry: Entry, patients: Patients, attachments: Attachments) -> Row | None:
+    def _row(self, entry: ResourceEntry, patients: Patients, attachments: Attachments) -> Row | None:
         """The row of a document; None for one that does not count, which is named."""
         if fault := self._status_fault(entry.facts, entry.kind):
             name, status = fault
@@ -232,7 +234,7 @@ class Documents:
             return "status", facts.status
         return None if facts.doc_status in self._allowed | {""} else ("docStatus", facts.doc_status)
 
-    def _values(self, resource: dict[str, Any], entry: Entry) -> dict[str, Any]:
+    def _values(self, resource: dict[str, Any], entry: ResourceEntry) -> dict[str, Any]:
         values = {
             "type": value_at(resource, [("type" if entry.kind == "DocumentReference" else "code"), "coding", "code"]),
             "category": value_at(resource, ["category", "coding", "code"]),
@@ -271,7 +273,7 @@ def _days(resource: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(date[:10] for date in dates if isinstance(date, str) and len(date) >= 10)
 
 
-def _texts(resource: dict[str, Any], entry: Entry, attachments: Attachments) -> list[str]:
+def _texts(resource: dict[str, Any], entry: ResourceEntry, attachments: Attachments) -> list[str]:
     """The texts of a document's attachments. Raises Unreadable if none can be read.
 
     Several attachments are forms of one text, which count as one by their words. A report without a form that can be

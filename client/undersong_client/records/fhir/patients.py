@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from undersong_client.records.declared import objects
-from undersong_client.records.fhir.resources import Address, Entry, Resources, read_address
+from undersong_client.records.fhir.resources import Address, ResourceEntry, Resources, read_address
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.patient_ids import Choice, Pair, PatientId, clean_text, patient_id
 
@@ -122,7 +122,9 @@ class Patients:
         subjects: the documents with their subjects, whose bases count too.
     """
 
-    def __init__(self, resources: Resources, entries: list[Entry], subjects: list[Entry], choice: Choice) -> None:
+    def __init__(
+        self, resources: Resources, entries: list[ResourceEntry], subjects: list[ResourceEntry], choice: Choice
+    ) -> None:
         self._owners: dict[tuple[str, str], list[PatientId]] = defaultdict(list)  # the key is (system, value)
         self._parent: dict[Hashable, Hashable] = {}
         self._replaced: set[PatientId] = set()
@@ -154,13 +156,13 @@ class Patients:
         for node in self._places:
             self._by_name[node.name].add(self._names.get(node, node))
 
-    def subject_of(self, document: Entry) -> PatientId:
+    def subject_of(self, document: ResourceEntry) -> PatientId:
         """Returns the id that a document's subject names. Raises NoPatient."""
         identity = self.resolve(document.facts.subject, document)
         self._named.add(self.patient_of(identity))
         return identity
 
-    def resolve(self, subject: Subject, entry: Entry) -> PatientId:
+    def resolve(self, subject: Subject, entry: ResourceEntry) -> PatientId:
         """Returns the id that a reference of a resource names. Raises NoPatient."""
         reference = subject.reference
         if subject.contained is not None:
@@ -269,7 +271,7 @@ class Patients:
             raise NoPatient("an identifier that two Patient resources have")
         return owners[0] if owners else PatientId(value, system, is_identifier=True)
 
-    def _join_links(self, entry: Entry) -> None:
+    def _join_links(self, entry: ResourceEntry) -> None:
         is_patient = entry.kind == "Patient"
         node: Hashable = self._node(entry.name, entry.system) if is_patient else entry.key
         for kind, target in entry.facts.links:
@@ -287,7 +289,7 @@ class Patients:
             elif kind == "replaces" and isinstance(linked_node, PatientId):
                 self._replaced.add(linked_node)
 
-    def _link_target(self, target: Subject, entry: Entry) -> PatientId | None:
+    def _link_target(self, target: Subject, entry: ResourceEntry) -> PatientId | None:
         """The patient that a link names. A link to a RelatedPerson or to nobody joins nothing."""
         if not target.reference and target.identifier[1]:
             owners = self._owners.get(target.identifier, [])

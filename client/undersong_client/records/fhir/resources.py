@@ -66,7 +66,7 @@ def clean_base(base: str) -> str:
 
 
 @dataclass(eq=False, slots=True)
-class Entry:
+class ResourceEntry:
     """A resource where it stands: its place, its identity, its version, and what decides about patients and notes.
 
     Attributes:
@@ -102,7 +102,7 @@ class Entry:
 class Conflict(Exception):
     """Raised for different resources of one identity of which none is the newest; ``entries`` are these."""
 
-    def __init__(self, entries: list[Entry]) -> None:
+    def __init__(self, entries: list[ResourceEntry]) -> None:
         super().__init__()
         self.entries = entries
 
@@ -132,18 +132,18 @@ class Resources:
 
     root: Path
     files: list[Path] = field(default_factory=list)
-    entries: dict[Key, list[Entry]] = field(default_factory=lambda: defaultdict(list))
+    entries: dict[Key, list[ResourceEntry]] = field(default_factory=lambda: defaultdict(list))
     bases: set[str] = field(default_factory=set)
     systems: dict[Path, str] = field(default_factory=dict)
     deletions: dict[tuple[str, str], list[_Deletion]] = field(default_factory=lambda: defaultdict(list))
     compressed: dict[tuple[Path, int], bytes] = field(default_factory=dict)
     _bundles: OrderedDict[tuple[Path, int], list[Any]] = field(default_factory=OrderedDict)
 
-    def of_kind(self, *kinds: str) -> Iterator[list[Entry]]:
+    def of_kind(self, *kinds: str) -> Iterator[list[ResourceEntry]]:
         """Yields the versions of each resource of some kinds."""
         return (entries for key, entries in self.entries.items() if key.kind in kinds)
 
-    def read(self, entry: Entry) -> dict[str, Any]:
+    def read(self, entry: ResourceEntry) -> dict[str, Any]:
         """Reads a resource again. Raises ConfigurationError if its file has changed meanwhile."""
         bundle_key = (entry.file, entry.offset)
         try:
@@ -160,14 +160,14 @@ class Resources:
                 f"{entry.place}: has changed while it was read", "read the export when it is complete", code="changed"
             ) from None
 
-    def _line(self, entry: Entry) -> bytes:
+    def _line(self, entry: ResourceEntry) -> bytes:
         if has_suffix(entry.file, ".gz"):
             return zlib.decompress(self.compressed[entry.file, entry.offset])
         with entry.file.open("rb", buffering=0) as file:
             file.seek(entry.offset)
             return file.read(entry.size)
 
-    def deleted(self, entry: Entry) -> bool:
+    def deleted(self, entry: ResourceEntry) -> bool:
         """True if a DELETE entry removes this version: it is not newer than the Bundle, or has no time."""
         for deletion in self.deletions.get((entry.kind, entry.name), ()):
             # An absolute address may be the export's own if nothing states the system of the export.
@@ -177,7 +177,7 @@ class Resources:
                 return True
         return False
 
-    def newest(self, entries: Iterable[Entry]) -> Entry | None:
+    def newest(self, entries: Iterable[ResourceEntry]) -> ResourceEntry | None:
         """Returns the newest version that is not deleted; None if all are. Raises Conflict."""
         versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
         if len(versions) < 2:
@@ -193,7 +193,7 @@ class Resources:
             raise Conflict(latest)
         return latest[0]
 
-    def _are_equal(self, entries: list[Entry]) -> bool:
+    def _are_equal(self, entries: list[ResourceEntry]) -> bool:
         """True if nothing that is read of these resources differs."""
         if entries[0].kind in PEOPLE:
             return all(entry.facts == entries[0].facts for entry in entries)
@@ -332,7 +332,7 @@ class Listing:
         try:
             for number, line in enumerate(file_lines(file), start=1):
                 if line.strip():
-                    self._list_line(Entry(file, f"{name}:{number}", offset, len(line), system), line)
+                    self._list_line(ResourceEntry(file, f"{name}:{number}", offset, len(line), system), line)
                 offset += len(line)
         except OSError as error:
             raise ConfigurationError(
@@ -341,7 +341,7 @@ class Listing:
                 code="unreadable-source",
             ) from None
 
-    def _list_line(self, line: Entry, written: bytes) -> None:
+    def _list_line(self, line: ResourceEntry, written: bytes) -> None:
         try:
             resource = parse(written)
         except _StandsTwice:
@@ -362,7 +362,7 @@ class Listing:
             self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
         return None
 
-    def _list_bundle(self, bundle: dict[str, Any], line: Entry) -> bool:
+    def _list_bundle(self, bundle: dict[str, Any], line: ResourceEntry) -> bool:
         members = members_of(bundle)
         uuids: dict[str, tuple[str, str]] = {}
         is_held = False
@@ -386,12 +386,12 @@ class Listing:
             if isinstance(resource := member.get("resource"), dict):
                 resource_bytes = json.dumps(resource, sort_keys=True).encode()
                 digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
-                entry = Entry(line.file, line.place, line.offset, line.size, line.system, part, uuids=uuids)
+                entry = ResourceEntry(line.file, line.place, line.offset, line.size, line.system, part, uuids=uuids)
                 entry.digest = digest
                 is_held |= self._list_resource(resource, entry, member.get("fullUrl"))
         return is_held
 
-    def _list_resource(self, resource: dict[str, Any], entry: Entry, url: Any = None) -> bool:
+    def _list_resource(self, resource: dict[str, Any], entry: ResourceEntry, url: Any = None) -> bool:
         kind = resource.get("resourceType")
         if not isinstance(kind, str) or kind not in self._facts:
             if kind == "Bundle":
