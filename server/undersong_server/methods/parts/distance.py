@@ -22,7 +22,7 @@ NAME = "distance"
 
 
 @dataclass(frozen=True)
-class Estimate:
+class DistanceEstimate:
     """An estimate with the standard error that the noise of the sum gives it."""
 
     value: float
@@ -44,15 +44,15 @@ def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> li
     return [*requests, replace(asked, budget_share=total * share / (1.0 - share) if total else 1.0)]
 
 
-def squared_distance(opened: NoisySum, records: int, mean: Float64) -> Estimate:
+def squared_distance(opened: NoisySum, records: int, mean: Float64) -> DistanceEstimate:
     """Returns the squared distance of a corpus's mean embedding, float64 [d], to that of so many records."""
     noise = opened.sigma / records
     raw = float(np.square(mean - opened.natural / records).sum())
     value = raw - len(mean) * noise**2
-    return Estimate(value, math.sqrt(4 * noise**2 * max(value, 0.0) + 2 * len(mean) * noise**4))
+    return DistanceEstimate(value, math.sqrt(4 * noise**2 * max(value, 0.0) + 2 * len(mean) * noise**4))
 
 
-def squared_distance_change(opened: NoisySum, records: int, mean: Float64, earlier: Float64) -> Estimate:
+def squared_distance_change(opened: NoisySum, records: int, mean: Float64, earlier: Float64) -> DistanceEstimate:
     """Returns by how much the squared distance of ``mean`` is above that of an ``earlier`` mean, float64 [d] both."""
     change = squared_distance(opened, records, mean).value - squared_distance(opened, records, earlier).value
-    return Estimate(change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)
+    return DistanceEstimate(change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)
