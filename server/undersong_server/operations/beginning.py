@@ -42,7 +42,7 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
 
 
 @dataclass(frozen=True)
-class Frame:
+class BudgetFigures:
     """Figures that a hospital sets its budget and its labels by: of the newest planned run, or of a draft."""
 
     name: str
@@ -51,7 +51,7 @@ class Frame:
     delta: float | None
 
 
-def newest_frame(home: Path) -> Frame | None:
+def newest_frame(home: Path) -> BudgetFigures | None:
     """Returns the frame of the newest run that can be read, else of the newest draft; None without either."""
     planned = [run.run for run in list_runs(home) if run.status.state != UNREADABLE]
     tasks = [CoordinatorHome(home).run(name).planned().task for name in planned[:1]]
@@ -60,4 +60,4 @@ def newest_frame(home: Path) -> Frame | None:
         return None
     words, privacy = tasks[0].get("task", {}), tasks[0].get("privacy", {})
     amounts = [privacy.get(key) if isinstance(privacy.get(key), int | float) else None for key in ("epsilon", "delta")]
-    return Frame(str(words.get("name", "")), tuple(map(str, words.get("labels", ()))), *amounts)
+    return BudgetFigures(str(words.get("name", "")), tuple(map(str, words.get("labels", ()))), *amounts)
