@@ -93,7 +93,7 @@ def test_a_step_that_drew_nobody_is_noise(bert):
 def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
-    grid = compare_table.Grid.of(
+    grid = compare_table.ComparisonGrid.of(
         ComparisonOptions(
             methods=[f"{name}:epochs=5+batch=60+rate=0.05"], epsilons=[4.0], parties=[], records=[], seeds=[0]
         )

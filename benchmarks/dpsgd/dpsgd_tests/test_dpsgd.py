@@ -12,7 +12,7 @@ from tests.doubles.tiny_llama import save_tiny_llama
 from undersong.comparison import references
 from undersong.comparison import table as compare_table
 from undersong.comparison.cell import Bench, Variant
-from undersong.comparison.table import Grid
+from undersong.comparison.table import ComparisonGrid
 from undersong.run.options import ComparisonOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import accounting
@@ -127,7 +127,7 @@ def test_a_schedule_spends_the_tasks_epsilon_and_no_more():
 
 
 def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
-    shape = Grid.of(
+    shape = ComparisonGrid.of(
         ComparisonOptions(
             methods=["dp-lora", "mixture"], epsilons=[1.0, 4.0], parties=[1, 10], records=[6], seeds=[0, 1]
         )
@@ -137,7 +137,7 @@ def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
         (1.0, None, 0), (4.0, None, 0), (1.0, None, 1), (4.0, None, 1)
     ]  # fmt: skip
     assert "dp-lora: a centralised reference" in compare_table.explanation(shape, compare_table.ACCURACY)
-    without = Grid.of(ComparisonOptions(methods=["wasp"], epsilons=[1.0], parties=[], records=[], seeds=[0]))
+    without = ComparisonGrid.of(ComparisonOptions(methods=["wasp"], epsilons=[1.0], parties=[], records=[], seeds=[0]))
     assert "centralised" not in compare_table.explanation(without, compare_table.ACCURACY)
 
 
@@ -146,7 +146,7 @@ def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, 
     pytest.importorskip("opacus")
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     variant = f"{kind}:model={llama}+batch=4+epochs=1+tokens=8"
-    shape = Grid.of(ComparisonOptions(methods=[variant], epsilons=[4.0], parties=[], records=[10], seeds=[3]))
+    shape = ComparisonGrid.of(ComparisonOptions(methods=[variant], epsilons=[4.0], parties=[], records=[10], seeds=[3]))
     bench = Bench(task_file, ("data.file_records=20",), task_file.parent / "test.jsonl", 10, insecure_noise_seed=5)
     (cell,) = shape.cells()
     value, again = bench.measure(cell), bench.measure(cell)

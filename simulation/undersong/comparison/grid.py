@@ -34,7 +34,7 @@ Measured = tuple[Cell, "dict[str, Any] | UndersongError"]
 FRECHET_ROWS = 2000  # largest number of texts of each side that are compared
 
 
-def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
+def check(bench: Bench, grid: compare_table.ComparisonGrid, progress: Progress) -> None:
     """Checks every cell of the grid before the first one runs, and reports options of the task that are set aside.
 
     Raises ConfigurationError for a variant that cannot run, a file that is missing or cannot be read, a generator that
@@ -47,7 +47,7 @@ def check(bench: Bench, grid: compare_table.Grid, progress: Progress) -> None:
         progress.say(remark)
 
 
-def known_cells(bench: Bench, grid: compare_table.Grid, folder: Path) -> dict[Cell, dict[str, Any]]:
+def known_cells(bench: Bench, grid: compare_table.ComparisonGrid, folder: Path) -> dict[Cell, dict[str, Any]]:
     """Reads the figures of the cells in ``folder``. Raises ConfigurationError for cells of another comparison."""
     cell_folder, mismatch = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
     figures = {
@@ -59,7 +59,7 @@ def known_cells(bench: Bench, grid: compare_table.Grid, folder: Path) -> dict[Ce
 
 def compare(
     bench: Bench,
-    grid: compare_table.Grid,
+    grid: compare_table.ComparisonGrid,
     folder: Path,
     *,
     jobs: int,
@@ -214,9 +214,9 @@ def compared(
         )
         mismatch = f"{path}: is the table of another comparison"
         stored_table = read_kept(path, bench.fingerprint, mismatch, "the table begins anew")
-        stored_grid = None if stored_table is None else compare_table.Grid.from_json(stored_table["grid"])
+        stored_grid = None if stored_table is None else compare_table.ComparisonGrid.from_json(stored_table["grid"])
         stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
-        new_grid = compare_table.Grid.of(options, stored_variants)
+        new_grid = compare_table.ComparisonGrid.of(options, stored_variants)
         merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)
         if options.baseline is not None:
             merged_grid = replace(merged_grid, baseline=options.baseline)
@@ -239,7 +239,7 @@ class _Tables:
     """The tables of one folder, written anew while cells end."""
 
     bench: Bench
-    grid: compare_table.Grid
+    grid: compare_table.ComparisonGrid
     folder: Path
     name: str
     title: str

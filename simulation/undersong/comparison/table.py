@@ -40,7 +40,7 @@ METRICS = (
 
 
 @dataclass(frozen=True)
-class Grid:
+class ComparisonGrid:
     """The grid of a comparison: every combination of its values is a point.
 
     Attributes:
@@ -57,7 +57,7 @@ class Grid:
     baseline: str
 
     @classmethod
-    def of(cls, options: ComparisonOptions, table_variants: Sequence[str] = ()) -> "Grid":
+    def of(cls, options: ComparisonOptions, table_variants: Sequence[str] = ()) -> "ComparisonGrid":
         """Makes the grid of the options and checks it. Raises ConfigurationError for one that cannot run.
 
         Args:
@@ -116,7 +116,7 @@ class Grid:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Grid":
+    def from_json(cls, value: dict[str, Any]) -> "ComparisonGrid":
         return cls(
             tuple(Variant.parse(name) for name in value["methods"]),
             tuple(float(epsilon) for epsilon in value["epsilons"]),
@@ -125,9 +125,9 @@ class Grid:
             value["baseline"],
         )
 
-    def with_more(self, grid: "Grid") -> "Grid":
+    def with_more(self, grid: "ComparisonGrid") -> "ComparisonGrid":
         """Joins two grids: this one's values first, then the other's; this one's baseline stays."""
-        return Grid(
+        return ComparisonGrid(
             tuple(dict.fromkeys((*self.variants, *grid.variants))),
             tuple(dict.fromkeys((*self.epsilons, *grid.epsilons))),
             tuple(dict.fromkeys((*self.federations, *grid.federations))),
@@ -159,7 +159,7 @@ class Grid:
         return list(dict.fromkeys(points))
 
 
-def summary(grid: Grid, figures: Mapping[Cell, Mapping[str, Any]]) -> Frame:
+def summary(grid: ComparisonGrid, figures: Mapping[Cell, Mapping[str, Any]]) -> Frame:
     """Summarises the cells: a row per variant, epsilon and federation in the grid's order, as in the CSV file.
 
     A variant without a finished cell is left out. ``METRIC_difference`` is from the baseline, with its interval.
@@ -186,7 +186,7 @@ def summary(grid: Grid, figures: Mapping[Cell, Mapping[str, Any]]) -> Frame:
 
 
 def _by_seed(
-    grid: Grid,
+    grid: ComparisonGrid,
     figures: Mapping[Cell, Mapping[str, Any]],
     variant: Variant,
     epsilon: float,
@@ -331,7 +331,7 @@ SAYS = {
 }
 
 
-def explanation(grid: Grid, useful: Usefulness) -> str:
+def explanation(grid: ComparisonGrid, useful: Usefulness) -> str:
     """Explains the columns of the table in a few sentences, which stand beside it."""
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
@@ -376,7 +376,7 @@ class Section:
         return list(zip(*(cells for _, cells in self.columns), strict=True))
 
 
-def sections(grid: Grid, table: Frame) -> list[Section]:
+def sections(grid: ComparisonGrid, table: Frame) -> list[Section]:
     """The tables in reading order: usefulness, precision and recall, closeness and diversity, and weights if any."""
     useful = usefulness(table)
     measures = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
@@ -395,14 +395,14 @@ def sections(grid: Grid, table: Frame) -> list[Section]:
     return tables
 
 
-def markdown(title: str, grid: Grid, table: Frame, command: str) -> str:
+def markdown(title: str, grid: ComparisonGrid, table: Frame, command: str) -> str:
     """Renders the tables and the command that made them as a Markdown document."""
     return template("undersong.comparison", "comparison.md.j2").render(
         title=title, command=command, sections=sections(grid, table)
     )
 
 
-def page(title: str, grid: Grid, table: Frame, command: str) -> str:
+def page(title: str, grid: ComparisonGrid, table: Frame, command: str) -> str:
     """Renders the tables, and a plot of each metric and federation, as an HTML page that loads nothing."""
     useful = usefulness(table)
     plotted = (
@@ -418,7 +418,12 @@ def page(title: str, grid: Grid, table: Frame, command: str) -> str:
 
 
 def _draw_plot(
-    grid: Grid, table: Frame, federation: tuple[int | None, int | None], metric: str, heading: str, factor: float
+    grid: ComparisonGrid,
+    table: Frame,
+    federation: tuple[int | None, int | None],
+    metric: str,
+    heading: str,
+    factor: float,
 ) -> Markup:
     """One metric over epsilon: mean and 95 % interval of the mean, one colour per variant."""
     from scipy.stats import t
@@ -439,7 +444,7 @@ def _draw_plot(
     return html.series_chart(title, ticks, series, axis=title, joined=False, width=560)
 
 
-def to_json(grid: Grid, table: Frame) -> dict[str, Any]:
+def to_json(grid: ComparisonGrid, table: Frame) -> dict[str, Any]:
     """The table as plain JSON values, a row as in the CSV file; NaN becomes None."""
     rows = table.assign(epsilon=_format_figures(table["epsilon"], "g")).to_json(orient="records", double_precision=15)
     return {"baseline": grid.baseline, "seeds": list(grid.seeds), "rows": json.loads(rows)}

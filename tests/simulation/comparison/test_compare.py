@@ -19,7 +19,7 @@ from undersong.comparison import grid as comparing
 from undersong.comparison import table as compare_table
 from undersong.comparison.cell import HEADINGS, Bench, Variant, measured
 from undersong.comparison.grid import compared
-from undersong.comparison.table import Grid, markdown, page, summary
+from undersong.comparison.table import ComparisonGrid, markdown, page, summary
 from undersong.library.results import Comparison
 from undersong.run.options import ComparisonOptions
 from undersong.run.records import dealt
@@ -38,7 +38,7 @@ def grid(**changes):
         "records": [100, 300],
         "seeds": [0, 1, 2],
     }
-    return Grid.of(ComparisonOptions(**(given | changes)))
+    return ComparisonGrid.of(ComparisonOptions(**(given | changes)))
 
 
 def figures(accuracy, frechet=0.1):
@@ -390,7 +390,7 @@ def test_embeddings_of_public_records_are_shared_between_processes(bench, tmp_pa
 def test_real_cells_in_workers_are_reproducible_and_pair_by_seed(bench, tmp_path, monkeypatch):
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     shape = grid(methods=["wasp", "mixture", "private-only", "augpe@one"], epsilons=[4.0], parties=[2], records=[20])
-    shape = Grid(shape.variants, shape.epsilons, shape.federations, (0, 1), shape.baseline)
+    shape = ComparisonGrid(shape.variants, shape.epsilons, shape.federations, (0, 1), shape.baseline)
     fixed = Bench(bench.task_file, ("data.file_records=120",), bench.test, 10, insecure_noise_seed=5)
     runs = [
         comparing.compare(fixed, shape, tmp_path / name, jobs=jobs, progress=Silent())
