@@ -179,13 +179,13 @@ def test_process_with_open_streams_ends_their_thread_without_warning(authority, 
             atexit.register(lambda: print("stream" in [each.name for each in threading.enumerate()]))  # called last
             from pathlib import Path
             from undersong_client.link.connection import Connection
-            from undersong_client.consent.trust import Coordinator
+            from undersong_client.consent.trust import TrustedCoordinator
             from undersong_client.keys import Credential
             from undersong_protocol.wire import framing
             from undersong_protocol.wire.framing import Reassembler
             from undersong_protocol.wire.messages import transport_pb2 as wire
             read = lambda name: (Path({str(tmp_path)!r}) / name).read_bytes()
-            coordinator = Coordinator("coordinator", (), "", read("ca").decode(), b"", "")
+            coordinator = TrustedCoordinator("coordinator", (), "", read("ca").decode(), b"", "")
             hello = wire.Hello(version=framing.VERSION, party="alpha", software="test", boot=bytes(16))
             streams = [
                 Connection({coordinator.address!r}, coordinator, Credential(read("key"), read("certificate")),
