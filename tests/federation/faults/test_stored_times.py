@@ -147,10 +147,16 @@ NOT_IN_FILES = {
         "Download.until",
         "created_at",
         "Presence.since",
-        "Party.certificate_expires_at",
+        "EnrolledParty.certificate_expires_at",
         "OpenedSum.at",
     ),
-    *("Party.enrolled_at", "Party.invited_at", "Party.revoked_at", "Backup.made_at", "Invitation.expires_at"),
+    *(
+        "EnrolledParty.enrolled_at",
+        "EnrolledParty.invited_at",
+        "EnrolledParty.revoked_at",
+        "Backup.made_at",
+        "Invitation.expires_at",
+    ),
     *("CoordinatorFacts.certificate_expires_at", "Issued.expires_at", "Moment.at", "Addition.at"),
 }
 NAME = re.compile(r"(^|_)(at|s|since|until|expires|epoch|time|date|day)$")
