@@ -30,7 +30,7 @@ from tests.noninterference.public_examples import well_formed
 from tests.noninterference.questions import LABELS, NAMES, facts_of
 from undersong.auditing import noise_checks, verdict
 from undersong.auditing import run as module
-from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, attack_corpus
+from undersong.auditing.attacks import CERTAINTY, ENTROPY, SIMILARITY, TRIPLES, Detection, attack_corpus
 from undersong.auditing.canaries import KINDS, Canary, make_canaries, planted
 from undersong.auditing.verdict import AuditSettings, NoiseSize, Observations, report
 from undersong_client.answering import grid_vectors
@@ -72,7 +72,7 @@ PRIVATE = Table(
 def test_attack_power_is_the_largest_share_of_noise_that_it_refutes(signal):
     from scipy.stats import norm
 
-    detection, signals = module.Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])
+    detection, signals = Detection(0, 1, 0, 1, (0.5,), (0.0,), (0.0,)), np.array([signal, 2 * signal])
     shares = np.geomspace(1.0, verdict.LEAST_NOISE, 50)
     right = np.mean([norm.cdf(each / 2 / shares) for each in signals], axis=0)
     for least in (0.4, 0.55, 0.9, 0.999, 1.1):
