@@ -312,11 +312,15 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
     """
     are_shares = all(score is None or score.is_share for score in scores)
     score_cells = tuple(
-        ComparedFigure() if score is None else _interval_cell(Interval(score.value, score.low, score.high), percent=are_shares)
+        ComparedFigure()
+        if score is None
+        else _interval_cell(Interval(score.value, score.low, score.high), percent=are_shares)
         for score in scores
     )
     yield Figure(HOW_GOOD, PRIVATE_SCORE, score_cells, "high", percent=are_shares)
-    test_cells = tuple(ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs)
+    test_cells = tuple(
+        ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs
+    )
     yield Figure(HOW_GOOD, "test file", test_cells)
     evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]
     if not evaluations:

@@ -278,9 +278,9 @@ NOTES = "40M with chest pain at rest.", "30F with a broken wrist.", "5M with fev
     ],
 )
 def test_numbered_texts_in_one_pair_of_tags_are_several_texts(text: str, is_kept: bool) -> None:
-    found = read(Answer(f"<text>{text}</text>"), REQUEST, line_breaks=False)
+    found = read(Completion(f"<text>{text}</text>"), REQUEST, line_breaks=False)
     assert found == (Reading(text) if is_kept else Reading(text, SEVERAL))
-    assert read(Answer(f"<text>{text}</text>"), REQUEST) == Reading(text)
+    assert read(Completion(f"<text>{text}</text>"), REQUEST) == Reading(text)
 
 
 NURSE = Prompts(
