@@ -432,7 +432,7 @@ class State:
         self.run.record("remarks", 0, self._remark(gain))
         return ours if gain.certain() else mixture
 
-    def score_by_similarity(self, ours: Rows) -> None:
+    def score_by_similarity(self, ours: LabelRows) -> None:
         """Opens how near the records' nearest texts are: of ``ours``, and of round 1, which no record has steered."""
         samples = self.run.pool.samples
         published = np.isin(np.arange(len(samples)), ours.position)
