@@ -67,7 +67,7 @@ class EmbedderFacts(Protocol):
 
 @dataclass(frozen=True)
 class PartyStorage:
-    """What a party keeps: its ledger of the data set, its encrypted journal, and the public blocks."""
+    """Durable state of a party: its ledger of the data set, its encrypted journal, and the public blocks."""
 
     ledger: Ledger
     store: Store
@@ -76,7 +76,7 @@ class PartyStorage:
 
 @dataclass(frozen=True)
 class PartyRules:
-    """What a party compares a run with before it signs.
+    """Rules that a party compares a run with before it signs.
 
     Attributes:
         policy: bounds on the runs that this party accepts.
@@ -95,7 +95,7 @@ class PartyRules:
 
 
 class Notes:
-    """What only a party's own people read of its replies.
+    """Notes on a party's replies that only its own people read.
 
     Attributes:
         cautions: warnings about the records, by run.

@@ -58,7 +58,7 @@ class HospitalPolicy:
 
     @property
     def deciders(self) -> str:
-        """Who has to approve a run, in words."""
+        """People who have to approve a run, in words."""
         if self.approval == "standing":
             return "nobody: every run within the policy is signed by itself"
         return "two people: a privacy officer and one for IT" if self.two_people else "one person"

@@ -117,7 +117,7 @@ def test_a_withdrawal_before_the_first_sum_says_so(home):
     assert "took part in no sum" in own_part(home, Proposals(PartyHome(home)).find("spring"))
 
 
-def test_another_hospitals_withdrawal_is_told_by_the_sums_it_is_missing_from(home, tmp_path):
+def test_withdrawal_of_another_hospital_shows_in_sums_without_it(home, tmp_path):
     manifest = proposed(home)
     request = Proposals(PartyHome(home)).find("spring")
     assert others_part(home, request) == ()

@@ -35,7 +35,7 @@ class ZeroShot:
 
 @dataclass(frozen=True)
 class PrivateScore:
-    """How good a corpus is for the records, with its 95 % interval.
+    """Score of a corpus by the records, with its 95 % interval.
 
     Attributes:
         value: share of the records that classifiers label rightly, the mean over one of embeddings and one of words;
