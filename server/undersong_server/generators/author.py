@@ -735,10 +735,7 @@ def _remedy_for(missing: Sequence[Completion | GenerationError]) -> str:
     ]
     if any(isinstance(answer, Completion) for answer in missing):
         remedies.append("see prompts and answers with `undersong try`, mend the generators or the prompts")
-    return (
-        f"{'; '.join(dict.fromkeys(remedies))}; the same command goes on: what was good is kept, and no private sum is"
-        " asked for texts that did not come"
-    )
+    return f"{'; '.join(dict.fromkeys(remedies))}; the same command asks for what is missing, before any private sum"
 
 
 def _quote_answer(answer: Completion | GenerationError) -> str:
