@@ -18,6 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from undersong_client.consent.rules import PolicyChoices
 from undersong_client.home import Declared
 from undersong_client.operations import data, joining, rules
 from undersong_server.operations import coordinator
@@ -82,7 +83,7 @@ class ConsoleDemo:
             held = shutil.copy(notes, self.folder / f"{name}.jsonl")  # what guards it stands beside it
             data.add(home, Declared(str(held), "text", "label", "patient"), checkpoints=checkpoints)
             rules.set_budget(home, epsilon=8.0, delta=1e-4, per_run=5.0)
-            rules.set_policy(home, questions=["all"])
+            rules.set_policy(home, PolicyChoices(questions=["all"]))
             log = self.folder / f"{name} daemon.txt"
             self.start(f"{name} page", HOSPITAL, "page", "--home", home, "--port", 0, "--log", log)
         for name in ("console", *(f"{name} page" for name in self._notes)):

@@ -6,9 +6,12 @@ times 20 ms, 40 ms, 80 ms and so on after their request.
 """
 
 import math
+from typing import Literal
 
 from undersong_common.errors import PrivacyRefusal
 
+RequirePostQuantum = Literal["always", "never"]  # a party's demand on a run's masks
+MinimumColluders = int | Literal["default"]  # a party's demand on a run's assumption
 LARGEST_MANIFEST_BYTES = 4 * 2**20
 LARGEST_PARTIES = 10_000
 LARGEST_SUMS = 1_000

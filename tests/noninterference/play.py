@@ -13,7 +13,7 @@ from tests.noninterference.hospital import NAME, Interference, Pair
 from tests.noninterference.public_examples import Example, well_formed
 from tests.noninterference.questions import LABELS, NAMES, Asked, facts_of, spoilt
 from undersong.auditing.neighbours import CROWDS, crowd
-from undersong_client.consent import policy
+from undersong_client.consent import policy, rules
 from undersong_common.text.table import Table
 from undersong_protocol import statistics
 from undersong_protocol.agreement.manifest import Manifest
@@ -141,7 +141,7 @@ _narrow = st.builds(
     ),
     st.sampled_from(["each", "standing", "standing", "standing"]),
     st.sampled_from([0, 0, 0, 9_000, 900]),
-    st.sampled_from([policy.UNITS, policy.UNITS, ("user",)]),
+    st.sampled_from([rules.UNITS, rules.UNITS, ("user",)]),
     st.sampled_from([40.0, float("inf"), 3.0, float("inf")]),
 )
 

@@ -166,6 +166,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
+    from undersong_client.consent.rules import PolicyChoices
     from undersong_client.home import Declared
     from undersong_client.storage.addition import AdditionOptions
 
@@ -228,7 +229,7 @@ def add(
         warn(budget_facts.warnings)
         budget = budget_lines(budget_facts)
     if questions:
-        operations.rules.set_policy(folder, questions=questions, confirm=confirm)
+        operations.rules.set_policy(folder, PolicyChoices(questions=questions), confirm=confirm)
     lines = [
         *_survey_lines(added.survey, declaration.user_is),
         *_without_vector(added.without_vector),

@@ -178,7 +178,7 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
         ("coordinator", ("fingerprint",), "the fingerprint was not compared", "--fingerprint WORDS", ""),
         ("data", ("file",), "no file with the notes is named", "--data FILE", "file or folder with the notes"),
         ("budget", ("epsilon",), "no budget is stated", "--epsilon NUMBER", "epsilon of all runs together"),
-        ("questions", ("questions", "statistics"), "no question is allowed", "--question KIND", _QUESTIONS),
+        ("questions", ("questions", "named_statistics"), "no question is allowed", "--question KIND", _QUESTIONS),
     )
     missing = [need for need in needs if need[0] in steps and not any(options[name] for name in need[1])]
     answers = dict(options)

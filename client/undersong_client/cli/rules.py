@@ -1,7 +1,7 @@
 """``undersong-party budget ...`` and ``undersong-party policy ...``: what this hospital allows."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,8 +15,10 @@ from undersong_client.cli.options import (
     print_result,
     warn,
 )
+from undersong_client.consent.rules import PolicyOptions
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
+from undersong_common.program.options import with_options
 
 if TYPE_CHECKING:
     from undersong_client.consent.people import Person
@@ -94,94 +96,23 @@ def budget_lines(facts: "BudgetFacts") -> list[str]:
 
 
 @policy_app.command("set")
+@with_options(PolicyOptions)
 def set_policy(
-    questions: Questions = None,
-    statistics: Annotated[
-        list[str] | None,
-        typer.Option("--statistic", help="For a specialist: allow these statistics only; repeat for several."),
-    ] = None,
-    units: Annotated[
-        list[str] | None, typer.Option("--unit", help="Accept these privacy units only: sample, user, party.")
-    ] = None,
-    minimum_parties: Annotated[
-        int | None,
-        typer.Option(
-            help="Your numbers are opened only together with those of at least one hospital fewer than this, whatever"
-            " the list of a run says.",
-            min=1,
-        ),
-    ] = None,
-    required_parties: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--require-party",
-            metavar="NAME=FINGERPRINT",
-            help="Refuse runs without this party, known by the fingerprint that it has told you; repeat for several.",
-        ),
-    ] = None,
-    require_nobody: Annotated[
-        bool, typer.Option("--require-nobody", help="Take back every --require-party of before.")
-    ] = False,
-    approval: Annotated[str | None, typer.Option(help='"each" run waits for a person, or "standing".')] = None,
-    two_people: Annotated[
-        bool | None,
-        typer.Option("--two-people/--one-person", help="Two people approve a run: a privacy officer and one for IT."),
-    ] = None,
-    declared_units: Annotated[
-        int | None,
-        typer.Option(
-            help="A public bound on the number of patients: a run whose delta is not below 1 / this is refused, and the"
-            " operator reads the number. 0: none.",
-            min=0,
-        ),
-    ] = None,
-    require_post_quantum: Annotated[
-        str | None,
-        typer.Option(
-            help="Which runs must have post-quantum masks, which no later quantum computer opens: always, never."
-        ),
-    ] = None,
-    minimum_colluders: Annotated[
-        str | None,
-        typer.Option(
-            help="Runs that assume fewer colluding parties are refused: a number, or default, which is what a plan"
-            " assumes for its number of parties (1 from four parties on)."
-        ),
-    ] = None,
-    share_budget: Annotated[
-        bool | None, typer.Option("--share-budget/--hide-budget", help="Whether the operator is told what is left.")
-    ] = None,
-    share_policy: Annotated[
-        bool | None,
-        typer.Option(
-            "--share-policy/--hide-policy",
-            help="Whether the operator is told what this policy allows, and so which plans it would refuse.",
-        ),
-    ] = None,
+    *,
+    options: Any,
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Changes the policy and signs it. What is not given stays."""
-    if require_nobody and required_parties:
+    if options.require_nobody and options.required_parties:
         raise ConfigurationError("--require-nobody and --require-party contradict each other", "give one of them")
-    if questions and statistics:
+    if options.questions and options.named_statistics:
         raise ConfigurationError("--question and --statistic contradict each other", "give one of them")
     folder = home_of(home)
     policy_facts = operations.rules.set_policy(
         folder,
-        questions=questions,
-        named_statistics=statistics,
-        units=units,
-        minimum_parties=minimum_parties,
-        required_parties=[] if require_nobody else required_parties or None,
-        approval=approval,
-        two_people=two_people,
-        declared_units=declared_units,
-        require_post_quantum=require_post_quantum,
-        minimum_colluders=None if minimum_colluders is None else operations.rules.colluders(minimum_colluders),
-        share_budget=share_budget,
-        share_policy=share_policy,
+        options,
         person=_person(folder),
         confirm=lambda against: confirm_cautions(against, despite_cautions),
     )

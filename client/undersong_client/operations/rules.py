@@ -8,6 +8,7 @@ from typing import Any
 
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import Person, note_decision
+from undersong_client.consent.rules import PolicyChoices, changes_of
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets, own_figures
@@ -15,7 +16,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.printable import that_hold
 from undersong_common.privacy.ledger import TOLERANCE, Ledger
 from undersong_protocol import statistics
-from undersong_protocol.agreement.bounds import MinimumColluders, weak_delta
+from undersong_protocol.agreement.bounds import weak_delta
 from undersong_protocol.agreement.enrolment import named_party
 
 Confirm = Callable[[Sequence[str]], None]
@@ -156,71 +157,41 @@ def show(home: Path) -> PolicyFacts:
 
 def set_policy(
     home: Path,
+    options: PolicyChoices,
     *,
-    questions: Sequence[str] | None = None,
-    named_statistics: Sequence[str] | None = None,
-    units: Sequence[str] | None = None,
-    minimum_parties: int | None = None,
-    required_parties: Sequence[str] | None = None,
     run_epsilon: float | None = None,
-    approval: str | None = None,
-    two_people: bool | None = None,
-    declared_units: int | None = None,
-    require_post_quantum: str | None = None,
-    minimum_colluders: MinimumColluders | None = None,
-    share_budget: bool | None = None,
-    share_policy: bool | None = None,
     person: Person | None = None,
     confirm: Confirm = lambda _cautions: None,
 ) -> PolicyFacts:
-    """Changes the policy and signs it; None leaves a rule as it is.
+    """Changes the policy and signs it.
 
     Args:
-        questions: allowed kinds of questions (keys of ``statistics.QUESTIONS``). If a specialist has allowed only some
-            statistics of a kind, these stay.
-        named_statistics: names of the allowed statistics, for a specialist; not together with ``questions``.
-        run_epsilon: largest epsilon of one run.
-        required_parties: parties that must take part, each ``NAME=FINGERPRINT``; () removes all earlier ones.
-        minimum_colluders: least number of colluding parties that a run must assume; "default" demands the default of a
-            plan for its number of parties.
+        options: an object of :data:`undersong_client.consent.rules.PolicyOptions`; what is None in it stays.
+        run_epsilon: largest epsilon of one run, which a command sets with the budget; None leaves it.
         person: whoever changes it.
         confirm: called with warnings that depend on the records, if there are any; raises an error to refuse.
 
     Raises ConfigurationError that names the rule, WaitsForSecondPerson if another person must agree.
     """
     party_home = PartyHome(home)
-    if questions is not None:
-        named_statistics = _of_questions(questions, policy.read(party_home).statistics)
-    changes: dict[str, Any] = {
-        "run_epsilon": run_epsilon,
-        "required_parties": None
-        if required_parties is None
-        else tuple("=".join(named_party(party)) for party in required_parties),
-        "statistics": None if named_statistics is None else _known(named_statistics),
-        "units": None if units is None else tuple(units),
-        "minimum_parties": minimum_parties,
-        "approval": approval,
-        "two_people": two_people,
-        "declared_units": declared_units,
-        "require_post_quantum": require_post_quantum,
-        "minimum_colluders": minimum_colluders,
-    }
-    _change(party_home, {key: value for key, value in changes.items() if value is not None}, confirm, person)
-    if share_budget is not None:
-        party_home.change(share_budget=share_budget)
-    if share_policy is not None:
-        party_home.change(share_policy=share_policy)
+    changes = changes_of(policy.HospitalPolicy, options)
+    if run_epsilon is not None:
+        changes["run_epsilon"] = run_epsilon
+    if options.require_nobody:
+        changes["required_parties"] = ()
+    if "required_parties" in changes:
+        changes["required_parties"] = tuple("=".join(named_party(party)) for party in changes["required_parties"])
+    named_statistics = options.named_statistics
+    if options.questions is not None:
+        named_statistics = _of_questions(options.questions, policy.read(party_home).statistics)
+    if named_statistics is not None:
+        changes["statistics"] = _known(named_statistics)
+    _change(party_home, changes, confirm, person)
+    if options.share_budget is not None:
+        party_home.change(share_budget=options.share_budget)
+    if options.share_policy is not None:
+        party_home.change(share_policy=options.share_policy)
     return show(home)
-
-
-def colluders(stated: str) -> MinimumColluders:
-    """Parses the rule ``minimum_colluders``. Raises ConfigurationError unless it is a whole number or "default"."""
-    text = stated.strip()
-    if text == "default":
-        return "default"
-    if not text.isdecimal():
-        raise ConfigurationError(f"the smallest number of colluders is {text!r}", 'write a whole number or "default"')
-    return int(text)
 
 
 def _known(names: Sequence[str]) -> tuple[str, ...]:

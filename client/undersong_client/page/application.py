@@ -17,6 +17,7 @@ from fastapi.responses import Response
 
 from undersong_client.consent import two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
+from undersong_client.consent.rules import PolicyOptions, PolicyRules, form_fields
 from undersong_client.home import Declared, PartyHome, chosen_user_is
 from undersong_client.operations import daemon, data, dossier, evidence, joining, outbox, rules, runs
 from undersong_client.records.declared import caution_remedy
@@ -431,6 +432,7 @@ class HospitalPage:
                 "wish": two_people.pending_wish(PartyHome(self._home)),
                 "duties": visit.site.accounts.duties.all(),
                 "roles_of_two": ROLES_OF_TWO,
+                "form_fields": form_fields(PolicyRules),
                 "together": together(policy_facts.allowed.minimum_parties - 1),
                 "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
@@ -440,20 +442,22 @@ class HospitalPage:
     def _set_policy(self, visit: Visit) -> str:
         required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
         approval = visit.form.get("approval", "each")
-        policy_facts = rules.set_policy(
-            self._home,
+        simple_rules = {name: visit.form[name] for name in form_fields(PolicyRules) if name in visit.form}
+        options = PolicyOptions(
             questions=list(visit.lists.get("questions", ())),
-            run_epsilon=_figure(visit, "run_epsilon"),
             units=list(visit.lists.get("units", ())),
             minimum_parties=_whole(visit, "minimum_others") + 1,
             required_parties=required,
             approval="each" if approval == "two" else approval,
             two_people=approval == "two",
-            declared_units=_whole(visit, "declared_units"),
-            require_post_quantum=visit.form.get("require_post_quantum"),
-            minimum_colluders=rules.colluders(visit.form.get("minimum_colluders", "default")),
             share_budget="share_budget" in visit.form,
             share_policy="share_policy" in visit.form,
+            **simple_rules,
+        )
+        policy_facts = rules.set_policy(
+            self._home,
+            options,
+            run_epsilon=_figure(visit, "run_epsilon"),
             person=_person(visit),
             confirm=lambda cautions: _despite(visit, cautions),
         )

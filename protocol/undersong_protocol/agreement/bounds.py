@@ -7,17 +7,16 @@ bounds. No check reads a record.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.printable import counted
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.plan import SOURCE, Plan
 from undersong_protocol.agreement.words import together
+from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
 from undersong_protocol.secagg.parameters import Member, defaults
 
-RequirePostQuantum = Literal["always", "never"]
-MinimumColluders = int | Literal["default"]
 LONGEST_JSON = 16_384  # characters
 
 

@@ -1,0 +1,380 @@
+"""The rules of a hospital's policy: each is one field, with its type, default, option, field of the form and checks.
+
+The command ``policy set``, the specialist's part of the page's form, the change of the policy and the rule of two
+people read the fields from here. This file imports little, so that commands start at once. A rule about plans is
+enforced in :mod:`undersong_protocol.agreement.bounds`, where the operator's side reads it too.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from undersong_common.errors import ConfigurationError
+from undersong_common.program.declarations import Option
+from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
+
+Approval = Literal["each", "standing"]
+UNITS = ("sample", "user", "party")
+MOST_DEFAULTS = 10  # parties; from four on, a plan assumes the same number of colluding ones
+REMEDY = "see `undersong-party policy set --help` and `undersong-party budget set --help`"
+
+
+@dataclass(frozen=True)
+class FormField:
+    """A rule's field on the page, for a specialist.
+
+    Attributes:
+        choices: words for each value, of which one is chosen; {} takes a text.
+        is_number: True for a whole number.
+    """
+
+    label: str
+    hint: str
+    choices: Mapping[str, str] = field(default_factory=dict)
+    is_number: bool = False
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Everything about one rule but its type and default.
+
+    Attributes:
+        is_looser: returns True if a plan that was refused, or that waited for a person, by the first value could be
+            signed by the second one.
+        check: returns the problem of a value with its remedy; None for a valid one.
+        option: declares the option of ``policy set``; None if another command sets the rule.
+        form: the field on the page; None if the page has a field of another kind for it, or none.
+        parse: returns the value of a text, from the option or the form.
+    """
+
+    is_looser: Callable[[Any, Any], bool]
+    check: Callable[[Any], tuple[str, str] | None] = lambda _value: None
+    option: Option | None = None
+    form: FormField | None = None
+    parse: Callable[[str], Any] = str
+
+
+def allows_more(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    """Returns True if a list of what is allowed has a new member."""
+    return bool({*after} - {*before})
+
+
+def demands_less(before: tuple[str, ...], after: tuple[str, ...]) -> bool:
+    """Returns True if a list of what is required lacks an earlier member."""
+    return bool({*before} - {*after})
+
+
+def is_smaller(before: float, after: float) -> bool:
+    """Returns True if a least value has become smaller."""
+    return after < before
+
+
+def is_larger(before: float, after: float) -> bool:
+    """Returns True if a largest value has become larger."""
+    return after > before
+
+
+def assumes_fewer(before: MinimumColluders, after: MinimumColluders) -> bool:
+    """Returns True if some number of parties may assume fewer colluding ones after than before."""
+    from undersong_protocol.secagg.parameters import defaults
+
+    def least(rule: MinimumColluders, parties: int) -> int:
+        return defaults(parties)[2] if rule == "default" else rule
+
+    return any(least(after, parties) < least(before, parties) for parties in range(1, MOST_DEFAULTS + 1))
+
+
+def parse_colluders(stated: str) -> MinimumColluders:
+    """Parses the rule ``minimum_colluders``. Raises ConfigurationError unless it is a whole number or "default"."""
+    text = stated.strip()
+    if text == "default":
+        return "default"
+    if not text.isdecimal():
+        raise ConfigurationError(f"the smallest number of colluders is {text!r}", 'write a whole number or "default"')
+    return int(text)
+
+
+def parse_whole(text: str) -> int:
+    """Parses a whole number of at least 0. Raises ConfigurationError for any other text."""
+    if not (text.strip().isascii() and text.strip().isdecimal()):
+        raise ConfigurationError(f"{text.strip()!r} is not a whole number", "write for example 3")
+    return int(text)
+
+
+def _check_epsilon(epsilon: float) -> tuple[str, str] | None:
+    is_wrong = math.isnan(epsilon) or epsilon < 0
+    return ("an epsilon is below 0 or not a number", REMEDY) if is_wrong else None
+
+
+def _check_delta(delta: float) -> tuple[str, str] | None:
+    return None if 0 < delta < 1 else (f"delta {delta:g} is not between 0 and 1", REMEDY)
+
+
+def _check_parts(parts: int) -> tuple[str, str] | None:
+    return (f"a budget of {parts} parts", REMEDY) if parts < 1 else None
+
+
+def _check_parties(parties: int) -> tuple[str, str] | None:
+    return ("the smallest number of parties is 1", REMEDY) if parties < 1 else None
+
+
+def _check_declared_units(units: int) -> tuple[str, str] | None:
+    is_wrong = type(units) is not int or units < 0
+    return ("the declared number of units is not a whole number of at least 0", REMEDY) if is_wrong else None
+
+
+def _check_colluders(least: MinimumColluders) -> tuple[str, str] | None:
+    if least == "default" or (type(least) is int and least >= 0):
+        return None
+    return f"the smallest number of colluders is {least!r}", 'write a number or "default"'
+
+
+def _check_approval(approval: str) -> tuple[str, str] | None:
+    is_known = approval in get_args(Approval)
+    return None if is_known else (f"approval {approval!r} is unknown", 'write "each" or "standing"')
+
+
+def _check_post_quantum(demand: str) -> tuple[str, str] | None:
+    choices = get_args(RequirePostQuantum)
+    if demand in choices:
+        return None
+    return f"require_post_quantum {demand!r} is unknown", f"choose among {', '.join(choices)}"
+
+
+def _check_units(units: tuple[str, ...]) -> tuple[str, str] | None:
+    unknown = sorted(set(units) - set(UNITS))
+    return (f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}") if unknown else None
+
+
+def _check_required(parties: tuple[str, ...]) -> tuple[str, str] | None:
+    from undersong_protocol.agreement.enrolment import named_party
+
+    for party in parties:
+        named_party(party)
+    return None
+
+
+@dataclass(frozen=True)
+class PolicyRules:
+    """Limits that a hospital sets for every run. The defaults allow nothing: no coordinator, no epsilon.
+
+    Attributes:
+        coordinators: fingerprints of the trusted coordinators.
+        statistics: names of the allowed statistics.
+        units: accepted privacy units; only "user" protects a patient with several records.
+        minimum_parties: least number of parties, this one included, with whose vectors a sum is opened; with 2, the
+            one other party can subtract its own.
+        run_epsilon: largest epsilon of one run.
+        total_epsilon, total_delta: budget of the data set over all runs; a run's own delta may not be larger either.
+        total_parts: number of parts into which that delta is divided (``undersong_common.privacy.spending``).
+        approval: "each" run waits for a person, or "standing": every run within these bounds is signed.
+        two_people: True requires the approval of two people, a privacy officer and one for IT.
+        declared_units: a public upper bound on the number of privacy units (patients) in the data set, which the
+            operator reads; a run whose delta is not below 1 / declared_units is refused. 0 declares nothing.
+        required_parties: ``NAME=FINGERPRINT`` of parties that must take part; a coordinator can invent any others.
+        require_post_quantum: "always" refuses runs without post-quantum masks, "never" accepts them.
+        minimum_colluders: runs that assume fewer colluding parties are refused; "default": fewer than a plan assumes by
+            default for its number of parties.
+    """
+
+    coordinators: Annotated[tuple[str, ...], Rule(allows_more)] = ()
+    statistics: Annotated[tuple[str, ...], Rule(allows_more)] = ()
+    units: Annotated[
+        tuple[str, ...],
+        Rule(
+            allows_more,
+            _check_units,
+            Option(name="--unit", help="Accept these privacy units only: sample, user, party."),
+        ),
+    ] = UNITS
+    minimum_parties: Annotated[
+        int,
+        Rule(
+            is_smaller,
+            _check_parties,
+            Option(
+                help="Your numbers are opened only together with those of at least one hospital fewer than this,"
+                " whatever the list of a run says.",
+                min=1,
+            ),
+        ),
+    ] = 2
+    run_epsilon: Annotated[float, Rule(is_larger, _check_epsilon)] = 0.0
+    total_epsilon: Annotated[float, Rule(is_larger, _check_epsilon)] = 0.0
+    total_delta: Annotated[float, Rule(is_larger, _check_delta)] = 1e-5
+    # More parts allow more runs; fewer leave a larger delta, and so a smaller epsilon, to the runs that were.
+    total_parts: Annotated[int, Rule(lambda before, after: before != after, _check_parts)] = 1
+    approval: Annotated[
+        Approval,
+        Rule(
+            lambda before, after: after == "standing" and before != "standing",
+            _check_approval,
+            Option(type=str, help='"each" run waits for a person, or "standing".'),
+        ),
+    ] = "each"
+    two_people: Annotated[
+        bool,
+        Rule(
+            lambda before, after: before and not after,
+            option=Option(
+                name="--two-people/--one-person",
+                help="Two people approve a run: a privacy officer and one for IT.",
+            ),
+        ),
+    ] = False
+    declared_units: Annotated[
+        int,
+        Rule(
+            is_smaller,
+            _check_declared_units,
+            Option(
+                help="A public bound on the number of patients: a run whose delta is not below 1 / this is refused, and"
+                " the operator reads the number. 0: none.",
+                min=0,
+            ),
+            FormField("Public bound on the number of patients", "The operator reads it; 0: none.", is_number=True),
+            parse_whole,
+        ),
+    ] = 0
+    required_parties: Annotated[
+        tuple[str, ...],
+        Rule(
+            demands_less,
+            _check_required,
+            Option(
+                name="--require-party",
+                metavar="NAME=FINGERPRINT",
+                help="Refuse runs without this party, known by the fingerprint that it has told you; repeat for"
+                " several.",
+            ),
+        ),
+    ] = ()
+    require_post_quantum: Annotated[
+        RequirePostQuantum,
+        Rule(
+            lambda before, after: after != "always" and before == "always",
+            _check_post_quantum,
+            Option(
+                type=str,
+                help="Which runs must have post-quantum masks, which no later quantum computer opens: always, never.",
+            ),
+            FormField(
+                "Runs that must have post-quantum masks",
+                "Which no later quantum computer opens.",
+                {"always": "all", "never": "none"},
+            ),
+        ),
+    ] = "always"
+    minimum_colluders: Annotated[
+        MinimumColluders,
+        Rule(
+            assumes_fewer,
+            _check_colluders,
+            Option(
+                type=str,
+                help="Runs that assume fewer colluding parties are refused: a number, or default, which is what a plan"
+                " assumes for its number of parties (1 from four parties on).",
+            ),
+            FormField(
+                "Fewest colluding hospitals that a run assumes", 'A number, or "default": 1 from four hospitals on.'
+            ),
+            parse_colluders,
+        ),
+    ] = "default"
+
+    def __post_init__(self) -> None:
+        problems = [rule.check(getattr(self, name)) for name, rule in rules_of(type(self)).items()]
+        problems += [
+            (
+                f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all",
+                "lower what one run may promise, or raise the budget",
+            )
+            if self.run_epsilon > self.total_epsilon
+            else None,
+            ("two people are asked for, and standing approval asks nobody", "choose one of them")
+            if self.two_people and self.approval == "standing"
+            else None,
+        ]
+        ConfigurationError.raise_together(dict.fromkeys(filter(None, problems)))
+
+
+def rules_of(policy: type[Any]) -> dict[str, Rule]:
+    """Returns the rules of a policy's class by the names of their fields."""
+    hints = get_type_hints(policy, include_extras=True)
+    return {rule_field.name: get_args(hints[rule_field.name])[1] for rule_field in fields(policy)}
+
+
+def form_fields(policy: type[Any]) -> dict[str, FormField]:
+    """Returns the fields of the page's form, for a specialist, by the names of the rules."""
+    return {name: rule.form for name, rule in rules_of(policy).items() if rule.form is not None}
+
+
+@dataclass(frozen=True)
+class PolicyChoices:
+    """What ``policy set`` changes beside the rules, or in words of its own; None leaves it as it is.
+
+    Attributes:
+        questions: allowed kinds of questions (keys of ``statistics.QUESTIONS``). If a specialist has allowed only some
+            statistics of a kind, these stay.
+        named_statistics: names of the allowed statistics, for a specialist; not together with ``questions``.
+        require_nobody: True removes all earlier required parties.
+        share_budget: True tells the operator what is left of the budget.
+        share_policy: True tells the operator the policy's bounds.
+    """
+
+    questions: Annotated[
+        list[str] | None,
+        Option(
+            name="--question",
+            help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
+            " repeat for several.",
+        ),
+    ] = None
+    named_statistics: Annotated[
+        list[str] | None,
+        Option(name="--statistic", help="For a specialist: allow these statistics only; repeat for several."),
+    ] = None
+    require_nobody: Annotated[
+        bool, Option(name="--require-nobody", help="Take back every --require-party of before.")
+    ] = False
+    share_budget: Annotated[
+        bool | None, Option(name="--share-budget/--hide-budget", help="Whether the operator is told what is left.")
+    ] = None
+    share_policy: Annotated[
+        bool | None,
+        Option(
+            name="--share-policy/--hide-policy",
+            help="Whether the operator is told what this policy allows, and so which plans it would refuse.",
+        ),
+    ] = None
+
+
+def option_class(policy: type[Any]) -> type[Any]:
+    """Returns a frozen class of the options of ``policy set``: its choices, and a field for each rule with an option.
+
+    None leaves a rule as it is.
+    """
+    hints = get_type_hints(policy, include_extras=True)
+    members: list[tuple[str, Any, Any]] = []
+    for name, rule in rules_of(policy).items():
+        if rule.option is not None:
+            declared = rule.option.get("type", get_args(hints[name])[0])
+            kind = list[str] if get_origin(declared) is tuple else declared
+            option = Option({key: setting for key, setting in rule.option.items() if key != "type"})
+            members.append((name, Annotated[kind | None, option], None))
+    return make_dataclass("PolicyOptions", members, bases=(PolicyChoices,), frozen=True)
+
+
+def changes_of(policy: type[Any], options: Any) -> dict[str, Any]:
+    """Returns the changes of a policy that an object of its :func:`option_class` states, as the fields' values."""
+    changes: dict[str, Any] = {}
+    for name, rule in rules_of(policy).items():
+        stated = getattr(options, name, None)
+        if stated is not None:
+            parsed = rule.parse(stated) if isinstance(stated, str) else stated
+            changes[name] = tuple(parsed) if isinstance(parsed, list) else parsed
+    return changes
+
+
+PolicyOptions: Any = option_class(PolicyRules)
