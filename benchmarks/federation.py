@@ -240,7 +240,8 @@ def _sums(
 ) -> dict[str, Any]:
     names = daemons.names
     from undersong_server.database.journal import Journal
-    from undersong_server.federation.driver import Federation, PublicBlocks
+    from undersong_server.federation.exchange import PublicBlocks
+    from undersong_server.federation.sums import Federation
     from undersong_server.progress import Silent
 
     totals = [NEW_PER_ROUND * (number + 1) for number in range(ROUNDS)]

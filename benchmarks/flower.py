@@ -54,7 +54,9 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.database.journal import Journal
 from undersong_server.defaults import public_cache_path
-from undersong_server.federation.driver import Federation, Lazily, PublicBlocks, introduce
+from undersong_server.federation.agreement import introduce
+from undersong_server.federation.exchange import Lazily, PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 from undersong_server.runs.task import load
 

@@ -30,7 +30,8 @@ from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_
 from undersong_protocol.statistics.terms import FourierFeatures, TermHistogram
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.methods.parts.keyphrases import Densities
 from undersong_server.progress import Silent
 

@@ -124,7 +124,8 @@ def measure(parties: int, processes: int, patience_s: float, keepalive_s: float)
     """One sum at one size; see the module."""
     from tests.doubles.parties import DIMENSION
     from undersong_server.database.journal import Journal
-    from undersong_server.federation.driver import Federation, PublicBlocks
+    from undersong_server.federation.exchange import PublicBlocks
+    from undersong_server.federation.sums import Federation
     from undersong_server.progress import Silent
 
     tenth = max(1, parties // 10)

@@ -180,7 +180,8 @@ def _rounds(folder: Path, party: Any, records: int, report: Callable[[str], None
     from undersong_protocol.statistics import TopQVotes
     from undersong_protocol.wire.public import Input, Segment, encode_embeddings
     from undersong_server.database.journal import Journal
-    from undersong_server.federation.driver import Federation, PublicBlocks
+    from undersong_server.federation.exchange import PublicBlocks
+    from undersong_server.federation.sums import Federation
     from undersong_server.progress import Silent
 
     run = f"memory {os.urandom(4).hex()}"

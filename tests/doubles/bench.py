@@ -15,7 +15,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, MemoryBlocks, resolve
 from undersong_server import methods
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import RunContext
 from undersong_server.operations.tasks import read_private_files

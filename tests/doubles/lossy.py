@@ -6,7 +6,7 @@ from typing import Any
 
 from undersong.run.simulation import InProcess
 from undersong_client.answering.party import Party
-from undersong_server.federation.driver import Lazily
+from undersong_server.federation.exchange import Lazily
 
 Reachable = Callable[[str, int], bool]
 """Asked before every delivery, by party name and the number of messages it had so far; False loses the message."""

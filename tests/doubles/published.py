@@ -14,7 +14,8 @@ from undersong_protocol.secagg.parameters import defaults
 from undersong_protocol.statistics import TopQVotes
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 LABELS = ("x", "y")

@@ -12,7 +12,7 @@ from tests.doubles.party_home import HashedEmbedder
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_server.coordinator import run_driver
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.sums import Federation
 
 pytestmark = pytest.mark.heavy
 

@@ -16,7 +16,7 @@ from undersong_client.link.daemon import Daemon
 from undersong_common.version import SOFTWARE
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.sums import Federation
 from undersong_server.methods import wasp
 
 pytestmark = pytest.mark.heavy

@@ -164,8 +164,9 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
     from undersong_protocol.secagg.parameters import Member, defaults
     from undersong_protocol.statistics import LabelHistogram
     from undersong_server.database.journal import Journal
-    from undersong_server.federation import driver
-    from undersong_server.federation.driver import PublicBlocks, introduce
+    from undersong_server.federation import sums
+    from undersong_server.federation.agreement import introduce
+    from undersong_server.federation.exchange import PublicBlocks
     from undersong_server.progress import Silent
 
     names = sorted(hospitals.hospitals)
@@ -224,7 +225,7 @@ def test_a_process_for_one_message_loads_only_what_that_message_needs(hospitals,
         ),
     )
     journal = Journal(tmp_path / "journal.sqlite")
-    federation = driver.Federation(transport, manifest, journal, Silent(), blocks=PublicBlocks(journal))
+    federation = sums.Federation(transport, manifest, journal, Silent(), blocks=PublicBlocks(journal))
     federation.agree()
     assert federation.private_sum("labels", []).survivors == tuple(names)
     assert set(federation.receipts()) == set(names)

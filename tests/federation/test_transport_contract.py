@@ -25,7 +25,9 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as fed
 from undersong_protocol.wire.public import Input, Segment, encode_embeddings
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Federation, PublicBlocks, introduce
+from undersong_server.federation.agreement import introduce
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 pytestmark = pytest.mark.heavy

@@ -12,7 +12,7 @@ from tests.doubles.tasks import LABELS, make_task, write_rows
 from undersong.run.simulation import deliver
 from undersong_common.models.embedding import Embedder
 from undersong_protocol.statistics.vectors import NoisySum
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 

@@ -188,7 +188,7 @@ class Mailbox:
 
 
 class GrpcTransport:
-    """Implements :class:`undersong_server.federation.driver.Transport` over whatever streams the parties hold open.
+    """Implements :class:`undersong_server.federation.exchange.Transport` over whatever streams the parties hold open.
 
     Args:
         metrics: counts bytes, times of exchanges and missing replies.

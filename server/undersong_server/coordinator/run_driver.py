@@ -34,7 +34,8 @@ from undersong_server.cluster import Cluster, spread
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Presence, Waiting
 from undersong_server.database.interface import Away, Superseded
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Rejected, Transport, decode
+from undersong_server.federation.agreement import Rejected
+from undersong_server.federation.exchange import Transport, decode
 from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round

@@ -28,7 +28,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.run_driver import RunDriver, tell_ending
 from undersong_server.defaults import RunOptions, public_cache_path
-from undersong_server.federation.driver import Lazily
+from undersong_server.federation.exchange import Lazily
 from undersong_server.operations import enrolment, releases, runs
 from undersong_server.release.files import Signer
 from undersong_server.runs.folder import AwaitedParty, RunFolder
@@ -202,7 +202,7 @@ INTRODUCE = _introduction_request(b"")  # the driver's request; the node has pro
 
 
 class FlowerTransport:
-    """Implements ``undersong_server.federation.driver.BatchTransport``: one Flower message per party and exchange.
+    """Implements ``undersong_server.federation.exchange.BatchTransport``: one Flower message per party and exchange.
 
     Flower knows nodes, not parties. A node names its party in its introduction and signs it, with a random challenge
     and its own address, by the party's identity key. The newest node that does so by a name has it.

@@ -18,7 +18,8 @@ from undersong_common.printable import counted
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.public import Input, Segment, decode_block, encode_embeddings, encode_numbers, encode_texts
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author
 from undersong_server.generators.interface import Tuning
 from undersong_server.generators.orders import Order

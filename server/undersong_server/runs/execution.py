@@ -19,13 +19,9 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server import methods
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import (
-    STAGE_TIMEOUT_S,
-    Federation,
-    PublicBlocks,
-    Transport,
-    introduce,
-)
+from undersong_server.federation.agreement import introduce
+from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PublicBlocks, Transport
+from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, Usage
 from undersong_server.methods.interface import Observe, RunContext
 from undersong_server.methods.parts import distance, metadata

@@ -56,7 +56,7 @@ from undersong_protocol.agreement.plan import PlannedSum, Privacy
 from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisySum
-from undersong_server.federation.driver import opened_sum
+from undersong_server.federation.preparation import opened_sum
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import RunPlan, plan_run

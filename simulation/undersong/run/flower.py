@@ -26,7 +26,7 @@ from undersong_common.errors import ConfigurationError, InternalError, Transport
 from undersong_common.models import embedders
 from undersong_common.models.embedding import CachedEmbedder
 from undersong_server import cluster
-from undersong_server.federation.driver import Transport
+from undersong_server.federation.exchange import Transport
 from undersong_server.progress import Progress
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import register_installed_statistics

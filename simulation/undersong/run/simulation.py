@@ -36,7 +36,7 @@ from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
 from undersong_server.evaluation.evaluate import NO_PRIVACY
-from undersong_server.federation.driver import STAGE_TIMEOUT_S, Transport
+from undersong_server.federation.exchange import STAGE_TIMEOUT_S, Transport
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
 from undersong_server.progress import Progress

@@ -32,7 +32,8 @@ from undersong_protocol.statistics.classifier_votes import ClassifierVotes
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, Segment, block_id, encode_numbers
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 COINS = bytes(range(32))

@@ -13,7 +13,7 @@ from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import question
-from undersong_server.federation.driver import Federation
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 pytestmark = pytest.mark.heavy

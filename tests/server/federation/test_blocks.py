@@ -7,7 +7,7 @@ import pytest
 from tests.doubles.coded import raises
 from undersong_common.errors import InternalError
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
 
 
 @pytest.fixture

@@ -26,8 +26,9 @@ from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_embeddings, named_blocks
 from undersong_server.database.journal import Journal
-from undersong_server.federation import driver
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation import agreement
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 LABELS = ("x", "y")
@@ -187,7 +188,7 @@ def test_while_people_decide_the_run_tells_the_plans_words_once(tmp_path, monkey
     world = World(tmp_path, consent=Persons())
     told, pauses = Told(), []
     if large:  # two seconds for each party to which the manifest is sent again
-        monkeypatch.setattr(driver, "APPROVAL_BYTES_S", len(world.manifest.to_bytes()) / 2)
+        monkeypatch.setattr(agreement, "APPROVAL_BYTES_S", len(world.manifest.to_bytes()) / 2)
     federation = Federation(
         InProcess(world.parties),
         world.manifest,

@@ -15,7 +15,8 @@ from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_protocol.wire.public import Input, MemoryBlocks, Segment, encode_texts
 from undersong_server.database.journal import Journal
-from undersong_server.federation.driver import Federation, PublicBlocks
+from undersong_server.federation.exchange import PublicBlocks
+from undersong_server.federation.sums import Federation
 from undersong_server.progress import Silent
 
 VOCABULARY = (*(f"unused{number}" for number in range(6000)), "private", "note", "nothing")

@@ -11,7 +11,7 @@ from tests.doubles.lossy import Lossy
 from undersong.run import flower
 from undersong_client.flower_app import requests_of
 from undersong_protocol.wire.codec import MESSAGE_TYPE, RECORD, REPLIES, REQUESTS
-from undersong_server.federation.driver import Lazily
+from undersong_server.federation.exchange import Lazily
 from undersong_server.flower.app import FlowerTransport
 
 
@@ -43,7 +43,7 @@ def test_what_is_no_list_of_messages_counts_as_none_at_either_end(value):
     """The attack: one short message of any SuperNode ended every run, or took gigabytes."""
     carried = Message(RecordDict({RECORD: ConfigRecord({REPLIES: value, REQUESTS: value})}), 1, MESSAGE_TYPE)
     transport = FlowerTransport(None, identities=None)
-    assert not transport._replies(1, 9, SimpleNamespace(content=carried.content, has_error=lambda: False))
+    assert not transport._read_replies(1, 9, SimpleNamespace(content=carried.content, has_error=lambda: False))
     assert requests_of(carried) == []
     empty = Message(RecordDict({RECORD: ArrayRecord()}), 1, MESSAGE_TYPE)
     assert requests_of(empty) == []

@@ -1,0 +1,115 @@
+"""The agreement on a manifest: every party signs it, and is shown everyone's signatures."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from undersong_common.errors import PrivacyRefusal, TransportError, UndersongError
+from undersong_protocol.agreement.manifest import Manifest, plan_words
+from undersong_protocol.wire import codec
+from undersong_protocol.wire.messages import federation_pb2 as wire
+from undersong_server.database.journal import Journal
+from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PartyExchange, Transport, expect
+from undersong_server.progress import Progress
+
+APPROVAL_POLL_S = 2.0
+APPROVAL_BYTES_S = 10e6  # Undecided parties are sent manifests at this rate, so a long roster is shown less often.
+
+
+def introduce(
+    transport: Transport, parties: Sequence[str], timeout_s: float = STAGE_TIMEOUT_S
+) -> dict[str, wire.Introduction]:
+    """Asks every party who it is. Raises TransportError if a party does not answer, and names that party."""
+    replies = PartyExchange(transport, timeout_s).ask_all(parties, introduce=wire.Introduce())
+    for name in parties:
+        if name not in replies:
+            raise TransportError(f"{name}: does not answer", "start its daemon, or plan the run without it")
+    return {name: expect(name, replies[name], "introduction").introduction for name in parties}
+
+
+class Rejected(PrivacyRefusal):
+    """Hospitals refuse to take part in a run that was proposed to them; ``parties`` names them."""
+
+    def __init__(self, refusals: Mapping[str, PrivacyRefusal]) -> None:
+        remedies = dict.fromkeys(refusal.remedy for refusal in refusals.values() if refusal.remedy)
+        super().__init__("\n".join(refusal.problem for refusal in refusals.values()), "; ".join(remedies))
+        self.parties = tuple(sorted(refusals))
+
+
+def _rejection_error(errors: Mapping[str, UndersongError]) -> UndersongError:
+    """Returns the error of a run that not everybody signs: every hospital's refusal, or the first fault of another.
+
+    A fault that passes by itself comes last: the run waits only where nothing else is wrong.
+    """
+    refusals = {name: error for name, error in errors.items() if isinstance(error, PrivacyRefusal)}
+    return Rejected(refusals) if refusals else min(errors.values(), key=lambda error: isinstance(error, TransportError))
+
+
+class ManifestAgreement:
+    """The signatures of one run's manifest.
+
+    Attributes:
+        informed: parties that have seen everyone's signatures.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        exchange: PartyExchange,
+        journal: Journal,
+        progress: Progress,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.informed: set[str] = set()
+        self._manifest = manifest
+        self._names = [member.name for member in manifest.roster]
+        self._exchange = exchange
+        self._journal = journal
+        self._progress = progress
+        self._sleep = sleep
+
+    @cached_property
+    def request(self) -> bytes:
+        """The request that shows everyone's signatures."""
+        agree = wire.AgreeManifest(manifest=self._manifest.to_bytes(), signatures=self.collect_signatures())
+        return wire.Request(version=codec.VERSION, agree=agree).SerializeToString()
+
+    def collect_signatures(self) -> dict[str, bytes]:
+        """Returns the signature of every party, in the journal or once all have signed."""
+        stored = self._journal.get_json("manifest/signatures")
+        if stored is not None:
+            return {name: bytes.fromhex(signature) for name, signature in stored.items()}
+        waiting = self._names
+        signatures: dict[str, bytes] = {}
+        undecided_before: set[str] = set()  # parties whose people had to decide
+        propose = wire.ProposeManifest(manifest=self._manifest.to_bytes())
+        words = plan_words(self._manifest.hash)
+        while waiting:
+            replies = self._exchange.ask_all(waiting, propose=propose)
+            pending = []
+            refusals: dict[str, UndersongError] = {}
+            for name in waiting:
+                reply = replies.get(name)
+                if reply is None or reply.WhichOneof("body") == "pending":
+                    pending.append(name)
+                    continue
+                try:
+                    signatures[name] = expect(name, reply, "signature").signature.signature
+                    if name in undecided_before:
+                        self._progress.say(f"{name} has approved: {len(signatures)} of {len(self._names)}")
+                except UndersongError as error:
+                    self._progress.say(error.problem)
+                    refusals[name] = error
+            if refusals:
+                raise _rejection_error(refusals)
+            undecided = {name for name in pending if name in replies}
+            if undecided and not undecided_before:
+                self._progress.say(f"waits for people's approval; this plan's words: {words}")
+            if pending:
+                self._progress.await_people(pending, sorted(signatures), words)
+                self._sleep(max(APPROVAL_POLL_S, len(pending) * len(propose.manifest) / APPROVAL_BYTES_S))
+            undecided_before |= undecided
+            waiting = pending
+        self._manifest.check_signatures(signatures)
+        self._journal.put_json("manifest/signatures", {name: value.hex() for name, value in signatures.items()})
+        return signatures

@@ -1,0 +1,195 @@
+"""One attempt at one private sum: the stage that is due, the replies so far, and the exchanges to come.
+
+A sum's adverts, nonces and shares depend on the roster alone, not on its public inputs. Over a transport of expensive
+messages, those of the next sum therefore travel in the messages in which one sum is masked, agreed on and unmasked.
+From the second sum on only the three stages are left that need everybody's answer to the one before (two in direct
+mode):
+
+    messages of one sum                 alone    in a run
+    direct (nothing is shared)              3           2
+    complete graph                          5           3
+    k-regular or Merkle graph               6           3
+
+The first sum's adverts travel with everyone's signatures. A party that misses a message under which the next sum was
+prepared loses nothing: it is asked again when that sum begins.
+"""
+
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from undersong_common.arrays import Int64
+from undersong_common.errors import RoundAborted, UndersongError
+from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.secagg import coordinator as secagg
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.statistics.vectors import NoisySum
+from undersong_protocol.wire.messages import secagg_pb2
+from undersong_server.database.journal import Journal, json_bytes
+
+ROUNDS_LEFT = {"mask": 3, "consistency": 2, "unmask": 1}  # exchanges from this stage on, itself included
+ROUNDS_LEFT_DIRECT = {"mask": 2, "consistency": 1}
+
+
+@dataclass(eq=False)
+class SumAttempt:
+    """One attempt at one private sum: its requests, its replies, and its outcome.
+
+    Attributes:
+        question: returns the hash of the sum's public inputs (q of docs/secagg.md), once it is the sum's turn.
+        requests: requests of the stage that is due, by party; ``first_requests`` holds those of the first stage.
+        replies: payloads received for this stage; None from a party whose answer cannot be used.
+        has_inputs: True once the parties have been sent the public inputs.
+        is_stalled: True if a party is late, so nothing more is prepared before the sum's own turn.
+        outcome: the opened sum, or why the attempt has ended without one.
+        request_cache: the last request by its kind: the values that it was made of, and its bytes.
+    """
+
+    name: str
+    number: int
+    parameters: SumParameters
+    question: Callable[[], bytes]
+    stage: int = 0
+    requests: Mapping[str, bytes] = field(default_factory=dict)
+    replies: dict[str, bytes | None] = field(default_factory=dict)
+    has_inputs: bool = False
+    is_stalled: bool = False
+    outcome: secagg.Opened | RoundAborted | None = None
+    absences: dict[str, UndersongError] = field(default_factory=dict)
+    request_cache: dict[str, tuple[tuple[object, ...], bytes]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._machine = secagg.private_sum(self.parameters, self.question)
+        self.requests = self.first_requests = next(self._machine)
+
+    @property
+    def round(self) -> str:
+        """Name of the present round as secagg.proto has it; "" when the attempt has ended."""
+        if self.outcome is not None or not self.requests:
+            return ""
+        return secagg_pb2.Request.FromString(next(iter(self.requests.values()))).WhichOneof("stage") or ""
+
+    @property
+    def rounds_left(self) -> int:
+        """Number of exchanges left in which the next sum may be prepared; 0 before the masked inputs are due."""
+        return (ROUNDS_LEFT_DIRECT if self.parameters.direct else ROUNDS_LEFT).get(self.round, 0)
+
+    @property
+    def rounds_without_inputs(self) -> int:
+        """Number of exchanges of this sum that need no public inputs, and so may come before its turn."""
+        if self.parameters.direct:
+            return 1
+        return 2 if self.parameters.graph is None else 3
+
+    @property
+    def pending(self) -> list[str]:
+        """The parties whose reply to this stage is missing."""
+        return [party for party in self.requests if party not in self.replies]
+
+    def end_round(self, payloads: Mapping[str, bytes]) -> None:
+        """Ends the present round with these payloads, and begins the next one."""
+        self.replies = {}
+        self.request_cache = {}
+        try:
+            self.requests = self._machine.send(payloads)
+            self.stage += 1
+        except StopIteration as stop:
+            self.outcome = stop.value
+        except RoundAborted as aborted:
+            self.outcome = aborted
+
+
+class Preparation:
+    """The attempts under way, replayed from the journal, and the sum that may be prepared beside another one.
+
+    Args:
+        is_batched: True if one message carries several requests; otherwise nothing is prepared.
+    """
+
+    def __init__(self, manifest: Manifest, journal: Journal, *, is_batched: bool) -> None:
+        self._manifest = manifest
+        self._journal = journal
+        self._is_batched = is_batched
+        self._attempts: dict[tuple[str, int], SumAttempt] = {}
+
+    def find(self, name: str, number: int) -> SumAttempt:
+        """Returns the attempt under way, or replayed as far as the journal goes."""
+        attempt = self._attempts.get((name, number))
+        if attempt is None:
+            parameters = self._manifest.sum_parameters(name, number)
+            attempt = SumAttempt(
+                name, number, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
+            )
+            while attempt.outcome is None and (payloads := self._journaled_replies(attempt)) is not None:
+                attempt.end_round(payloads)
+            attempt.has_inputs = attempt.stage > 0 and not self._is_batched
+            self._attempts[name, number] = attempt
+        return attempt
+
+    def forget(self, attempt: SumAttempt) -> None:
+        """Drops an attempt that has ended."""
+        del self._attempts[attempt.name, attempt.number]
+
+    def find_next(self, name: str | None) -> SumAttempt | None:
+        """Returns the first attempt at the sum after ``name`` in the plan; None if it is open or over.
+
+        Args:
+            name: None takes the plan's first sum.
+        """
+        names = [planned.name for planned in self._manifest.plan.sums]
+        following = 0 if name is None else names.index(name) + 1
+        if following >= len(names) or opened_sum(self._journal, names[following]) is not None:
+            return None
+        if self.void_statements(names[following], 0):
+            return None  # its first attempt is over
+        return self.find(names[following], 0)
+
+    def prepare_next(self, attempt: SumAttempt) -> SumAttempt | None:
+        """Returns the sum to prepare with this exchange, as late as possible: prepared parties could only drop out."""
+        if not attempt.rounds_left or not self._is_batched:
+            return None
+        following = self.find_next(attempt.name)
+        if following is None or following.is_stalled or following.round not in ("advertise", "reveal", "share"):
+            return None
+        is_time = following.stage or attempt.rounds_left <= following.rounds_without_inputs
+        return following if is_time else None
+
+    def end_round(self, attempt: SumAttempt) -> None:
+        """Journals the replies of the present round, and begins the next one with them."""
+        payloads = {party: payload for party in attempt.requests if (payload := attempt.replies.get(party)) is not None}
+        key = _round_key(attempt)
+        entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]
+        self._journal.put_all([*entries, (key, json_bytes(list(payloads)))])
+        attempt.end_round(payloads)
+
+    def void_statements(self, name: str, number: int) -> dict[str, bytes] | None:
+        """Returns the certificate that makes an attempt void; {} if it is not void, None if nobody was asked yet."""
+        stored = self._journal.get_json(f"sum/{name}/void/{number}")
+        return None if stored is None else {party: bytes.fromhex(statement) for party, statement in stored.items()}
+
+    def _journaled_replies(self, attempt: SumAttempt) -> dict[str, bytes] | None:
+        """Payloads by party of the present round, from the journal; None if it has not been answered."""
+        key = _round_key(attempt)
+        parties = self._journal.get_json(key)
+        return None if parties is None else {party: self._journal.get(f"{key}/{party}") or b"" for party in parties}
+
+
+def opened_sum(journal: Journal, name: str) -> NoisySum | None:
+    """Reads the private sum ``name`` from a run's journal; None if the run has not opened it."""
+    meta = journal.get_json(f"sum/{name}/meta")
+    values = journal.get(f"sum/{name}/values")
+    if meta is None or values is None:
+        return None
+    return noisy_sum(np.load(io.BytesIO(values), allow_pickle=False), meta)
+
+
+def noisy_sum(values: Int64, meta: Mapping[str, Any]) -> NoisySum:
+    """Returns the opened sum of these values, with its journaled facts."""
+    return NoisySum(values, meta["scale"], meta["variance"] ** 0.5 / meta["scale"], tuple(meta["survivors"]))
+
+
+def _round_key(attempt: SumAttempt) -> str:
+    return f"sum/{attempt.name}/attempt/{attempt.number}/stage/{attempt.stage}"
