@@ -30,7 +30,7 @@ def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypat
         transport = FlowerTransport(world.grid, identities=None)
         sent = {}
         for node in (nodes[3], nodes[7], nodes[3]):
-            sent |= transport._push({node: [b"request"]}, 10.0)
+            sent |= transport._push_messages({node: [b"request"]}, 10.0)
         found = [message for node in nodes * 3 for message in state.get_message_ins(node, 1)]
     assert {message.metadata.message_id for message in found} == set(sent)
     assert len(found) == 3
