@@ -25,7 +25,7 @@ def screen() -> "Console":
 def show_lines(lines: Sequence[str]) -> None:
     """Prints lines that are printable already: folded between words on a terminal, whole elsewhere."""
     if not sys.stdout.isatty():
-        print("\n".join(lines))
+        print("".join(f"{line}\n" for line in lines), end="")
         return
     width = max(NARROWEST, screen().width)
     for line in lines:
