@@ -240,6 +240,7 @@ def sheet_page(sheet: Sheet) -> Page:
             _figure_section(sheet),
             replace(leaves(sheet), folded=True),
             replace(who_takes_part(sheet), folded=True),
+            *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
         signature=f"For {sheet.party}: approved / rejected (strike out one)",
@@ -404,26 +405,32 @@ def marked(sheet: Sheet) -> list[Section]:
 
 
 def _end_sections(sheet: Sheet) -> list[Section]:
-    """Cost and receipt of an ended run."""
+    """Cost of an ended run."""
     if sheet.ended is None:
         return []
-    cost, receipt = sheet.ended.cost, sheet.ended.receipt
-    if cost is None:
-        sentences: tuple[str, ...] = ("It has cost nothing: no vector of it left.",)
-        rows = []
-    else:
-        sentences = (f"It is charged to your ledger, at the budget's delta {cost.delta:g}:",)
-        rows = [
-            ("this run by itself", f"epsilon {_epsilon_words(cost.epsilon)} in {cost.releases} releases"),
-            ("spent in all after it", f"epsilon {_epsilon_words(cost.spent)}"),
-        ]
-    if receipt is not None:
+    if (cost := sheet.ended.cost) is None:
+        return [Section("This run has ended:", ("It has cost nothing: none of your numbers left.",))]
+    rows = (
+        ("this run by itself", f"epsilon {_epsilon_words(cost.epsilon)}"),
+        ("spent in all after it", f"epsilon {_epsilon_words(cost.spent)}"),
+    )
+    return [Section("This run has ended:", ("It is charged to your ledger:",), figures=rows)]
+
+
+def _receipt_sections(sheet: Sheet) -> list[Section]:
+    """Figures of an ended run for a specialist, folded: releases, delta, the receipt with its signature."""
+    if sheet.ended is None:
+        return []
+    rows = []
+    if (cost := sheet.ended.cost) is not None:
+        rows.append(("what was charged", f"{counted(cost.releases, 'release')}, at the budget's delta {cost.delta:g}"))
+    if (receipt := sheet.ended.receipt) is not None:
         body = json.loads(receipt.body)
         rows += [
             ("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"),
             ("signed by this party", receipt.signature),
         ]
-    return [Section("This run has ended:", sentences, figures=tuple(rows))]
+    return [Section("The end of this run", figures=tuple(rows), folded=True)] if rows else []
 
 
 def _change_sections(sheet: Sheet) -> list[Section]:

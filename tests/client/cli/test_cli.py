@@ -505,13 +505,16 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     assert kept in finished
     assert "your budget, before -> after epsilon 0 ->" in " ".join(kept.split())
     (cost,) = ledger.costs(1e-4)
-    assert f"epsilon {cost.epsilon:.4g} in 4 releases" in finished
+    first_screen, _, annex = finished.partition("FOR A SPECIALIST")
+    assert f"epsilon {cost.epsilon:.4g}" in first_screen.partition("What it is for")[0]
+    assert "4 releases, at the budget's delta 0.0001" in annex
     value = json.loads(command("preview", "spring", "--json", "--home", home))
     assert (value["objections"], value["ended"]["cost"]["epsilon"]) == ([], cost.epsilon)
     receipt = value["ended"]["receipt"]
     stated = check_receipt(manifest, "alpha", receipt["body"].encode(), bytes.fromhex(receipt["signature"]))
     assert (stated.closed, len(stated.counted)) == (True, 4)
-    assert receipt["signature"] in finished
+    assert receipt["signature"] in annex
+    assert receipt["signature"] not in first_screen
     policy_file.change(PartyHome(home), run_epsilon=0.1)  # what the guard would refuse today says nothing about it
     assert command("preview", "spring", "--home", home) == finished
 
