@@ -234,7 +234,9 @@ class CorpusComparison(Statistic, question="classifiers"):
 
     name: ClassVar[str] = "corpus_comparison"
     whole: ClassVar[bool] = False
-    consent: ClassVar[str] = "by how much better one public corpus teaches to label your records than another one"
+    consent: ClassVar[str] = (
+        "how much better one set of public texts teaches a program to label your records than another set does"
+    )
     labels: Annotated[int, Between(2, LARGEST_LABELS)]
 
     @property
@@ -304,7 +306,9 @@ class ScoredComparison(CorpusComparison):
 
     name: ClassVar[str] = "scored_comparison"
     whole: ClassVar[bool] = False
-    consent: ClassVar[str] = "by how well two public corpora teach to label your records, and by how much one is better"
+    consent: ClassVar[str] = (
+        "how well two sets of public texts teach a program to label your records, and by how much one set is better"
+    )
 
     @property
     def dimension(self) -> int:

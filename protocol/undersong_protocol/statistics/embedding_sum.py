@@ -43,7 +43,10 @@ class EmbeddingSum(Statistic, question="directions"):
 
     name: ClassVar[str] = "embedding_sum"
     whole: ClassVar[bool] = False
-    consent: ClassVar[str] = "the sum of your records' embeddings, from which only their common direction can be seen"
+    consent: ClassVar[str] = (
+        "the sum of your records' embeddings (an embedding is a list of numbers for what a text is about), which shows"
+        " only what they are about on average"
+    )
     size: Number
     labels: LabelCount = 0
 

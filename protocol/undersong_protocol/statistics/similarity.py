@@ -57,7 +57,7 @@ class ScoredSimilarity(Statistic, question="nearest"):
     name: ClassVar[str] = "scored_similarity"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "by how similar your records are to the nearest text of two public corpora, and how many records there are"
+        "how similar your records are to the nearest text of two sets of public texts, and how many records there are"
     )
     candidates: Number
 
