@@ -108,40 +108,40 @@ def votes(
         model: "packaged", or a local folder.
         half, probabilities: as in :func:`undersong_protocol.statistics.teachers.votes`.
     """
-    found = np.zeros((teachers, len(queries.texts)))
+    votes = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_library_thread():
         untrained, tokenizer = _load_model(model)
         for teacher in range(teachers):
             rows = np.flatnonzero(shards == teacher).tolist()
-            own = TeacherCandidates([texts[row] for row in rows], classes[rows])
+            candidates = TeacherCandidates([texts[row] for row in rows], classes[rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
-            trained = own if rows else TeacherCandidates([""], np.zeros(1, dtype=np.int64))
+            trained = candidates if rows else TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
                 scores = _teacher_scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
-                given = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
-                found[teacher] = given * bool(rows)
+                ballots = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
+                votes[teacher] = ballots * bool(rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
                 # Its own vote is lost; were all teachers' lost, one record would move them all.
                 log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)
             # said of an empty shard too: which are empty is nobody's business, not even the log's
             log.info("teacher %d of %d has voted", teacher + 1, teachers)
-    return found
+    return votes
 
 
 def _teacher_scores(
     model: Any,
     tokenizer: Any,
-    own: TeacherCandidates,
+    candidates: TeacherCandidates,
     contrast: TeacherCandidates,
     queries: Sequence[str],
     teacher: int,
 ) -> Float64:
     """A teacher's log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
-    against, weights = _draw_contrast(own.classes, contrast.classes, rng)
-    texts = [*own.texts, *(contrast.texts[row] for row in against)]
-    y = np.repeat(np.array([1, 0]), [len(own.texts), len(against)])
-    w = np.concatenate([np.full(len(own.texts), 0.5 / len(own.texts)), weights]) * len(texts)
+    against, weights = _draw_contrast(candidates.classes, contrast.classes, rng)
+    texts = [*candidates.texts, *(contrast.texts[row] for row in against)]
+    y = np.repeat(np.array([1, 0]), [len(candidates.texts), len(against)])
+    w = np.concatenate([np.full(len(candidates.texts), 0.5 / len(candidates.texts)), weights]) * len(texts)
     steps = -(-len(texts) // SETTINGS.batch)
     settings = replace(SETTINGS, epochs=max(SETTINGS.epochs, -(-STEPS // steps)))
     everything = np.arange(len(texts))
@@ -149,20 +149,20 @@ def _teacher_scores(
         model, tokenizer, texts, y, w,
         fit=everything, held=everything[:0], settings=settings, shuffled=rng.permutation,
     )  # fmt: skip
-    found = fine_tuning.logits(model, tokenizer, queries, settings)
-    return found[:, 1] - found[:, 0]
+    logit_rows = fine_tuning.logits(model, tokenizer, queries, settings)
+    return logit_rows[:, 1] - logit_rows[:, 0]
 
 
-def _draw_contrast(own: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
+def _draw_contrast(classes: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
     """Candidates for one teacher and the weight of each, 1/2 in all: of every class as much as the shard has of it."""
     rows, weights = [], []
-    for label, count in zip(*np.unique(own, return_counts=True), strict=True):
+    for label, count in zip(*np.unique(classes, return_counts=True), strict=True):
         same = np.flatnonzero(contrast == label)
         if not len(same):
             same = np.arange(len(contrast))  # no candidate of a class: all of them stand for it
-        chosen = rng.permutation(same)[: AGAINST * int(count)]
-        rows.append(chosen)
-        weights.append(np.full(len(chosen), 0.5 * count / len(own) / len(chosen)))
+        drawn_rows = rng.permutation(same)[: AGAINST * int(count)]
+        rows.append(drawn_rows)
+        weights.append(np.full(len(drawn_rows), 0.5 * count / len(classes) / len(drawn_rows)))
     return np.concatenate(rows), np.concatenate(weights)
 
 
@@ -279,19 +279,19 @@ class TeacherVotes(Statistic, question="teachers"):
             check_names(self.name, public, texts=INPUTS, numbers=classes)
         else:
             check_names(self.name, public, embeddings=INPUTS)
-        for name, least, most in (("queries", 0, self.queries), ("contrast", 1, LARGEST_CONTRAST)):
+        for name, least, largest in (("queries", 0, self.queries), ("contrast", 1, LARGEST_CONTRAST)):
             if self.fine_tuned:
-                self._check_texts(name, public, least, most)
+                self._check_texts(name, public, least, largest)
             else:
-                given = public.embeddings_of(name)
-                check_embeddings(name, given, facts, labels=self.labels, least=least, most=most)
-                check_labels(name, given.labels, self.labels, least=0 if self.labels else NO_LABEL)
+                candidates = public.embeddings_of(name)
+                check_embeddings(name, candidates, facts, labels=self.labels, least=least, most=largest)
+                check_labels(name, candidates.labels, self.labels, least=0 if self.labels else NO_LABEL)
 
-    def _check_texts(self, name: str, public: PublicInputs, least: int, most: int) -> None:
+    def _check_texts(self, name: str, public: PublicInputs, least: int, largest: int) -> None:
         texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
-        if not least <= len(texts) <= most:
+        if not least <= len(texts) <= largest:
             raise ConfigurationError(
-                f"{len(texts)} public texts {name!r} were published, the plan has {least} to {most}",
+                f"{len(texts)} public texts {name!r} were published, the plan has {least} to {largest}",
                 "publish those planned",
             )
         check_shape(_classes_of(name), classes, (len(texts),))
@@ -299,28 +299,28 @@ class TeacherVotes(Statistic, question="teachers"):
         check_labels(name, classes.astype(np.int64), self.labels, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        kept = distinct(records)
+        rows = distinct(records)
         labels = labels_within(records.labels, self.labels)
         if self.labels:
-            kept = kept[labels[kept] >= 0]
-        shards = (records.unit_hashes[kept] % np.uint64(self.teachers)).astype(np.int64)
-        classes = self._class_numbers(labels[kept])
-        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(records, kept, classes, shards, public)
+            rows = rows[labels[rows] >= 0]
+        shards = (records.unit_hashes[rows] % np.uint64(self.teachers)).astype(np.int64)
+        classes = self._class_numbers(labels[rows])
+        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(records, rows, classes, shards, public)
         present = np.unique(shards)
 
-        def compute(asked: Int64) -> Matrix:
-            matrix = np.zeros((len(asked), self.queries))
-            matrix[:, : votes.shape[1]] = votes[present[asked]]
+        def compute(shards: Int64) -> Matrix:
+            matrix = np.zeros((len(shards), self.queries))
+            matrix[:, : votes.shape[1]] = votes[present[shards]]
             return matrix
 
         return Rows(compute, present)
 
     def _linear_votes(
-        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+        self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
         queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
         return teachers.votes(
-            records.embeddings[kept],
+            records.embeddings[rows],
             classes,
             shards,
             contrast.values,
@@ -334,11 +334,11 @@ class TeacherVotes(Statistic, question="teachers"):
         )
 
     def _fine_tuned(
-        self, records: RecordView, kept: Int64, classes: Int64, shards: Int64, public: PublicInputs
+        self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
         queries, contrast = self._build_candidates("queries", public), self._build_candidates("contrast", public)
         return votes(
-            [records.texts[row] for row in kept],
+            [records.texts[row] for row in rows],
             classes,
             shards,
             contrast,
@@ -369,11 +369,11 @@ def distinct(records: RecordView) -> Int64:
     """
     units, sizes = np.unique(records.units, return_counts=True)
     several = np.isin(records.units, units[sizes > 1])
-    seen: set[tuple[int, int, str]] = set()
-    kept = ~several
+    known_texts: set[tuple[int, int, str]] = set()
+    is_single = ~several
     texts = records.texts if several.any() else ()
     for row in np.flatnonzero(several):
         key = (int(records.units[row]), int(records.labels[row]), " ".join(texts[int(row)].split()).casefold())
-        kept[row] = key not in seen
-        seen.add(key)
-    return np.flatnonzero(kept)
+        is_single[row] = key not in known_texts
+        known_texts.add(key)
+    return np.flatnonzero(is_single)

@@ -77,7 +77,7 @@ class AttemptLog:
 
     def begin_batch(self, stem: str, worst: Mapping[str, tuple[int, float]]) -> list[str]:
         """Notes the requests of a batch, (tokens, dollars) by identifier, before it is sent; returns their keys."""
-        noted = {self.batch_key(stem, name): Loss(1, *most) for name, most in worst.items()}
+        noted = {self.batch_key(stem, name): Loss(1, *bounds) for name, bounds in worst.items()}
         self._note_worst(noted)
         return list(noted)
 
@@ -91,17 +91,17 @@ class AttemptLog:
             worst = self._worst.pop(key, None)
             if worst is None:
                 return
-            lost_as = {key: replace(worst, words=words)} if lost else {}
-            self._lost |= lost_as
-        self._replace_losses([key], lost_as)
+            losses = {key: replace(worst, words=words)} if lost else {}
+            self._lost |= losses
+        self._replace_losses([key], losses)
 
     def take_over(self, key: str) -> Loss:
         """Returns what an attempt that an earlier process could not settle counts for: it is settled now."""
         with self._lock:
-            taken = self._lost.pop(key, None)
-            if taken is not None:
-                self._worst[key] = taken
-        return taken or Loss()
+            loss = self._lost.pop(key, None)
+            if loss is not None:
+                self._worst[key] = loss
+        return loss or Loss()
 
     def settle(self, key: str) -> None:
         """Forgets an attempt that was answered; the author takes it out of the journal."""
@@ -111,10 +111,10 @@ class AttemptLog:
     def give_up(self) -> Loss:
         """Counts what is in flight as lost, and returns it: nobody waits for it any more in this process."""
         with self._lock:
-            given_up = {key: replace(loss, words=_UNSETTLED) for key, loss in self._worst.items()}
+            losses = {key: replace(loss, words=_UNSETTLED) for key, loss in self._worst.items()}
             self._worst = {}
-            self._lost |= given_up
-        return sum(given_up.values(), Loss())
+            self._lost |= losses
+        return sum(losses.values(), Loss())
 
     def _note_worst(self, worst: Mapping[str, Loss]) -> None:
         with self._lock:
@@ -155,13 +155,13 @@ class CallBudget:
         Raises:
             BudgetExhausted: the call could exceed a limit even if the calls in flight were free.
         """
-        wanted = (tokens, price_usd)
+        amounts = (tokens, price_usd)
         with self._changed:
-            while (self._spent + self._reserved + wanted > self._limits).any():
-                if not self._calls or (self._spent + wanted > self._limits).any():
+            while (self._spent + self._reserved + amounts > self._limits).any():
+                if not self._calls or (self._spent + amounts > self._limits).any():
                     raise self._budget_error(tokens, price_usd)
                 self._changed.wait()
-            self._reserved += wanted
+            self._reserved += amounts
             self._calls += 1
 
     def settle(self, reserved: tuple[int, float], took: tuple[int, float]) -> None:
@@ -237,10 +237,10 @@ class Pace:
                 self._changed.wait(min(pause, 0.5))
             self.counts["waited"] += waited
             self._in_flight += 1
-            for limit, wanted in enumerate((1.0, float(tokens))):
-                self._left[limit] -= wanted
-                left, until = self._stated[limit]
-                self._stated[limit] = (left - wanted, until)
+            for limit, amount in enumerate((1.0, float(tokens))):
+                self._left[limit] -= amount
+                remaining, end_s = self._stated[limit]
+                self._stated[limit] = (remaining - amount, end_s)
 
     def end(self, *, throttled: bool, tokens: int, took: int) -> None:
         """Notes the end of a call: whether it met a 429, and how many of its reserved tokens it took."""
@@ -261,29 +261,29 @@ class Pace:
 
     def note_limits(self, headers: Mapping[str, str]) -> None:
         """Notes how much of the endpoint's limits is left and when they are reset, by the headers of an answer."""
-        for limit, what in enumerate(_LIMITS):
-            left = headers.get(f"x-ratelimit-remaining-{what}", "")
-            reset = seconds_of(headers.get(f"x-ratelimit-reset-{what}", ""))
-            if left.isdecimal() and reset is not None:
+        for limit, limit_name in enumerate(_LIMITS):
+            remaining = headers.get(f"x-ratelimit-remaining-{limit_name}", "")
+            reset = seconds_of(headers.get(f"x-ratelimit-reset-{limit_name}", ""))
+            if remaining.isdecimal() and reset is not None:
                 with self._changed:
-                    self._stated[limit] = (float(left), self._clock() + min(reset, self._longest_wait_s))
+                    self._stated[limit] = (float(remaining), self._clock() + min(reset, self._longest_wait_s))
 
     def _pause_s(self, tokens: int) -> float:
         """Returns the seconds that a call has to wait at least; 0 if it may start."""
-        now = self._clock()
-        passed, self._at = now - self._at, now
-        longest = max(0.0, self._held_until - now)
+        now_s = self._clock()
+        passed, self._at = now_s - self._at, now_s
+        longest = max(0.0, self._held_until - now_s)
         if self._in_flight >= self.allowed:
             longest = max(longest, 0.05)
-        for limit, wanted in enumerate((1.0, float(tokens))):
-            left, until = self._stated[limit]
-            if left < wanted:
-                longest = max(longest, until - now)
+        for limit, amount in enumerate((1.0, float(tokens))):
+            remaining, end_s = self._stated[limit]
+            if remaining < amount:
+                longest = max(longest, end_s - now_s)
             rate, room = self._rates[limit], self._rooms[limit]
             if rate is not None:
                 self._left[limit] = min(room, self._left[limit] + passed * rate / 60.0)
                 # A call that is larger than a burst starts when the burst is full.
-                longest = max(longest, (min(wanted, room) - self._left[limit]) * 60.0 / rate)
+                longest = max(longest, (min(amount, room) - self._left[limit]) * 60.0 / rate)
         return longest
 
 
@@ -313,7 +313,7 @@ NOTE = "from the cache"
 class CachedGenerator:
     """A generator that answers from a file of earlier answers first, and asks its endpoint only for the others."""
 
-    def __init__(self, asked: Generator, cache_parts: Callable[[GenerationRequest], Any], path: Path) -> None:
+    def __init__(self, generator: Generator, cache_parts: Callable[[GenerationRequest], Any], path: Path) -> None:
         """Opens or makes the file.
 
         Args:
@@ -321,8 +321,8 @@ class CachedGenerator:
 
         Raises ConfigurationError if the file cannot be used.
         """
-        self.name = asked.name
-        self._asked = asked
+        self.name = generator.name
+        self._asked = generator
         self._cache_parts = cache_parts
         self._seen: Counter[str] = Counter()
         self._hits = 0
@@ -373,8 +373,8 @@ class CachedGenerator:
                 continue
             self._hits += 1
             self._unjudged.setdefault(requests[index], []).append((key, ""))
-            kept = json.loads(row[0])
-            yield index, Completion(kept["text"], note=NOTE, finish=kept["finish"])
+            entry = json.loads(row[0])
+            yield index, Completion(entry["text"], note=NOTE, finish=entry["finish"])
         for position, answer in self._asked.answer([requests[index] for index in missed]):
             index = missed[position]
             if isinstance(answer, Completion):
@@ -383,8 +383,8 @@ class CachedGenerator:
             yield index, answer
 
     def _request_key(self, request: GenerationRequest) -> str:
-        decided = json.dumps(self._cache_parts(request), sort_keys=True)
-        alike = hashlib.sha256(decided.encode()).hexdigest()
+        parts = json.dumps(self._cache_parts(request), sort_keys=True)
+        alike = hashlib.sha256(parts.encode()).hexdigest()
         self._seen[alike] += 1
         return f"{alike}/{self._seen[alike]}"
 
@@ -404,13 +404,13 @@ def merged(
             yield from source(stop)
         return
     arrived: queue.SimpleQueue[tuple[str, list[T]]] = queue.SimpleQueue()  # no item: the source has ended
-    taken = {name: threading.Semaphore(0) for name in sources}
+    semaphores = {name: threading.Semaphore(0) for name in sources}
 
     def work(name: str) -> None:
         try:
             for item in sources[name](stop):
                 arrived.put((name, [item]))
-                taken[name].acquire()
+                semaphores[name].acquire()
                 if stop.is_set():
                     break
         except BaseException as error:  # noqa: BLE001 - handed to the reader
@@ -426,8 +426,8 @@ def merged(
             name, items = arrived.get()
             yield from items
             running -= not items
-            taken[name].release()
+            semaphores[name].release()
     finally:
         stop.set()
-        for each in taken.values():
-            each.release()
+        for semaphore in semaphores.values():
+            semaphore.release()

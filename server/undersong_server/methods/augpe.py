@@ -58,9 +58,11 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
 
     count = min(count, len(embeddings))
     with one_library_thread():
-        found = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(embeddings)
-    kept, of = np.unique(found.labels_, return_inverse=True)
-    return Cells(publishable(found.cluster_centers_[kept].astype(np.float32)), of.astype(np.int64))
+        clustering = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(
+            embeddings
+        )
+    cluster_numbers, of = np.unique(clustering.labels_, return_inverse=True)
+    return Cells(publishable(clustering.cluster_centers_[cluster_numbers].astype(np.float32)), of.astype(np.int64))
 
 
 def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0) -> list[SumRequest]:
@@ -82,9 +84,9 @@ def standing_out(votes: Float64, sigma: float) -> Int64:
     >>> standing_out(np.array([0.0, 90.0, 70.0, 1.0]), 1.0).tolist()
     [1, 2]
     """
-    every = np.arange(len(votes))
-    among = significant_votes(votes, every, sigma)
-    return highest(votes, among if len(among) else every, len(votes))
+    positions = np.arange(len(votes))
+    significant = significant_votes(votes, positions, sigma)
+    return highest(votes, significant if len(significant) else positions, len(votes))
 
 
 def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64:
@@ -92,17 +94,17 @@ def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64
 
     If a cell does not fit, the candidates nearest to its centre are taken.
     """
-    chosen: list[Int64] = []
+    selected: list[Int64] = []
     for cell in order:
-        found = np.flatnonzero(cells.of == cell)
-        if len(found) > room:
-            closeness = embeddings[found] @ cells.centres[cell]
-            found = found[np.argsort(-closeness, kind="stable")[:room]]
-        chosen.append(found)
-        room -= len(found)
+        rows = np.flatnonzero(cells.of == cell)
+        if len(rows) > room:
+            closeness = embeddings[rows] @ cells.centres[cell]
+            rows = rows[np.argsort(-closeness, kind="stable")[:room]]
+        selected.append(rows)
+        room -= len(rows)
         if not room:
             break
-    return np.sort(np.concatenate(chosen))
+    return np.sort(np.concatenate(selected))
 
 
 def votes(run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cells: int, within: int) -> Float64:
@@ -116,15 +118,15 @@ def votes(run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cel
         cells, within: as in :func:`sums`.
     """
     made = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
-    none = np.full(len(made.centres), -1, dtype=np.int64)
-    shown = run.publish_vectors("candidates", f"{name}/cells", made.centres, none)
-    opened = run.private_sum(f"{name}/cells", [shown])
-    order = standing_out(opened.natural[: len(made.centres)], opened.sigma)
+    no_labels = np.full(len(made.centres), -1, dtype=np.int64)
+    candidates = run.publish_vectors("candidates", f"{name}/cells", made.centres, no_labels)
+    cell_sums = run.private_sum(f"{name}/cells", [candidates])
+    order = standing_out(cell_sums.natural[: len(made.centres)], cell_sums.sigma)
     positions = members(made, embeddings, order, within)
-    shown = run.publish_vectors("candidates", f"{name}/within", embeddings[positions], labels[positions])
-    found = np.full(len(embeddings), UNSEEN)
-    found[positions] = run.private_sum(f"{name}/within", [shown]).natural[: len(positions)]
-    return found
+    candidates = run.publish_vectors("candidates", f"{name}/within", embeddings[positions], labels[positions])
+    votes = np.full(len(embeddings), UNSEEN)
+    votes[positions] = run.private_sum(f"{name}/within", [candidates]).natural[: len(positions)]
+    return votes
 
 
 VARIATIONS = ("paraphrase", "fill_in")
@@ -210,7 +212,11 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     if options.cells:
         sizes = {"cells": options.cells, "within": options.seen}
-        votes = [both for one in votes for both in sums(one.name, **sizes, q=options.votes, labels=labels)]
+        votes = [
+            sum_request
+            for request in votes
+            for sum_request in sums(request.name, **sizes, q=options.votes, labels=labels)
+        ]
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
@@ -251,8 +257,8 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 def _noisy_votes(options: Options, run: RunContext, name: str, embedded: Float32, labels: Int64) -> Float64:
     if options.cells:
         return votes(run, name, embedded, labels, cells=options.cells, within=options.seen)
-    shown = run.publish_vectors("candidates", f"population/{name.removeprefix('votes/')}", embedded, labels)
-    return run.private_sum(name, [shown]).natural[: len(embedded)]
+    candidates = run.publish_vectors("candidates", f"population/{name.removeprefix('votes/')}", embedded, labels)
+    return run.private_sum(name, [candidates]).natural[: len(embedded)]
 
 
 def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = None) -> Int64:
@@ -262,11 +268,11 @@ def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = N
     """
     present = np.unique(labels)
     share = _label_places(size, present, shares)
-    chosen = [
+    selected = [
         highest(votes, np.flatnonzero(labels == label), int((share == number).sum()))
         for number, label in enumerate(present)
     ]
-    return np.sort(np.concatenate(chosen))
+    return np.sort(np.concatenate(selected))
 
 
 def by_sampling(
@@ -278,13 +284,13 @@ def by_sampling(
     """
     present = np.unique(labels)
     share = _label_places(size, present, shares)
-    chosen = []
+    selected = []
     for number, label in enumerate(present):
         members = np.flatnonzero(labels == label)
         weight = np.maximum(votes[members], 0.0)
         chance = weight / weight.sum() if weight.sum() > 0 else None
-        chosen.append(rng.choice(members, size=int((share == number).sum()), p=chance))
-    return np.concatenate(chosen)
+        selected.append(rng.choice(members, size=int((share == number).sum()), p=chance))
+    return np.concatenate(selected)
 
 
 def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
@@ -295,32 +301,32 @@ def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     labels = run.setting.labels or ("",)
-    wanted = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
+    wanted_counts = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
-    kept = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
+    keyphrases = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
     rng = run.rng("terms of the first texts")
     orders = [
         Order(
             names[i % len(names)],
             "random",
             labels[label],
-            terms=sample_without_replacement(rng, kept, options.prompt_terms),
+            terms=sample_without_replacement(rng, keyphrases, options.prompt_terms),
             named=options.class_in_prompt,
         )
-        for i, label in enumerate(wanted)
+        for i, label in enumerate(wanted_counts)
     ]
     return run.generate("round 1", 0, orders)
 
 
 def _variation_orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
-    names, named = run.setting.generators, options.class_in_prompt
+    names, shows_class = run.setting.generators, options.class_in_prompt
     return [
         Order(
             names[(i + turn) % len(names)],
             VARIATIONS[(i + turn) % 2],
             parent.label,
             parents=(parent.text,),
-            named=named,
+            named=shows_class,
         )
         for i, parent in enumerate(parents)
     ]
@@ -328,24 +334,24 @@ def _variation_orders(options: Options, run: RunContext, parents: Sequence[Sampl
 
 def _vary_parents(options: Options, run: RunContext, step: str, t: int, parents: Sequence[Sample]) -> list[Sample]:
     """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
-    written = run.write(step, t, _variation_orders(options, run, parents, t))
-    run.pool.extend(sample for sample in written if sample is not None)
-    new = [sample or parent for sample, parent in zip(written, parents, strict=True)]
+    samples = run.write(step, t, _variation_orders(options, run, parents, t))
+    run.pool.extend(sample for sample in samples if sample is not None)
+    new = [sample or parent for sample, parent in zip(samples, parents, strict=True)]
     return list(dict.fromkeys(new))
 
 
 def _embed_population(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> Float32:
     """Each text's embedding, or the mean of its lookahead variations' (the text's own where all were dropped)."""
-    own = run.embeddings(population)
+    embeddings = run.embeddings(population)
     if not options.lookahead:
-        return own
-    total, found = np.zeros_like(own), np.zeros((len(own), 1), dtype=np.float32)
+        return embeddings
+    total, counts = np.zeros_like(embeddings), np.zeros((len(embeddings), 1), dtype=np.float32)
     for k in range(options.lookahead):
-        written = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t + k))
-        rows = [i for i, sample in enumerate(written) if sample is not None]
-        total[rows] += run.embeddings([sample for sample in written if sample is not None])
-        found[rows] += 1
-    return np.where(found > 0, total / np.maximum(found, 1), own)
+        samples = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t + k))
+        rows = [i for i, sample in enumerate(samples) if sample is not None]
+        total[rows] += run.embeddings([sample for sample in samples if sample is not None])
+        counts[rows] += 1
+    return np.where(counts > 0, total / np.maximum(counts, 1), embeddings)
 
 
 METHOD = Method(

@@ -108,11 +108,11 @@ def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
     As many numbers in a row get different hints as there are combinations of the lists' entries.
     """
     place = number * _STRIDE % math.prod(map(len, lists))
-    drawn = []
-    for each in lists:
-        place, entry = divmod(place, len(each))
-        drawn.append(each[entry])
-    return tuple(drawn)
+    items = []
+    for items_of_list in lists:
+        place, entry = divmod(place, len(items_of_list))
+        items.append(items_of_list[entry])
+    return tuple(items)
 
 
 @cache
@@ -120,8 +120,8 @@ def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
     """Returns the lists of hints in the language with that English name, or in English if it has none."""
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     names = {file.name for file in folder.iterdir()}
-    wanted = f"{language.strip().casefold()}.toml"
-    content = folder.joinpath(wanted if wanted in names else "english.toml").read_bytes()
+    file_name = f"{language.strip().casefold()}.toml"
+    content = folder.joinpath(file_name if file_name in names else "english.toml").read_bytes()
     return tuple(tuple(values) for values in tomllib.loads(content.decode("utf-8")).values())
 
 
@@ -241,39 +241,45 @@ class Prompts:
                 raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
         attributes = self._draw_attributes(number)
         number = number if self._varies else 0
-        given = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
-        given["label"] = _readable_label(str(fields.get("label") or ""))
+        values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
+        values["label"] = _readable_label(str(fields.get("label") or ""))
         if style == "completion":
-            given["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
-        shown = {name: made for name, value in given.items() if (made := _template_value(name, value))}
-        parents = shown.get("parents")
-        if "masked" not in shown and isinstance(parents, Texts):
-            shown["masked"] = mask_words(parents[0], 0.5, f"{number} {parents[0]}")
+            values["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
+        filled_values = {
+            name: template_value for name, value in values.items() if (template_value := _template_value(name, value))
+        }
+        parents = filled_values.get("parents")
+        if "masked" not in filled_values and isinstance(parents, Texts):
+            filled_values["masked"] = mask_words(parents[0], 0.5, f"{number} {parents[0]}")
         lines = self._task.line_breaks or any(
-            "\n" in text for name in ("good", "parents") for text in shown.get(name, ())
+            "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )
-        shown["opening"], shown["closing"] = ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
+        filled_values["opening"], filled_values["closing"] = (
+            ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
+        )
         templates = self._kinds[kind]
-        told = (self._task.description, str(given["label_description"]), *hints_of(self._hints, number))
+        own_words = (self._task.description, str(values["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
-            system, user = (_fill_template(kind, templates[part], shown) for part in ("system", "user"))
-            return Prompt(system, user, (), told)
-        continued = _fill_template(kind, templates["completion"], shown)
+            system, user = (_fill_template(kind, templates[part], filled_values) for part in ("system", "user"))
+            return Prompt(system, user, (), own_words)
+        continued = _fill_template(kind, templates["completion"], filled_values)
         stop: tuple[str, ...] = (QUOTE, "\n")
         if kind in LIST_KINDS:
             stop = ("\n",)
         elif lines:
             stop = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
-        return Prompt("", continued, stop, told)
+        return Prompt("", continued, stop, own_words)
 
     def _task_fields(self, number: int, label: str) -> dict[str, Value]:
         task = self._task
-        others = [other for other in task.labels if other != label]
-        start = number % max(1, len(others))
+        other_labels = [other for other in task.labels if other != label]
+        start = number % max(1, len(other_labels))
         return {
             "description": task.description,
             "bad_reason": "far",
-            "labels": [_readable_label(other) for other in (others[start:] + others[:start])[:OTHER_LABELS]],
+            "labels": [
+                _readable_label(label) for label in (other_labels[start:] + other_labels[:start])[:OTHER_LABELS]
+            ],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
             "author": task.author,
@@ -329,23 +335,23 @@ def _built_in() -> dict[str, dict[str, Template]]:
     return kinds
 
 
-def _read_overrides(folder: Path, known: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
+def _read_overrides(folder: Path, parts: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder", code="no-folder")
-    found = {}
+    overrides = {}
     for file in sorted(folder.glob("*.toml")):
-        if file.stem not in known:
+        if file.stem not in parts:
             raise ConfigurationError(
                 f"{file}: no method asks for prompts of the kind {file.stem!r}",
-                nearest(file.stem, known),
+                nearest(file.stem, parts),
                 code="unknown-kind",
             )
-        found[file.stem] = known[file.stem] | _compile_file(str(file), file.read_bytes())
-    if not found:
+        overrides[file.stem] = parts[file.stem] | _compile_file(str(file), file.read_bytes())
+    if not overrides:
         raise ConfigurationError(
-            f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(known))} (.toml)"
+            f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(parts))} (.toml)"
         )
-    return found
+    return overrides
 
 
 def _compile_file(source: str, content: bytes) -> dict[str, Template]:
@@ -354,13 +360,13 @@ def _compile_file(source: str, content: bytes) -> dict[str, Template]:
     for key in data:
         if key not in KEYS:
             raise ConfigurationError(f"{source}: unknown key {key!r}", nearest(key, KEYS))
-    written = {key: value for key, value in data.items() if key != "about"}
-    for key, text in written.items():
+    entries = {key: value for key, value in data.items() if key != "about"}
+    for key, text in entries.items():
         if not isinstance(text, str) or (not text.strip() and key != "system"):
             raise ConfigurationError(f"{source}: has no text under the key {key!r}", f'write {key} = """..."""')
-    if not written:
+    if not entries:
         raise ConfigurationError(f"{source}: has no template", 'write user = """..."""')
-    return {key: _compile_template(source, text.strip()) for key, text in written.items()}
+    return {key: _compile_template(source, text.strip()) for key, text in entries.items()}
 
 
 def _compile_template(source: str, template: str) -> Template:

@@ -101,12 +101,12 @@ class NgramSettings(GeneratorSettings):
         """Estimates no price, and 0.2 to 5 ms per text after 1.5 to 8 s of training on some thousand texts."""
         return Estimate(calls, (0, 0), (0.0, 0.0), (1.5 + 0.0002 * calls, 8.0 + 0.005 * calls))
 
-    def check(self, around: Surroundings) -> None:
+    def check(self, surroundings: Surroundings) -> None:
         for path in self.corpus:
-            _read_corpus(around.folder / path, self.name)
+            _read_corpus(surroundings.folder / path, self.name)
 
-    def build(self, around: Surroundings) -> "NgramGenerator":
-        return NgramGenerator(self, labels=around.labels, folder=around.folder)
+    def build(self, surroundings: Surroundings) -> "NgramGenerator":
+        return NgramGenerator(self, labels=surroundings.labels, folder=surroundings.folder)
 
 
 KIND = NgramSettings
@@ -148,24 +148,24 @@ class Counts:
 
     def __getitem__(self, context: tuple[int, ...]) -> Successors:
         if context not in self._known:
-            seen = self._followers[context]
-            counted = Counter(seen)
-            tokens = sorted(counted)
+            followers = self._followers[context]
+            counts = Counter(followers)
+            tokens = sorted(counts)
             different = len(tokens) * (_ESCAPE if len(context) > 1 else _ESCAPE_TO_WORDS)
-            weights = accumulate(counted[token] ** (1.0 / self._temperature) for token in tokens)
-            self._known[context] = Successors(tokens, list(weights), different / (len(seen) + different))
+            weights = accumulate(counts[token] ** (1.0 / self._temperature) for token in tokens)
+            self._known[context] = Successors(tokens, list(weights), different / (len(followers) + different))
         return self._known[context]
 
 
 def _followers(texts: Sequence[Sequence[int]], sizes: range, order: int) -> dict[tuple[int, ...], list[int]]:
     """Tokens that follow each context of ``sizes`` tokens in the texts, the texts' ends among them."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    followers: dict[tuple[int, ...], list[int]] = {}
     for text in texts:
         padded = (*[START] * (order - 1), *text, END)
         for size in sizes:
             for place in range(order - 1, len(padded)):
-                found.setdefault(padded[place - size : place], []).append(padded[place])
-    return found
+                followers.setdefault(padded[place - size : place], []).append(padded[place])
+    return followers
 
 
 class _Model(NamedTuple):
@@ -212,19 +212,19 @@ class NgramGenerator(StatelessGenerator):
         rows = [row for path in settings.corpus for row in _read_corpus(folder / path, settings.name)]
         tokens = [tokenise(text) for text, _ in rows]
         self._learn_words(tokens)
-        texts = [self._encode_tokens(one) for one in tokens]
+        texts = [self._encode_tokens(words) for words in tokens]
         everything = Counts(texts, settings.order, settings.temperature)
         documents = Counter(token for text in texts for token in set(text))
         self._common = frozenset(token for token, count in documents.items() if count > _COMMON * len(texts))
         self._models = {"": self._build_model(texts, (everything,))}
         for label in labels:
-            own = [text for text, (_, named) in zip(texts, rows, strict=True) if named == label]
-            if own:
-                counts = Counts(own, settings.order, settings.temperature)
-                self._models[label] = self._build_model(own, (counts, everything))
+            label_texts = [text for text, (_, label_name) in zip(texts, rows, strict=True) if label_name == label]
+            if label_texts:
+                counts = Counts(label_texts, settings.order, settings.temperature)
+                self._models[label] = self._build_model(label_texts, (counts, everything))
         self.counts = {
             "corpus_rows": len(rows),
-            "rows_of_other_labels": sum(named not in labels for _, named in rows),
+            "rows_of_other_labels": sum(label_name not in labels for _, label_name in rows),
             "labels_without_corpus": sum(label not in self._models for label in labels),
         }
 
@@ -237,15 +237,15 @@ class NgramGenerator(StatelessGenerator):
 
     def _learn_words(self, texts: Sequence[Sequence[str]]) -> None:
         """Gives ids to lower-cased tokens, and to each the form that it has inside a sentence."""
-        inside: dict[str, Counter[str]] = {}
+        words_inside: dict[str, Counter[str]] = {}
         for text in texts:
             start = True
             for token in text:
-                forms = inside.setdefault(token.lower(), Counter())
+                forms = words_inside.setdefault(token.lower(), Counter())
                 if not start:
                     forms[token] += 1
                 start = (start and not is_word(token)) or ends_sentence(token)
-        for word, forms in inside.items():
+        for word, forms in words_inside.items():
             self._ids[word] = self._add_surface(forms.most_common(1)[0][0] if forms else word)
 
     def _add_surface(self, surface: str) -> int:
@@ -259,16 +259,16 @@ class NgramGenerator(StatelessGenerator):
         """
         ids = []
         for token in tokens:
-            known = self._ids.get(token.lower()) or self._foreign.get(token)
-            if known is None:
-                known = self._foreign[token] = self._add_surface(token)
-            ids.append(known)
+            token_id = self._ids.get(token.lower()) or self._foreign.get(token)
+            if token_id is None:
+                token_id = self._foreign[token] = self._add_surface(token)
+            ids.append(token_id)
         return ids
 
     def _build_model(self, texts: Sequence[Sequence[int]], counts: tuple[Counts, ...]) -> _Model:
         lengths = tuple(max(1, self._count_words(text)) for text in texts)
-        ended = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
-        return _Model(counts, lengths, 2 * ended > len(texts))
+        whole_texts = sum(ends_sentence(self._surfaces[text[-1]]) for text in texts if text)
+        return _Model(counts, lengths, 2 * whole_texts > len(texts))
 
     def _count_words(self, ids: Sequence[int]) -> int:
         return sum(is_word(self._surfaces[token]) for token in ids)
@@ -321,53 +321,53 @@ class NgramGenerator(StatelessGenerator):
         stop = self._ids.get(".", self._ids.get("!"))
         context = [START] * (self._order - 1)
         text: list[int] = []
-        written, since, sentence_end, kept = 0, 0, 0, 0
+        word_count, since, sentence_end, kept_length = 0, 0, 0, 0
         longest = words + max(2, words // 4)
         pace = max(2.0, 0.8 * words / max(1, len(terms)))
         for _ in range(4 * longest + 40):
             term = self._next_term(model, context[-1], terms, since >= pace)
             if term is not None:
                 terms.remove(term)
-                drawn, since = [*self._bridge_gap(model, context, term[0], influence, rng), *term], 0
+                tokens, since = [*self._bridge_gap(model, context, term[0], influence, rng), *term], 0
             else:
                 token = self._draw_token(model, context, influence, rng)
-                for _ in range(3 if written >= words and not terms else 0):
+                for _ in range(3 if word_count >= words and not terms else 0):
                     if token == END or ends_sentence(self._surfaces[token]):
                         break
                     token = self._draw_token(model, context, influence, rng)
                 if token == END:
-                    if not terms and written >= 0.9 * words and text:
+                    if not terms and word_count >= 0.9 * words and text:
                         break
                     if text and stop is not None and not ends_sentence(self._surfaces[text[-1]]):
                         text.append(stop)
                     context = [START] * (self._order - 1)
                     continue
-                drawn = [token]
+                tokens = [token]
                 since += 1
-            text += drawn
-            kept = kept if term is None else len(text)
-            context = [*context, *drawn][-(self._order - 1) :]
-            written += self._count_words(drawn)
+            text += tokens
+            kept_length = kept_length if term is None else len(text)
+            context = [*context, *tokens][-(self._order - 1) :]
+            word_count += self._count_words(tokens)
             if ends_sentence(self._surfaces[text[-1]]):
                 sentence_end = len(text)
-                if written >= words and not terms:
+                if word_count >= words and not terms:
                     break
-            if written >= longest:
+            if word_count >= longest:
                 if terms:
                     text += [token for term in terms for token in term]
-                    kept = len(text)
-                elif sentence_end >= kept and self._count_words(text[:sentence_end]) >= 0.6 * words:
+                    kept_length = len(text)
+                elif sentence_end >= kept_length and self._count_words(text[:sentence_end]) >= 0.6 * words:
                     text = text[:sentence_end]
                 break
-        return self._close_sentence(model, text, kept)
+        return self._close_sentence(model, text, kept_length)
 
-    def _close_sentence(self, model: _Model, text: list[int], kept: int) -> list[int]:
+    def _close_sentence(self, model: _Model, text: list[int], kept_length: int) -> list[int]:
         """The text without an unfinished end after ``kept`` tokens, and with a full stop if the corpus has one."""
         stop = self._ids.get(".")
         if text and ends_sentence(self._surfaces[text[-1]]):
             return text
         ends = [END] if stop is None else [END, stop]
-        for length in range(len(text), max(kept, len(text) - _TRIES, 0), -1):
+        for length in range(len(text), max(kept_length, len(text) - _TRIES, 0), -1):
             if any(model.follows(text[length - 1], end) for end in ends):
                 text = text[:length]
                 break
@@ -409,12 +409,12 @@ class NgramGenerator(StatelessGenerator):
     ) -> int:
         last = was
         for _ in range(_TRIES):
-            drawn = self._draw_token(model, context, influence, rng)
-            if drawn in (END, was) or (right is not None and ends_sentence(self._surfaces[drawn])):
+            token = self._draw_token(model, context, influence, rng)
+            if token in (END, was) or (right is not None and ends_sentence(self._surfaces[token])):
                 continue
-            last = drawn
-            if right is None or model.follows(drawn, right):
-                return drawn
+            last = token
+            if right is None or model.follows(token, right):
+                return token
         return last
 
     # One word
@@ -432,14 +432,14 @@ class NgramGenerator(StatelessGenerator):
     def _draw_any(self, model: _Model, context: Sequence[int], influence: _Influence, rng: Random) -> int:
         contexts = [tuple(context[len(context) - size :]) for size in range(self._order - 1, 0, -1)]
         if influence.weight and rng.random() < influence.weight:
-            for each in contexts:
-                if known := influence.cache.get(each):
-                    return known[int(rng.random() * len(known))]
+            for known_context in contexts:
+                if cached := influence.cache.get(known_context):
+                    return cached[int(rng.random() * len(cached))]
         sources = model.counts[-1:] if rng.random() < self._settings.shared else model.counts
-        for each in contexts:
-            found = next((counts[each] for counts in sources if each in counts), None)
-            if found is not None and rng.random() >= found.escape:
-                return found.pick(rng.random())
+        for known_context in contexts:
+            counts_after = next((counts[known_context] for counts in sources if known_context in counts), None)
+            if counts_after is not None and rng.random() >= counts_after.escape:
+                return counts_after.pick(rng.random())
         token = END
         for _ in range(_TRIES):  # a word that was never seen here is a poor reason to end
             token = sources[0][()].pick(rng.random())
@@ -467,7 +467,7 @@ def tokenise(text: str) -> list[str]:
     >>> tokenise("BP 120/80, doesn't hurt (much)...")
     ['BP', '120/80', ',', "doesn't", 'hurt', '(', 'much', ')', '...']
     """
-    return ["\n" if found[0][0] == "\n" else found[0] for found in _TOKEN.finditer(text)]
+    return ["\n" if match[0][0] == "\n" else match[0] for match in _TOKEN.finditer(text)]
 
 
 def detokenise(tokens: Sequence[str]) -> str:
@@ -476,21 +476,21 @@ def detokenise(tokens: Sequence[str]) -> str:
     >>> detokenise(["can", "i", "(", "please", ")", "pay", "?", "thanks", ")"])
     'Can i (please) pay? Thanks'
     """
-    written: list[str] = []
-    glued, opened, sentence = True, False, True
+    words: list[str] = []
+    glued, is_open, sentence = True, False, True
     for token in _drop_unpaired(tokens):
         mark = token[0]
         quote = token in _QUOTE
-        closes = mark in _NO_SPACE_BEFORE or token in _CLOSERS or (quote and opened)
+        closes = mark in _NO_SPACE_BEFORE or token in _CLOSERS or (quote and is_open)
         if not glued and not closes:
-            written.append(" ")
+            words.append(" ")
         if sentence and mark.isalnum():
             token = mark.upper() + token[1:]
-        written.append(token)
+        words.append(token)
         sentence = (sentence and not mark.isalnum()) or ends_sentence(token)
-        glued = mark in _NO_SPACE_AFTER or token in _PAIRS or (quote and not opened)
-        opened ^= quote
-    return "".join(written).strip()
+        glued = mark in _NO_SPACE_AFTER or token in _PAIRS or (quote and not is_open)
+        is_open ^= quote
+    return "".join(words).strip()
 
 
 def ends_sentence(token: str) -> bool:

@@ -125,17 +125,17 @@ class TransformersSettings(LanguageModelSettings):
     def packages(self) -> tuple[str, ...]:
         return ("torch", "transformers")
 
-    def check(self, around: Surroundings) -> None:
-        check_language_model(around.folder / self.path, f"generator {self.name}")
+    def check(self, surroundings: Surroundings) -> None:
+        check_language_model(surroundings.folder / self.path, f"generator {self.name}")
 
     def context(self, folder: Path) -> int | None:
         """Returns the longest context of the model, in tokens, as its folder states it; None if it does not."""
         try:
-            found = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
-            stated: int | None = found.get("max_position_embeddings") or found.get("n_positions")
+            config = json.loads((folder / self.path / "config.json").read_text(encoding="utf-8"))
+            positions: int | None = config.get("max_position_embeddings") or config.get("n_positions")
         except (OSError, ValueError, AttributeError):
             return None
-        return stated
+        return positions
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         return PromptFormat(style=self.style, prompt_tokens=prompt_room(self.context(folder), self.max_new_tokens))
@@ -147,8 +147,8 @@ class TransformersSettings(LanguageModelSettings):
         seconds = waves * answers[0] / 50.0, waves * answers[1] / 2.0
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), (0.0, 0.0), seconds)
 
-    def build(self, around: Surroundings) -> TransformersGenerator:
-        return TransformersGenerator(self, folder=around.folder)
+    def build(self, surroundings: Surroundings) -> TransformersGenerator:
+        return TransformersGenerator(self, folder=surroundings.folder)
 
 
 KIND = TransformersSettings
@@ -259,12 +259,12 @@ class TransformersGenerator(StatelessGenerator):
             prompts = [[int(i) for i in tokenizer(text)["input_ids"]] for text in _CHECKED_PROMPTS]
             requests = [GenerationRequest("", "", text, 0) for text in _CHECKED_PROMPTS]
             lengths = [min(_CHECKED_TOKENS, self._settings.max_new_tokens)] * len(prompts)
-            together = self._answer_batch(prompts, requests, lengths, temperature=0.0)
+            batch_answers = self._answer_batch(prompts, requests, lengths, temperature=0.0)
             singly = [
                 self._answer_batch([ids], [request], lengths[:1], temperature=0.0)[0]
                 for ids, request in zip(prompts, requests, strict=True)
             ]
-        return self._settings.batch_size if together == singly else 1
+        return self._settings.batch_size if batch_answers == singly else 1
 
     def _answer_batch(
         self,
@@ -284,15 +284,15 @@ class TransformersGenerator(StatelessGenerator):
         # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
         side: Literal["left", "right"] = "right" if model.config.is_encoder_decoder else "left"
         rows = torch.tensor(padded(prompts, pad, side), device=device)
-        seen = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, side), device=device)
+        mask = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, side), device=device)
         width = rows.shape[1]
         streams = [torch.Generator(device=device).manual_seed(request.seed % 2**63) for request in requests]
         # The output begins with the prompt, or with the one token that starts a decoder.
         start = 1 if model.config.is_encoder_decoder else width
         # These remember in ways from which no row can be taken.
-        whole = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
+        reads_whole_prompt = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
         memory, open_ = None, list(range(len(prompts)))
-        written: dict[int, list[int]] = {}
+        tokens_by_row: dict[int, list[int]] = {}
         while open_:
             # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's count.
             plan = GenerationConfig(
@@ -304,12 +304,14 @@ class TransformersGenerator(StatelessGenerator):
                 return_dict_in_generate=True,
             )
             limits = [(requests[i].stop, longest[i]) for i in open_]
-            stopping = _stopping_criteria(tokenizer, limits, set(ends), start, leave=0 if whole else len(open_) // 2)
+            stopping = _stopping_criteria(
+                tokenizer, limits, set(ends), start, leave=0 if reads_whole_prompt else len(open_) // 2
+            )
             try:
                 with torch.inference_mode(), self._steer_layers(model, [requests[i].steering for i in open_]):
                     output = model.generate(
                         input_ids=rows,
-                        attention_mask=seen,
+                        attention_mask=mask,
                         past_key_values=memory,
                         generation_config=plan,
                         logits_processor=LogitsProcessorList(
@@ -324,16 +326,16 @@ class TransformersGenerator(StatelessGenerator):
                     "lower its batch_size or max_new_tokens",
                 ) from None
             rows, memory = output.sequences, output.past_key_values
-            written.update(zip(open_, rows[:, start:].tolist(), strict=True))
+            tokens_by_row.update(zip(open_, rows[:, start:].tolist(), strict=True))
             # The ended rows leave the batch, which would compute them to the end of its longest.
-            left = torch.tensor([n for n, ended in enumerate(stopping.ended) if not ended], device=device)
-            open_ = [open_[n] for n in left.tolist()]
+            open_rows = torch.tensor([n for n, ended in enumerate(stopping.ended) if not ended], device=device)
+            open_ = [open_[n] for n in open_rows.tolist()]
             if open_:
-                seen = torch.nn.functional.pad(seen, (0, rows.shape[1] - seen.shape[1]), value=1)[left]
-                rows = rows[left]
-                memory.batch_select_indices(left)
+                mask = torch.nn.functional.pad(mask, (0, rows.shape[1] - mask.shape[1]), value=1)[open_rows]
+                rows = rows[open_rows]
+                memory.batch_select_indices(open_rows)
         return [
-            self._decode_answer(tokenizer, written[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
+            self._decode_answer(tokenizer, tokens_by_row[i][: longest[i]], set(ends), prompts[i], requests[i].stop)
             for i in range(len(prompts))
         ]
 
@@ -346,8 +348,8 @@ class TransformersGenerator(StatelessGenerator):
         import torch
 
         axes = Axes.read(self._path)
-        none = (0.0,) * len(axes.back)
-        added = torch.from_numpy(np.array([each or none for each in vectors], dtype=np.float32) @ axes.back)
+        no_steering = (0.0,) * len(axes.back)
+        added = torch.from_numpy(np.array([vector or no_steering for vector in vectors], dtype=np.float32) @ axes.back)
 
         def add(_module: Any, _given: Any, result: Any) -> None:
             states = result[0] if isinstance(result, tuple) else result
@@ -360,15 +362,15 @@ class TransformersGenerator(StatelessGenerator):
             handle.remove()
 
     def _decode_answer(
-        self, tokenizer: Any, written: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
+        self, tokenizer: Any, tokens: list[int], ends: set[int], prompt: list[int], stop: Sequence[str]
     ) -> Completion:
-        end = next((position for position, token in enumerate(written) if token in ends), None)
-        written = written if end is None else written[:end]
-        length = len(written) + (end is not None)
-        lengths = range(1, len(written) + 1) if stop else range(0)
-        first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, written[:n], stop))
+        end = next((position for position, token in enumerate(tokens) if token in ends), None)
+        tokens = tokens if end is None else tokens[:end]
+        length = len(tokens) + (end is not None)
+        lengths = range(1, len(tokens) + 1) if stop else range(0)
+        first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
         stopped = lengths[first] if first < len(lengths) else None
-        text = text_after_thinking(tokenizer, prompt, written[:stopped])
+        text = text_after_thinking(tokenizer, prompt, tokens[:stopped])
         return Completion(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 
     def _sampling_steps(
@@ -401,22 +403,22 @@ class TransformersGenerator(StatelessGenerator):
                 chances = scores.float().softmax(-1)
                 # the sum of many small chances needs more digits; Apple's GPUs have no more
                 upto = chances.cumsum(-1, dtype=torch.float32 if device.type == "mps" else torch.float64)
-                drawn, rows = torch.zeros_like(input_ids[:, :1]), torch.arange(len(scores), device=device)
+                drawn_tokens, rows = torch.zeros_like(input_ids[:, :1]), torch.arange(len(scores), device=device)
                 while len(rows):
                     points = torch.stack(
                         [torch.rand(1, generator=streams[row], device=device) for row in rows.tolist()]
                     )
-                    at = torch.searchsorted(upto[rows], points * upto[rows, -1:], right=True)
-                    drawn[rows] = at.clamp_(max=scores.shape[-1] - 1)
-                    own = chances[rows]
-                    likelier = own.where(own > own.gather(-1, drawn[rows]), 0.0).sum(-1)
+                    places = torch.searchsorted(upto[rows], points * upto[rows, -1:], right=True)
+                    drawn_tokens[rows] = places.clamp_(max=scores.shape[-1] - 1)
+                    row_chances = chances[rows]
+                    likelier = row_chances.where(row_chances > row_chances.gather(-1, drawn_tokens[rows]), 0.0).sum(-1)
                     rows = rows[likelier >= nucleus] if nucleus < 1.0 else rows[:0]
-                return torch.full_like(scores, -torch.inf).scatter_(-1, drawn, 0.0)
+                return torch.full_like(scores, -torch.inf).scatter_(-1, drawn_tokens, 0.0)
 
         return [Finite(), TemperatureLogitsWarper(float(temperature)), Drawn()]
 
     def tune(
-        self, preferences: Sequence[Preference], settings: Tuning, told: Callable[[int], None]
+        self, preferences: Sequence[Preference], settings: Tuning, report: Callable[[int], None]
     ) -> Mapping[str, bytes]:
         """Trains by DPO, as the interface says. Raises ConfigurationError if the model is not causal or too large."""
         import torch
@@ -427,15 +429,18 @@ class TransformersGenerator(StatelessGenerator):
         ends = end_ids(tokenizer, model)
         pairs = [
             tuning.Pair(
-                prompt_ids(tokenizer, each.request.prompt, system=each.request.system, chat=chat),
-                *(tuning.answer_ids(tokenizer, text, each.request.stop, ends) for text in (each.chosen, each.rejected)),
+                prompt_ids(tokenizer, preference.request.prompt, system=preference.request.system, chat=chat),
+                *(
+                    tuning.answer_ids(tokenizer, text, preference.request.stop, ends)
+                    for text in (preference.chosen, preference.rejected)
+                ),
             )
-            for each in preferences
-            for chat in (each.request.style == "chat",)
+            for preference in preferences
+            for chat in (preference.request.style == "chat",)
         ]
         self._adapter = self._adapter or tuning.with_adapter(model, settings)
         try:
-            tuning.optimise(self._adapter, pairs, settings, device, told)
+            tuning.optimise(self._adapter, pairs, settings, device, report)
         except torch.OutOfMemoryError:
             raise ConfigurationError(
                 f"generator {self.name}: the training of a pair of texts does not fit into the memory of {device}",
@@ -496,39 +501,39 @@ def load(
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise ConfigurationError(f"{place}: there is no GPU for device {device!r}", 'use "cpu"', code="no-gpu")
     _check_packages(place, device_map, quantization)
-    found = torch.device(device)
-    if dtype == "auto" and found.type == "cpu":
+    torch_device = torch.device(device)
+    if dtype == "auto" and torch_device.type == "cpu":
         dtype = "float32"  # half precision is slow on most processors
     try:
         # Weights that are pickles are never loaded: reading one runs what stands in it.
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        given: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
+        options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False, "use_safetensors": True}
         # Any other model is loaded whole and moved to its device; one that is in fewer bits already cannot be moved.
         placed = bool(device_map or quantization or hasattr(config, "quantization_config"))
         if placed:
-            given["device_map"] = device_map or {"": found}
+            options["device_map"] = device_map or {"": torch_device}
         if quantization:
-            given["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
-        model, loading = kind.from_pretrained(path, dtype=dtype, output_loading_info=True, **given)
+            options["quantization_config"] = _fewer_bits(quantization, double_quantization, dtype)
+        model, loading = kind.from_pretrained(path, dtype=dtype, output_loading_info=True, **options)
         if absent := sorted({*loading["missing_keys"], *(str(key) for key in loading["mismatched_keys"])}):
             raise ValueError(f"its weights lack {len(absent)} of the model's, such as {absent[0]}")
-        model = (model if placed else model.to(found)).eval()
+        model = (model if placed else model.to(torch_device)).eval()
     except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
         reason = " ".join(str(error).split())[:300]
         raise ConfigurationError(
-            f"{place}: {path} cannot be loaded on {found}: {reason}",
+            f"{place}: {path} cannot be loaded on {torch_device}: {reason}",
             _REMEDY,
             code="model-unloadable",
         ) from None
-    return model, tokenizer, model.get_input_embeddings().weight.device if placed else found
+    return model, tokenizer, model.get_input_embeddings().weight.device if placed else torch_device
 
 
 def _check_packages(place: str, device_map: object, quantization: str) -> None:
-    wanted = {"accelerate": bool(device_map or quantization), "bitsandbytes": bool(quantization)}
-    for package, needed in wanted.items():
-        if needed and importlib.util.find_spec(package) is None:
+    packages = {"accelerate": bool(device_map or quantization), "bitsandbytes": bool(quantization)}
+    for package, is_needed in packages.items():
+        if is_needed and importlib.util.find_spec(package) is None:
             key = "quantization" if package == "bitsandbytes" or not device_map else "device_map"
             raise ConfigurationError(
                 f"{place}: {key} needs the package {package}, which is not installed",
@@ -559,23 +564,23 @@ def prompt_ids(tokenizer: Any, prompt: str, *, system: str = "", chat: bool = Tr
         chat: a user's turn if the tokenizer has a chat template; False has the model continue the prompt.
     """
     templated = chat and bool(tokenizer.chat_template)
-    written = f"{system}\n\n{prompt}" if system else prompt
+    text = f"{system}\n\n{prompt}" if system else prompt
     if templated:
         from jinja2 import TemplateError
 
         template = partial(tokenizer.apply_chat_template, tokenize=False, add_generation_prompt=True)
         turns = [{"role": "system", "content": system}] if system else []
         try:
-            written = template([*turns, {"role": "user", "content": prompt}])
+            text = template([*turns, {"role": "user", "content": prompt}])
         except TemplateError:  # such as Gemma's, which raises for a system's turn
-            written = template([{"role": "user", "content": written}])
-    ids = tokenizer(written, add_special_tokens=not templated)["input_ids"]  # a template writes them itself
+            text = template([{"role": "user", "content": text}])
+    ids = tokenizer(text, add_special_tokens=not templated)["input_ids"]  # a template writes them itself
     return [int(token) for token in ids]
 
 
-def _has_stopped(tokenizer: Any, written: Sequence[int], stop: Sequence[str]) -> bool:
+def _has_stopped(tokenizer: Any, tokens: Sequence[int], stop: Sequence[str]) -> bool:
     """Returns True if one of the stops follows something that is no line break."""
-    text = _decode_tokens(tokenizer, written).lstrip()
+    text = _decode_tokens(tokenizer, tokens).lstrip()
     return any(mark in text for mark in stop)
 
 
@@ -598,11 +603,11 @@ def _stopping_criteria(
 
         def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
             self.ended = [
-                bool(len(row) >= most or not ends.isdisjoint(row) or (stops and _has_stopped(tokenizer, row, stops)))
-                for row, (stops, most) in zip(input_ids[:, start:].tolist(), limits, strict=True)
+                bool(len(row) >= longest or not ends.isdisjoint(row) or (stops and _has_stopped(tokenizer, row, stops)))
+                for row, (stops, longest) in zip(input_ids[:, start:].tolist(), limits, strict=True)
             ]
             enough = self.ended.count(False) <= leave
-            return torch.tensor([ended or enough for ended in self.ended], device=input_ids.device)
+            return torch.tensor([has_ended or enough for has_ended in self.ended], device=input_ids.device)
 
     return Stops()
 
@@ -613,19 +618,19 @@ def _decode_tokens(tokenizer: Any, ids: Sequence[int], *, specials: bool = False
     return text
 
 
-def text_after_thinking(tokenizer: Any, prompt: Sequence[int], written: Sequence[int]) -> str:
+def text_after_thinking(tokenizer: Any, prompt: Sequence[int], tokens: Sequence[int]) -> str:
     """Returns the text of an answer without the thinking that the folder's special tokens and template mark."""
-    whole = _decode_tokens(tokenizer, written, specials=True)
+    full_text = _decode_tokens(tokenizer, tokens, specials=True)
     marks = template_marks(tokenizer)
     tail = _decode_tokens(tokenizer, prompt[-16:], specials=True)
     # A template may open the thinking at the end of the prompt.
-    opened = next((match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", tail))), "")
-    rest = without_thinking(opened + whole, (*THINKING_MARKS, *marks))
-    if rest == opened + whole:
-        return _decode_tokens(tokenizer, written)
+    opening_mark = next((match[0] for opening, _ in marks if (match := re.search(rf"(?:{opening})\s*\Z", tail))), "")
+    text = without_thinking(opening_mark + full_text, (*THINKING_MARKS, *marks))
+    if text == opening_mark + full_text:
+        return _decode_tokens(tokenizer, tokens)
     for token in tokenizer.all_special_tokens:
-        rest = rest.replace(token, "")
-    return rest
+        text = text.replace(token, "")
+    return text
 
 
 def template_marks(tokenizer: Any) -> tuple[tuple[str, str], ...]:
@@ -633,10 +638,10 @@ def template_marks(tokenizer: Any) -> tuple[tuple[str, str], ...]:
     marks = {}
     for name in _THOUGHT_FIELDS:
         turn = _rendered_turn(tokenizer, **{name: _PROBE_THOUGHT})
-        if around := re.search(rf"(\S*)\s*{_PROBE_THOUGHT}\s*(\S.*?)\s*{_PROBE_TURN}", turn, re.DOTALL):
+        if match := re.search(rf"(\S*)\s*{_PROBE_THOUGHT}\s*(\S.*?)\s*{_PROBE_TURN}", turn, re.DOTALL):
             # The mark that begins the turn may stand before this one.
-            opening = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^<>\[\]]+", around[1])[-1:]
-            marks[around[2]] = re.escape(opening[0]) if opening else r"(?!)"
+            opening = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^<>\[\]]+", match[1])[-1:]
+            marks[match[2]] = re.escape(opening[0]) if opening else r"(?!)"
     return tuple((opening, re.escape(closing)) for closing, opening in marks.items())
 
 
@@ -654,8 +659,8 @@ def _rendered_turn(tokenizer: Any, **fields: str) -> str:
 def end_ids(tokenizer: Any, model: Any) -> list[int]:
     """Ids of the tokens that end a turn, by the generation settings, the tokenizer or the chat template; often one."""
     ends: list[int] = []
-    for named in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        ends += [named] if isinstance(named, int) else list(named or ())
+    for end_ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
+        ends += [end_ids] if isinstance(end_ids, int) else list(end_ids or ())
     after_turn = _rendered_turn(tokenizer).rpartition(_PROBE_TURN)[2].lstrip()
     if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
         ends += [token for token in first if token in tokenizer.added_tokens_decoder]
@@ -696,25 +701,25 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
 # author, who journals and counts them, once. Training stays at the coordinator; the workers write with what it gives.
 
 
-def spread(settings: GeneratorSettings, here: Generator, folder: Path, cluster: Cluster | None) -> Generator:
+def spread(settings: GeneratorSettings, generator: Generator, folder: Path, cluster: Cluster | None) -> Generator:
     """Returns ``here``; if it runs a model of a local folder, a generator that runs that model on ``cluster``.
 
     Args:
         folder: folder in which relative paths start, the same at every machine of the cluster.
     """
     if cluster is None or not isinstance(settings, TransformersSettings):
-        return here
-    made = SpreadTunable if isinstance(here, TunableGenerator) else SpreadGenerator
-    return made(settings, here, folder.absolute(), cluster)
+        return generator
+    kind = SpreadTunable if isinstance(generator, TunableGenerator) else SpreadGenerator
+    return kind(settings, generator, folder.absolute(), cluster)
 
 
 class SpreadGenerator(StatelessGenerator):
     """A generator that sends its requests in parts to the workers of a cluster. Arguments as of :func:`spread`."""
 
-    def __init__(self, settings: TransformersSettings, here: Generator, folder: Path, cluster: Cluster) -> None:
+    def __init__(self, settings: TransformersSettings, generator: Generator, folder: Path, cluster: Cluster) -> None:
         self.name = settings.name
         self._settings = settings
-        self._here = here
+        self._here = generator
         self._folder = folder
         self._cluster = cluster
         self._adapter: Mapping[str, bytes] = {}  # an argument of all parts is sent once
@@ -749,10 +754,10 @@ class SpreadTunable(SpreadGenerator):
     _here: TunableGenerator
 
     def tune(
-        self, preferences: Sequence[Preference], settings: Tuning, told: Callable[[int], None]
+        self, preferences: Sequence[Preference], settings: Tuning, report: Callable[[int], None]
     ) -> Mapping[str, bytes]:
         """Trains the model of this process, as the interface says; the workers write with the new adapter."""
-        self._adapter = self._here.tune(preferences, settings, told)
+        self._adapter = self._here.tune(preferences, settings, report)
         return self._adapter
 
     def adapt(self, files: Mapping[str, bytes]) -> None:
@@ -770,11 +775,11 @@ def answer_part(
     """Answers requests in a worker; returns an error with the reason if this machine cannot load the model."""
     place = settings.model_dump_json(), folder
     try:
-        generator, known = _loaded.get(place) or (settings.build(Surroundings((), folder, embeds_nothing, {})), {})
-        if adapter != known and isinstance(generator, TunableGenerator):
+        generator, adapters = _loaded.get(place) or (settings.build(Surroundings((), folder, embeds_nothing, {})), {})
+        if adapter != adapters and isinstance(generator, TunableGenerator):
             generator.adapt(adapter)
         _loaded[place] = generator, adapter
-        found = dict(generator.answer(requests))
+        answers = dict(generator.answer(requests))
     except UndersongError as error:
         return at_this_machine(error)
-    return [found[index] for index in range(len(requests))]
+    return [answers[index] for index in range(len(requests))]

@@ -139,40 +139,40 @@ class Batches:
         self._empty_in_a_row = 0
         self._next_s = 0.0  # earliest time of the next batch, by the monotonic clock
 
-    def earlier_results(self, asked: Mapping[str, BatchRequest]) -> Iterator[Result]:
+    def earlier_results(self, requests: Mapping[str, BatchRequest]) -> Iterator[Result]:
         """Yields what batches that were submitted before say of the requests; of one, several batches may speak.
 
         A batch that can no longer be found has lost its requests: the endpoint may have answered and billed them.
         Raises GenerationError if the endpoint cannot be asked, or a batch is found missing for the first time: another
         key or address has no batches either, and what was paid would be asked for again.
         """
-        answered: set[str] = set()
+        answered_names: set[str] = set()
         missing: Verdict | None = None
-        for batch in self._journaled_batches(asked):
-            open_ = [name for name in batch.identifiers if name in asked and name not in answered]
+        for batch in self._journaled_batches(requests):
+            open_ = [name for name in batch.identifiers if name in requests and name not in answered_names]
             if not open_:
                 continue
-            verdicts, _, gone = self._batch_verdicts(batch, asked)
-            is_first = gone is not None and self._note_gone(batch)
-            missing = gone if is_first else missing
+            verdicts, _, loss = self._batch_verdicts(batch, requests)
+            is_first = loss is not None and self._note_gone(batch)
+            missing = loss if is_first else missing
             for name in open_:
                 if is_first and verdicts[name].kind == "gone":
                     continue
                 if verdicts[name].completion is not None:
-                    answered.add(name)
+                    answered_names.add(name)
                 yield Result(name, self._log.batch_key(batch.stem, name), verdicts[name])
         if missing is not None:
             raise self._stopped(missing, _NOT_THERE)
 
-    def results(self, asked: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
+    def results(self, requests: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
         """Yields one result per request, from new batches.
 
         Raises GenerationError if the endpoint cannot be asked, has not what it accepted, or batch after batch gives
         nothing back.
         """
-        for batch in [self._submit_part(part, endpoint) for part in _split_requests(asked)]:
-            stem, verdicts = self._batch_outcome(batch, asked, endpoint)
-            pauses = [each.pause_s or 0.0 for each in verdicts.values() if each.state is State.WAIT]
+        for batch in [self._submit_part(part, endpoint) for part in _split_requests(requests)]:
+            stem, verdicts = self._batch_outcome(batch, requests, endpoint)
+            pauses = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is State.WAIT]
             self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
                 for name, verdict in verdicts.items():
@@ -184,53 +184,53 @@ class Batches:
     # One batch
 
     def _batch_outcome(
-        self, batch: _Submitted, asked: Mapping[str, BatchRequest], endpoint: Path
+        self, batch: _Submitted, requests: Mapping[str, BatchRequest], endpoint: Path
     ) -> tuple[str, dict[str, Verdict]]:
         """Returns the verdict on each request of a new batch; submits it again while an enqueued limit ends it."""
-        begun = time.monotonic()
+        started_s = time.monotonic()
         pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            verdicts, came_back, gone = self._batch_verdicts(batch, asked)
-            if gone is not None:
+            verdicts, came_back, loss = self._batch_verdicts(batch, requests)
+            if loss is not None:
                 self._note_gone(batch)
-                raise self._stopped(gone, _NOT_THERE)
+                raise self._stopped(loss, _NOT_THERE)
             last = next(iter(verdicts.values()))
             if came_back or last.state is not State.WAIT or last.billed:
                 break
             for name in batch.identifiers:
                 self._log.end(self._log.batch_key(batch.stem, name), lost=False)
-            if time.monotonic() + pause > begun + self._settings.patience_s:
+            if time.monotonic() + pause > started_s + self._settings.patience_s:
                 raise self._stopped(last, "its batch was put off again and again")
             time.sleep(pause)
             pause = min(2.0 * pause, max(self._settings.max_wait_s, pause))
-            batch = self._submit_part({name: asked[name] for name in batch.identifiers}, endpoint)
+            batch = self._submit_part({name: requests[name] for name in batch.identifiers}, endpoint)
         self._empty_in_a_row = 0 if came_back else self._empty_in_a_row + 1
         return batch.stem, verdicts
 
     def _batch_verdicts(
-        self, batch: _Submitted, asked: Mapping[str, BatchRequest]
+        self, batch: _Submitted, requests: Mapping[str, BatchRequest]
     ) -> tuple[dict[str, Verdict], bool, Verdict | None]:
         """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
 
         The last item says why one of them cannot be found any more: the batch or a file of it is gone.
         """
         try:
-            ended = self._wait_for_end(batch.number)
+            batch_body = self._wait_for_end(batch.number)
         except _Gone as error:
             return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
-        lines, gone = self._read_files(batch, asked, ended)
+        lines, loss = self._read_files(batch, requests, batch_body)
         verdicts: dict[str, Verdict] = {}
         for line in lines:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
         exchanged = {line.identifier for line in lines if line.is_exchange and line.identifier in verdicts}
         unreadable = sum(not line.identifier for line in lines)
-        left_out = self._batch_failure(ended)
+        left_out = self._batch_failure(batch_body)
         words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
-        is_billed = unreadable > 0 or _may_bill_the_rest(ended, [verdicts[name] for name in exchanged])
-        left_out = gone or replace(left_out, words=words, billed=is_billed)
+        is_billed = unreadable > 0 or _may_bill_the_rest(batch_body, [verdicts[name] for name in exchanged])
+        left_out = loss or replace(left_out, words=words, billed=is_billed)
         missing = [name for name in batch.identifiers if name not in verdicts]
-        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), gone if missing else None
+        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), loss if missing else None
 
     def _wait_for_end(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
@@ -242,28 +242,28 @@ class Batches:
 
     def _batch_failure(self, batch: Mapping[str, Any]) -> Verdict:
         """Returns the verdict on what a batch leaves out, by its own errors."""
-        stated = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
-        return self._judge(Exchange(400, body=json.dumps({"error": stated}).encode()), (0, 0))
+        errors = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
+        return self._judge(Exchange(400, body=json.dumps({"error": errors}).encode()), (0, 0))
 
     def _read_files(
-        self, batch: _Submitted, asked: Mapping[str, BatchRequest], ended: Mapping[str, Any]
+        self, batch: _Submitted, requests: Mapping[str, BatchRequest], batch_body: Mapping[str, Any]
     ) -> tuple[list[_Line], Verdict | None]:
         """Returns the lines of a batch's files, and why one of the files is gone, if one is."""
-        longest = max((each.worst[1] for each in asked.values()), default=0)
+        longest = max((request.worst[1] for request in requests.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
         lines: list[_Line] = []
-        gone = None
+        loss = None
         for key in ("output_file_id", "error_file_id"):
-            if not isinstance(ended.get(key), str):
+            if not isinstance(batch_body.get(key), str):
                 continue
             try:
-                lines += self._read_lines(ended[key], batch, asked, most_bytes)
+                lines += self._read_lines(batch_body[key], batch, requests, most_bytes)
             except _Gone as error:
-                gone = error.verdict
-        return lines, gone
+                loss = error.verdict
+        return lines, loss
 
     def _read_lines(
-        self, file: str, batch: _Submitted, asked: Mapping[str, BatchRequest], most_bytes: int
+        self, file: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int
     ) -> list[_Line]:
         """Returns the lines of a file; looks again while none of them is of this batch: that was another page.
 
@@ -273,12 +273,12 @@ class Batches:
         for look in range(LOOKS):
             time.sleep(min(_FIRST_PAUSE_S, self._settings.max_wait_s) if look else 0.0)
             content = self._fetch_path(f"/files/{file}/content", most_bytes=most_bytes, timeout_s=_FILE_TIMEOUT_S)
-            lines = [self._read_line(line, asked) for line in content.split(b"\n") if line.strip()]
+            lines = [self._read_line(line, requests) for line in content.split(b"\n") if line.strip()]
             if any(line.identifier in batch.identifiers for line in lines):
                 break
         return lines
 
-    def _read_line(self, line: bytes, asked: Mapping[str, BatchRequest]) -> _Line:
+    def _read_line(self, line: bytes, requests: Mapping[str, BatchRequest]) -> _Line:
         entry = parsed(line)
         identifier = entry.get("custom_id") if isinstance(entry, dict) else None
         if not isinstance(identifier, str):
@@ -292,7 +292,7 @@ class Batches:
         if not is_exchange:
             body = {"error": entry.get("error") or "no reason given"}
         content = body if isinstance(body, str) else json.dumps(body)
-        worst = asked[identifier].worst if identifier in asked else (0, 0)
+        worst = requests[identifier].worst if identifier in requests else (0, 0)
         verdict = self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
         return _Line(identifier, verdict, is_exchange)
 
@@ -330,26 +330,28 @@ class Batches:
         place = sum(key.endswith("/requests") for key in self._journal.items(prefix))
         mark = uuid.uuid4().hex
         stem = f"{place:08}-{mark}"
-        lines = [_request_line(name, each, endpoint) for name, each in part.items()]
+        lines = [_request_line(name, request, endpoint) for name, request in part.items()]
         boundary = f"undersong-{mark}"
         form = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
         content = _multipart_form(b"\n".join(lines), boundary)
         file = _json_object(self._call_patiently("POST", "/files", content, form, timeout_s=_FILE_TIMEOUT_S))
-        wanted = {
+        fields = {
             "input_file_id": self._text_field(file, "id"),
             "endpoint": endpoint,
             "completion_window": "24h",
             "metadata": {MARK: stem},
         }
         # The endpoint may accept the batch now and bill each request, whether or not its answer arrives.
-        keys = self._log.begin_batch(stem, {name: (sum(each.worst), each.price_usd) for name, each in part.items()})
+        keys = self._log.begin_batch(
+            stem, {name: (sum(request.worst), request.price_usd) for name, request in part.items()}
+        )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
         def refused(verdict: Verdict) -> None:
             for key in keys:
                 self._log.end(key, lost=verdict.billed, words=verdict.words)
 
-        body = json.dumps(wanted).encode()
+        body = json.dumps(fields).encode()
         number = self._text_field(
             _json_object(self._call_patiently("POST", "/batches", body, on_failure=refused)), "id"
         )
@@ -358,20 +360,20 @@ class Batches:
 
     def _find_submitted(self, stem: str) -> str | None:
         """Returns the number of a batch that an earlier process submitted and could not note; None if it has none."""
-        after = ""
+        cursor = ""
         for _ in range(_PAGES):
             try:
-                page = self._looked_up(f"/batches?limit={_LISTED}{after}", "data", list)
+                page = self._looked_up(f"/batches?limit={_LISTED}{cursor}", "data", list)
             except _Gone:  # an endpoint that lists no batches
                 return None
-            batches = [each for each in page["data"] if isinstance(each, dict)]
+            batches = [batch for batch in page["data"] if isinstance(batch, dict)]
             for batch in batches:
                 metadata, number = batch.get("metadata"), batch.get("id")
                 if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(number, str) and number:
                     return number
             if not page.get("has_more") or not batches:
                 break
-            after = f"&after={batches[-1].get('id')}"
+            cursor = f"&after={batches[-1].get('id')}"
         return None
 
     # Calls
@@ -397,13 +399,13 @@ class Batches:
 
         Raises GenerationError if it stays so.
         """
-        begun, pause = time.monotonic(), _FIRST_PAUSE_S
+        started_s, pause = time.monotonic(), _FIRST_PAUSE_S
         while True:
             value = _json_object(self._fetch_path(path))
             if isinstance(value.get(key), kind):
                 return value
             pause = min(pause, self._settings.max_wait_s)
-            if time.monotonic() + pause > begun + self._settings.patience_s:
+            if time.monotonic() + pause > started_s + self._settings.patience_s:
                 raise self._unreachable_error(f"an answer about its batch has no {key}")
             time.sleep(pause)
             pause *= 2.0
@@ -431,7 +433,7 @@ class Batches:
                 did not hear it.
         """
         settings = self._settings
-        begun, pause = time.monotonic(), _FIRST_PAUSE_S
+        started_s, pause = time.monotonic(), _FIRST_PAUSE_S
         while True:
             exchange = self._connection.exchange(
                 method,
@@ -447,14 +449,14 @@ class Batches:
             is_again = verdict.state in (State.WAIT, State.LOST)
             wait_s = min(pause, settings.max_wait_s) if verdict.pause_s is None else verdict.pause_s
             is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
-            is_over = not is_safe or time.monotonic() + wait_s > begun + settings.patience_s
+            is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
             if on_failure is not None and (is_over or not is_again):
                 on_failure(verdict)
             if not is_again:
                 if method == "GET" and verdict.kind in _GONE:
                     raise _Gone(replace(verdict, state=State.LOST, kind="gone", billed=True))
-                said = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
-                raise self._stopped(verdict, said)
+                problem = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
+                raise self._stopped(verdict, problem)
             if is_over:
                 raise self._unreachable_error(verdict.words)
             time.sleep(wait_s)
@@ -473,21 +475,21 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _may_bill_the_rest(ended: Mapping[str, Any], exchanged: Sequence[Verdict]) -> bool:
+def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Verdict]) -> bool:
     """Returns whether an ended batch may bill requests of which its files say nothing.
 
     By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,
     and of any other one the rest may have been answered.
     """
-    counts, usage = ended.get("request_counts"), ended.get("usage")
+    counts, usage = batch_body.get("request_counts"), batch_body.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
-    read = [each.completion.usage for each in exchanged if each.completion is not None]
-    if isinstance(total, int) and total > sum(each.prompt + each.completion for each in read):
+    usages = [verdict.completion.usage for verdict in exchanged if verdict.completion is not None]
+    if isinstance(total, int) and total > sum(usage.prompt + usage.completion for usage in usages):
         return True
     completed = counts.get("completed") if isinstance(counts, dict) else None
-    if isinstance(completed, int) and completed >= len(read):
-        return completed > len(read)
-    return ended["status"].casefold() in _WHOLE or bool(exchanged)
+    if isinstance(completed, int) and completed >= len(usages):
+        return completed > len(usages)
+    return batch_body["status"].casefold() in _WHOLE or bool(exchanged)
 
 
 def _request_line(identifier: str, request: BatchRequest, endpoint: Path) -> bytes:
