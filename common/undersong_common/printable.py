@@ -130,7 +130,7 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
     """Returns ``value`` as JSON in which invisible characters are written as JSON escapes."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     if text.isascii() and "\x7f" not in text:
-        return text  # The encoder itself escapes every control character of ASCII but this one.
+        return text  # The encoder escapes every control character of ASCII but DEL.
     return "".join(
         character if character in "\n " or not _is_hidden(character) else json.dumps(character)[1:-1]
         for character in text

@@ -486,10 +486,12 @@ def read_no_evidence(m, paths, _):
 
 
 def offer_texts_beside_a_broken_task(m, paths, patched):
-    (paths.folder / "public.csv").write_text("text\nA text.\n")
+    broken_task = paths.folder / "broken" / "task.toml"
+    broken_task.parent.mkdir()
+    for place in (paths.folder / "public.csv", broken_task.with_name("records.csv")):
+        place.write_text("text\nA text.\n")
     with monkey_of(patched) as task:
-        task.setattr(m, "_private", lambda *_: set())
-        task.setattr(m, "offered", lambda _: [paths.gone])
+        task.setattr(m, "offered", lambda _: [broken_task])
         offered = m.public_files([paths.folder])
     assert [path.name for path in offered] == ["public.csv"]
 

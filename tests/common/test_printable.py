@@ -75,7 +75,7 @@ def fails(words):
     raise PrivacyRefusal(words, "look at it")
 
 
-def test_tables_and_errors_pass_nothing_on(capsys):
+def test_tables_and_errors_escape_control_characters(capsys):
     for forged in FORGERIES:
         show_rows(("run", "state"), [(forged, "pending")], "nothing")
 

@@ -257,7 +257,7 @@ def _step_back() -> None:
 
 def _keep_busy(waiting: threading.Event) -> None:
     """Keeps a core busy while a vector waits, as if it were still being computed."""
-    with contextlib.suppress(OSError):  # a thread's own priority, on Linux
+    with contextlib.suppress(OSError):  # Only Linux sets one thread's priority; it may fail elsewhere.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LEAST_PRIORITY)
     while True:
         waiting.wait()

@@ -233,7 +233,7 @@ class _OpenRequest:
     data: bytes = field(repr=False)
     since: float
     is_wanted: bool = True  # A new stream begins with False: the coordinator asks again for what it still needs.
-    is_taken: bool = False  # it is being answered
+    is_taken: bool = False  # the request is being answered
     is_held: bool = False  # a fault of this machine was met for it, and it is tried again
 
 

@@ -11,15 +11,15 @@ Slot = tuple[str, str, bytes]  # run, sum and the attempt's coins
 
 
 class DroppedRequest(Exception):
-    """Nobody asks for this reply any more: nothing is charged and nothing leaves. It is answered when asked again."""
+    """Raised if nobody waits for a reply: nothing is charged and nothing leaves. A new request for it is answered."""
 
 
 class UnheardStream(Exception):
-    """Only the next frame of the stream that asked can tell if it stands: the request is answered after that."""
+    """Raised if only the next frame of the asking stream can tell whether it stands. The request waits for it."""
 
 
 class DeferredVector(Exception):
-    """The request is charged and waits for its vector, which is computed while other requests are answered."""
+    """Raised once a request is charged and its vector is not ready; other requests are answered meanwhile."""
 
 
 @dataclass

@@ -411,8 +411,8 @@ class Site:
     def entered(self, secret: str, location: str) -> Response:
         """Returns a redirect to ``location`` within a new session, which sets the session's cookie."""
         answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
-        # Browsers without TLS send it only for paths below the second half, which no server on another port receives.
-        # With TLS it is sent for all paths, as the prefix ``__Host-`` demands.
+        # Without TLS a browser sends the cookie only below this session's own path, which no server on another port
+        # receives. With TLS it sends the cookie for all paths, as the prefix ``__Host-`` demands.
         path = "/" if self.settings.tls else f"{session_base(secret)}/"
         self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
         answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
@@ -521,7 +521,7 @@ async def _read_form(request: Request) -> Form:
     async with request.form(max_files=4, max_fields=MOST_FIELDS, max_part_size=LARGEST_BODY_BYTES) as form:
         for name, value in form.multi_items():
             if isinstance(value, str):
-                # A part may name an encoding of its own, in which half a character can be written.
+                # A multipart field may declare its own encoding, which can yield lone surrogates.
                 text = value.encode("utf-8", "replace").decode("utf-8")
                 fields.setdefault(name.encode("utf-8", "replace").decode("utf-8"), []).append(text)
             else:

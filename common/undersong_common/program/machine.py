@@ -57,7 +57,7 @@ NO_INODES = "no free inodes on its disk"
 INODES_REMEDY = "remove files there: the disk has room, but no entries for further files"
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
-RECORD_BYTES = 4096  # bytes of the record's file, which is allocated before anything is missing
+RECORD_BYTES = 4096  # bytes of the record's file, reserved at the start so that a full disk cannot stop the record
 LONGEST_WORDS = 300  # characters of a problem or a remedy in the record
 MOST_RECORDED = 5
 

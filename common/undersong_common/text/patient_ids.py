@@ -107,7 +107,7 @@ def _id_text(value: Any) -> str | None:
     kind = type(value).__name__
     if value is None or kind in ("NAType", "NaTType"):  # pandas' missing values
         return None
-    if kind in ("datetime64", "timedelta64"):  # numpy counts the latter among the whole numbers
+    if kind in ("datetime64", "timedelta64"):  # numpy counts timedelta64 among the whole numbers
         if value != value:  # a missing time
             return None
         raise _refuse_type(value)
@@ -375,7 +375,7 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
     units: dict[str, str] = {}  # first place by unit
-    systems: dict[str, dict[str, str]] = defaultdict(dict)  # first place of references by base, by unit
+    systems: dict[str, dict[str, str]] = defaultdict(dict)  # by unit and reference base: the first place
     for identity, place in places.items():
         unit = choice.unit(identity)
         units.setdefault(unit, place)

@@ -36,7 +36,7 @@ from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg.graph import RECOVERY_BITS, SECRECY_BITS, Neighbourhood, below, upper_tails
 
 MERKLE_ABOVE = 2_000
-LARGEST_STRAY = 100  # one in so many parties at most
+LARGEST_STRAY = 100  # at most one party in this many may be stray
 LARGEST_DRAW = 256  # neighbours that a party draws: a plan that needs more costs too much to send
 
 INDEX = Struct("<I")

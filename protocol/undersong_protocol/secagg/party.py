@@ -338,7 +338,8 @@ class PartyMachine:
         request = message.reveal
         if request.roll != draft.rolls or request.roll >= (1 if self._parameters.merkle else ROLLS):
             raise PrivacyRefusal(
-                f"nonce roll {request.roll} after {draft.rolls} rolls (of at most {ROLLS})", "start a new attempt"
+                f"the coordinator asks for nonce roll {request.roll}; roll {draft.rolls} is next, of at most {ROLLS}",
+                "start a new attempt",
             )
         if self._parameters.merkle:
             return self._draw_neighbours(draft, request)
@@ -764,7 +765,7 @@ class PartyMachine:
         draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
 
     def _mask_graph(self, state: PartyState) -> MaskGraph:
-        """The mask graph, of a Merkle graph this party's own place."""
+        """Returns the mask graph; of a Merkle graph, only this party's part."""
         parameters, self_index = self._parameters, self._index
         if parameters.merkle:
             return drawn_graph(parameters.draw, {self_index: state.drawn}, {self_index: state.choosers})

@@ -245,7 +245,7 @@ class CorpusComparison(Statistic, question="classifiers"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        """The norms of the longest row, that of gain 1.
+        """The norms of the longest row, which is that of a record with gain g = 1.
 
         >>> round(CorpusComparison(labels=2).sensitivity.l2, 3)
         1.118

@@ -119,7 +119,7 @@ class LabelWords(Statistic, question="counts"):
         if len(np.unique(order[order != NOTHING])) < len(listed):
             raise ConfigurationError("a published word stands in no label's order", "publish only words that do")
         if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_word_ranks(public), order, strict=True)):
-            raise ConfigurationError("a word stands twice in the order of a label", "publish it once")
+            raise ConfigurationError("a label's list of words names one word twice", "publish each word once")
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         ranks, order = _word_ranks(public), public.numbers_of("order").astype(np.int64)

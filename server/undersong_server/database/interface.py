@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LEASE_S = 4.0  # a holder that has not renewed its lease for so long may be replaced
 LONGEST_LEASE_S = 60.0  # one that ends later was given before the database's clock was set back, and holds nobody off
-AHEAD_S = 86400.0  # a larger epoch, by this machine's clock, is taken by nobody
+AHEAD_S = 86400.0  # seconds; an epoch farther ahead of this machine's clock is refused
 PATIENCE_S = 20.0  # longest time in which a write is tried again while the database is away
 AGAIN_S = 0.1
 LEASE = (

@@ -104,7 +104,7 @@ class AttemptLog:
         return loss or Loss()
 
     def settle(self, key: str) -> None:
-        """Forgets an attempt that was answered; the author takes it out of the journal."""
+        """Forgets an attempt that was answered. The class Author removes it from the journal."""
         with self._lock:
             self._worst.pop(key, None)
 

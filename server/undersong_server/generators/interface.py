@@ -256,7 +256,7 @@ class CachingGenerator(Generator, Protocol):
 
 
 class BudgetExhausted(GenerationError):
-    """Raised if the next call could exceed the token or price budget; it was not made. It is never yielded."""
+    """Raised, and never yielded, before a call that could exceed the token or price budget. The call is not made."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Files and keys that a task from the console may use, and those that its form offers."""
 
-import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from undersong_server.operations.drafts import Draft, is_task_file, task_folders
 from undersong_server.operations.form import value_at
 from undersong_server.runs.task import Task
 
-WORD_SECTIONS = ("task", "publication", "output")  # sections without files that a coordinator's run reads
+WORD_SECTIONS = ("task", "publication", "output")  # sections that a coordinator's run reads and that name no file
 # Keys of a generator that decide which secret is sent where.
 DESTINATION = ("kind", "base_url", "api_key_env", "proxy", "endpoints")
 MOST_FILES = 200  # most files that a form offers for a key
@@ -35,7 +34,7 @@ def _is_offered(path: Path) -> bool:
     except OSError:
         return False
     except ConfigurationError:
-        return b"[task]" in data  # opening it names the wrong line
+        return b"[task]" in data  # The error names the wrong line once somebody opens the file.
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
@@ -46,14 +45,24 @@ def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
 
 
 def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
-    """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there."""
+    """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there.
+
+    Beside a task file that cannot be read no file is offered: it may be a file of records.
+    """
     private = set(private)
+    unread: set[str] = set()  # folders of task files that cannot be read, whose records nobody knows
     for path in offered(folders):
-        with contextlib.suppress(OSError, ConfigurationError):  # a broken task file: opening it names the wrong line
+        try:
             private |= _private(path.parent, configuration.read_toml(path))
+        except (OSError, ConfigurationError):
+            unread.add(os.path.realpath(path.parent))
     everything = (path for folder in folders for path in folder.absolute().rglob("*"))
     texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
-    return sorted(islice(texts, MOST_FILES))
+    return sorted(islice((path for path in texts if unread.isdisjoint(_folders_of(path))), MOST_FILES))
+
+
+def _folders_of(path: Path) -> set[str]:
+    return set(map(str, Path(os.path.realpath(path)).parents))
 
 
 def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:

@@ -20,17 +20,17 @@ from undersong_protocol.agreement.plan import Plan
 from undersong_server.runs.planning import RunPlan
 
 NOISE_ALARM = 1e-6  # probability that all checks together accuse the noise of a sound build
-NOISE_CHECKS = 7  # The alarm is shared by size, law, tails, blocks, repetition within and between sums, known noise.
+NOISE_CHECKS = 7  # size, law, tails, blocks, repetition within and between sums, known noise
 SMALLEST_LAPLACE = 10.0  # integer scale from which the absolute values of Laplace noise are exponential enough
 LEAST_NOISE = 0.05  # smallest share of the planned noise for which an audit's power is computed
-BOUND_TOLERANCE = 1e-6  # above what rounding lets a norm pass its bound
+BOUND_TOLERANCE = 1e-6  # relative; larger than the excess that rounding allows
 MEANING = (
     "An attack that fails proves nothing: these are lower bounds, and no number of runs proves the promise kept.",
     "One that succeeds beyond the promise refutes it.",
 )
 PROBE_ROW_SCALE = 1_000.0  # norm of a probe row, in multiples of its bound
-SURE = 0.01  # share of absent records that an attack on the sums takes for planted where it names the surest only
-DEFAULT_RUNS = 64  # below which an audit says what it cannot see
+SURE = 0.01  # false-positive rate of the attack that names only the surest records
+DEFAULT_RUNS = 64  # An audit of fewer runs says what it cannot see.
 ZERO = ", where a party's exact vector is 0"  # The name of the noise at these coordinates ends with it.
 LEARNT = 0.5  # share of the runs from which the corpus attacks learn their thresholds
 

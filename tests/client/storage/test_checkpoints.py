@@ -112,7 +112,7 @@ def test_lines_of_version_0_2_0_are_read_and_broken_ones_are_not(kept):
         starts(None, broken)
 
 
-def test_one_place_that_takes_nothing_is_enough_of_two_and_not_of_none(kept, monkeypatch):
+def test_one_of_two_checkpoint_places_may_be_read_only_but_not_both(kept, monkeypatch):
     ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     read_only = {str(kept.places[0])}
     own_mkstemp = files.tempfile.mkstemp

@@ -257,7 +257,7 @@ GRAPH: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     },
     (Stage.REVEAL, PrivacyRefusal): {
         "others than those who advertised": [bytes_of("reveal", "present", told(to_bitmap(range(19), 20)))],
-        **{f"nonce roll {roll} after 0": [_rolled(roll)] for roll in (1, 7, 8)},
+        **{f"nonce roll {roll}; roll 0 is next": [_rolled(roll)] for roll in (1, 7, 8)},
     },
 }
 

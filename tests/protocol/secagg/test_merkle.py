@@ -321,7 +321,7 @@ LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
     (Stage.REVEAL, PrivacyRefusal): {
         "omits this party": [bytes_of("reveal", "present", told(to_bitmap(set(range(20)) - {3}, 20)))],
         "17 parties, at least 18 are needed": [bytes_of("reveal", "present", told(to_bitmap(range(17), 20)))],
-        "nonce roll 1 after 0": [lambda _, m: setattr(m.reveal, "roll", 1)],
+        "nonce roll 1; roll 0 is next": [lambda _, m: setattr(m.reveal, "roll", 1)],
     },
     (Stage.SHARE, PeerFault): {
         "the adverts: not under the root": [_own_key, bytes_of("share", "adverts_proof", _flipped)],

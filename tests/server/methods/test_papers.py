@@ -216,7 +216,7 @@ def test_one_party_s_noise_alone_gives_what_wasp_s_page_says():
     assert spent(math.sqrt(5) * l2 / (9.69 / math.sqrt(10)), 1e-5) == pytest.approx(5.4, abs=0.05)
 
 
-def test_user_level_noise_is_eight_times_as_large():
+def test_wasp_s_noise_for_users_is_eight_times_that_for_one_record():
     """App. E.4: sensitivity 32 where a party has at most eight records."""
     privacy = Privacy(4.0, 1e-5, "party", max_per_unit=8, contribution="sum")
     setting = Setting(LABELS, ("one",), privacy=privacy)

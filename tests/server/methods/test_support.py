@@ -145,7 +145,7 @@ def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
 
 
 @pytest.mark.parametrize("texts", [60, 10])
-def test_a_generator_in_between_is_left_out_if_much_is_off_or_nobody_judges(texts):
+def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
     rng = np.random.default_rng(1)
     between = [*written(rng, TOPIC, texts), *written(rng, OTHER, texts // 5)]
     (good, found, bad), left_out = judged_texts(written(rng, TOPIC, texts), between, written(rng, OTHER, texts))

@@ -67,7 +67,10 @@ class FunctionGenerator(StatelessGenerator):
         self._function = function
 
     def answer(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[int, Completion | GenerationError]]:
-        """Raises ConfigurationError, with the function's own error as its cause, if it fails or returns no text."""
+        """Yields one answer a request by calling the function.
+
+        Raises ConfigurationError, with the function's own error as its cause, if it fails or returns no text.
+        """
         for number, request in enumerate(requests):
             begun = time.monotonic()
             try:

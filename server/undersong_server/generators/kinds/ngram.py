@@ -37,7 +37,7 @@ from undersong_server.generators.interface import (
     one_or_many,
 )
 
-_MASKED = 0.5  # DPGA-TextSyn's rate
+_MASKED = 0.5  # DPGA-TextSyn's masking rate
 _CROSS_CACHE = 0.8
 _TRIES = 6  # draws before a refused word is taken after all
 _COMMON = 0.2  # a word in a larger share of the texts does not distinguish them

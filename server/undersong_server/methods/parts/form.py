@@ -26,7 +26,7 @@ from undersong_server.methods.parts.selection import highest
 from undersong_server.methods.parts.signal import TELLING, Signal, expected_signal, least_count
 
 BINS = len(RANGE_EDGES) - 1
-LENGTHS, WORDS, EXAMPLES = "lengths", "words", "voted_examples"  # the options
+LENGTHS, WORDS, EXAMPLES = "lengths", "words", "voted_examples"  # names of the method's options
 LEAST_ROUNDS = 3  # the first texts, those with words, and those with examples
 SHORTEST_WORD = 3  # letters
 PRIOR = 0.5  # texts with a word and texts without it, beside those of a label and of the others

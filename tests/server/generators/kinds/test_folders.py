@@ -181,7 +181,7 @@ def with_appended_end(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_what_a_folder_does_wrong_names_the_folder(
+def test_an_error_about_a_model_folder_names_it(
     tmp_path: Path, spoil: Callable[[Path], None], code: str, temperature: float
 ) -> None:
     folder = save_tiny_llama(tmp_path / "llama")
