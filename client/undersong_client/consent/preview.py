@@ -271,7 +271,7 @@ def _describe_decision(person: PersonalDecision) -> str:
 
 def _in_short(sheet: Sheet) -> Section:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
-    privacy, operator = sheet.privacy, sheet.operator
+    operator = sheet.operator
     hospitals = counted(len(sheet.parties), "hospital")
     request_words = (
         f"{operator[0].upper()}{operator[1:]} asks: {words.asked(sheet.asked)}. These numbers, added to those"
@@ -289,7 +289,7 @@ def _in_short(sheet: Sheet) -> Section:
         figures=(
             ("What is asked", request_words),
             ("What leaves", leaving_words),
-            ("What it means", _risk_words(privacy)),
+            ("What it means", _risk_words(sheet)),
         ),
     )
 
@@ -301,20 +301,44 @@ def _own_records(sheet: Sheet) -> list[Section]:
     return [Section("Your records", figures=tuple((name, text) for name, text in sheet.own.rows))]
 
 
-def _risk_words(privacy: UnitPromise) -> str:
+def _risk_words(sheet: Sheet) -> str:
+    privacy = sheet.privacy
     epsilon, unit = privacy.epsilon, privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(privacy.unit, f"one {unit}'s records were")
-    aside = f", a chance of 1 in {round(1 / privacy.delta):,} (delta) aside" if privacy.delta else ""
+    more = f"; more only with a chance of 1 in {round(1 / privacy.delta):,} (delta)" if privacy.delta else ""
     several = case_caution(unit) if privacy.unit == "user" else ""
     return (
         "Somebody who sees everything published, and all that the operator sees, and guesses as well as is possible"
         f" whether {subject} used is right in at most {impact.cases(privacy.best_guess)} of 100 cases, instead of 50"
-        f" by tossing a coin (epsilon {epsilon:g}). That is the average; in the rarest case such a guess is never surer"
-        f" than {impact.surest(epsilon)}{aside}.{f' {several[0].upper()}{several[1:]}.' if several else ''}"
+        f" by tossing a coin (epsilon {epsilon:g}). That is the average; in rare cases somebody may be up to"
+        f" {impact.surest(epsilon)} sure{more}. {_helper_words(sheet)}"
+        f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
+    ).rstrip()
+
+
+def _helper_words(sheet: Sheet) -> str:
+    """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
+    privacy, others = sheet.privacy, len(sheet.parties) - 1
+    if others < 1:
+        return ""
+    if sheet.colluders >= others:
+        return "This holds even if all other hospitals help the operator."
+    helped = f"at most {counted(sheet.colluders, 'other hospital')}" if sheet.colluders else "no other hospital"
+    verb = "help" if sheet.colluders > 1 else "helps"
+    epsilon = privacy.epsilon_if_all_others_collude
+    worst = (
+        "nothing would be promised"
+        if epsilon is None
+        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(epsilon, privacy))} of 100 cases"
     )
+    return f"This holds only if {helped} {verb} the operator; if all others did, {worst}."
+
+
+def _guess_if_all_help(epsilon: float, privacy: UnitPromise) -> float:
+    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
 
 
 def _budget_sections(sheet: Sheet) -> list[Section]:
@@ -503,14 +527,13 @@ def _figure_section(sheet: Sheet) -> Section:
     rows = [
         (
             "the promise",
-            f"{promised} for one {privacy.unit_word}{cap_words}, the whole run. This is the epsilon above; it holds"
-            f" even if {_colluder_words(sheet.colluders)}.",
+            f"{promised} for one {privacy.unit_word}{cap_words}, the whole run. This is the epsilon above.",
         ),
         *_cost_rows(sheet.cost, privacy),
         (
             "the best guess",
-            f"{100 * privacy.best_guess:.1f} % right. It is an average over all that can be published; the"
-            " certainty above is that of the most telling case, which is rare.",
+            f"right in at most {impact.cases(privacy.best_guess)} of 100 cases, as above. It is an average over all"
+            " that can be published; the certainty above is that of the most telling case, which is rare.",
         ),
         (
             f"if every other party colludes, {words.AS_PLANNED}",
@@ -602,9 +625,3 @@ def _group_releases(manifest: Manifest) -> tuple[ReleaseGroup, ...]:
         ReleaseGroup(statistic, asks, source, len(dimensions), tuple(dimensions), sigma, l2, law)
         for (statistic, asks, source, sigma, l2, law), dimensions in groups.items()
     )
-
-
-def _colluder_words(count: int) -> str:
-    if count == 0:
-        return "the coordinator reads everything it receives (no party is assumed to help it)"
-    return f"the coordinator and {count} other part{'y' if count == 1 else 'ies'} put everything they see together"

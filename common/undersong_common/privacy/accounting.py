@@ -139,6 +139,25 @@ def best_guess(events: Iterable[Event]) -> float:
     return (1.0 + delta(events, 0.0)) / 2.0
 
 
+def best_guess_of(epsilon: float, delta: float, *, one_gaussian: bool) -> float:
+    """Returns the bound of :func:`best_guess` where only (``epsilon``, ``delta``) is known of the releases.
+
+    Args:
+        one_gaussian: True if they are Gaussians without subsampling, which the two figures determine. Otherwise the
+            definition for an event and for its complement, added, gives a total variation distance of at most
+            (e^epsilon - 1 + 2 delta) / (e^epsilon + 1).
+
+    >>> round(best_guess_of(4.0, 1e-5, one_gaussian=True), 3), round(best_guess_of(1.0, 0.0, one_gaussian=False), 3)
+    (0.678, 0.731)
+    """
+    if math.isinf(epsilon):
+        return 1.0
+    if one_gaussian and epsilon > 0.0 and 0.0 < delta < 1.0:
+        return best_guess([Gaussian(1.0 / gaussian_mu(epsilon, delta))])
+    shrunk = math.exp(-epsilon)
+    return min(1.0, (1.0 + delta * shrunk) / (1.0 + shrunk))
+
+
 def gaussian_mu(epsilon: float, delta: float) -> float:
     """Returns the largest mu for which mu-Gaussian-DP implies (``epsilon``, ``delta``)-DP; inf if epsilon is inf.
 

@@ -257,7 +257,10 @@ def test_sheet_shows_three_sentences_one_epsilon_and_one_bar(home):
     assert [name for name, _ in open_[0].figures] == ["What is asked", "What leaves", "What it means"]
     means = dict(open_[0].figures)["What it means"]
     assert f"right in at most {math.ceil(100 * guess)} of 100 cases" in means
-    assert impact.surest(1.5) in means
+    assert f"up to {impact.surest(1.5)} sure; more only with a chance of 1 in 100,000" in means
+    worst = accounting.best_guess(manifest.plan.alone_events())
+    assert "only if at most 1 other hospital helps the operator; if all others did," in means
+    assert f"right in at most {impact.cases(worst)} of 100 cases. " in f"{means} "
     assert repr(open_).count("epsilon") == 1  # the promise; every other one is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]
     assert bar == (0.0, value["cost"]["after"] / 4.0)
