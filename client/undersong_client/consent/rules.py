@@ -312,7 +312,7 @@ def form_fields(policy: type[Any]) -> dict[str, FormField]:
 
 @dataclass(frozen=True)
 class PolicyChoices:
-    """What ``policy set`` changes beside the rules, or in words of its own; None leaves it as it is.
+    """The choices of ``policy set`` beside the rules or in words of their own; None leaves a choice as it is.
 
     Attributes:
         questions: allowed kinds of questions (keys of ``statistics.QUESTIONS``). If a specialist has allowed only some
