@@ -219,7 +219,8 @@ def sheet_page(sheet: Sheet) -> Page:
     nine = sheet.words.split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
     unlabelled = "the run uses labels and your data set has no label column: your records count for none"
-    warnings = [*sheet.warnings, *sheet.cautions, *[unlabelled] * sheet.labels_missing]
+    stated = (_beside_the_run(sheet, warning) for warning in sheet.warnings)
+    warnings = [*stated, *sheet.cautions, *[unlabelled] * sheet.labels_missing]
     signed = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return Page(
         f"May the run {printable(sheet.run, 120)!r} use the records of {sheet.party}?",
@@ -246,6 +247,19 @@ def sheet_page(sheet: Sheet) -> Page:
         signature=f"For {sheet.party}: approved / rejected (strike out one)",
         signers=2 if sheet.two_people else 1,
     )
+
+
+def _beside_the_run(sheet: Sheet, warning: str) -> str:
+    """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
+    for count in range(sheet.others):
+        if warning == words.by_policy(count):
+            allowed = f"only {count}" if count else "none"
+            allowed += ", which could subtract its own" if count == 1 else ""
+            return (
+                f"this run needs the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
+                f" also accept a run with {allowed}"
+            )
+    return warning
 
 
 def _list_points(title: str, points: Iterable[str], *, loud: bool = False) -> list[Section]:
@@ -416,7 +430,7 @@ def _hospital_section(sheet: Sheet) -> Section:
     remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
-        f"Your numbers {'are ' if sheet.others else ''}{words.together(sheet.others)}.",
+        f"In this run your numbers {'are ' if sheet.others else ''}{words.together(sheet.others)}.",
         "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
         " by that, and what is promised to your patients stays.",
     ]
@@ -599,7 +613,8 @@ def who_takes_part(sheet: Sheet) -> Section:
     sentences = [
         f"{counted(len(parties), 'party', 'parties')}, as the coordinator names them; only a fingerprint that its"
         " hospital has told you says who it is.",
-        f"A sum opens with those of at least {sheet.others + 1} of them; {sheet.tolerated_dropouts} may be missing.",
+        f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other party', 'other parties')};"
+        f" {sheet.tolerated_dropouts or 'none'} of all may be missing.",
         *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
     return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))

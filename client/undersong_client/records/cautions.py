@@ -17,7 +17,7 @@ from undersong_common.text.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
-from undersong_protocol.agreement.words import together
+from undersong_protocol.agreement.words import by_policy, together
 
 EMPTY = "the data set has no record: this party would answer with zeros"
 
@@ -45,8 +45,7 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
         ),
         (
             policy.minimum_parties < FEW_PARTIES,
-            f"by your policy, your numbers {'are ' if policy.minimum_parties > 1 else ''}"
-            f"{together(policy.minimum_parties - 1)}",
+            by_policy(policy.minimum_parties - 1),
         ),
         (
             policy.require_post_quantum == "never",

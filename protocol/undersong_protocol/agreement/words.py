@@ -115,3 +115,12 @@ def together(count: int) -> str:
         return "may be opened without those of any other hospital"
     caveat = ", which can subtract its own" if count == 1 else ""
     return f"opened only together with those of at least {counted(count, 'other hospital')}{caveat}"
+
+
+def by_policy(count: int) -> str:
+    """Returns in words with how many other hospitals a policy has a hospital's numbers opened at least.
+
+    >>> by_policy(0)
+    'by your policy, your numbers may be opened without those of any other hospital'
+    """
+    return f"by your policy, your numbers {'are ' if count else ''}{together(count)}"

@@ -19,6 +19,7 @@ from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
+from undersong_protocol.agreement import words
 from undersong_protocol.agreement.manifest import plan_words
 
 FALL = "tests/client/records/cases/fall.csv"
@@ -97,6 +98,20 @@ def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
     assert (
         "1 in 10,000, and this run promises its own at" in shown or value["privacy"]["delta"] == value["cost"]["delta"]
     )
+
+
+@pytest.mark.parametrize(("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own")])
+def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, allowed):
+    command("policy", "set", "--minimum-parties", fewest, "--home", home)
+    proposed(home)
+    value, sections = sheet(home)
+    shown = repr(sections)
+    others = f"at least {value['others']} other hospitals"
+    assert value["others"] > fewest - 1
+    assert shown.count(others) == 3  # the short sentence, who takes part, and the policy beside it
+    assert f"your policy would also accept a run with {allowed}" in shown
+    assert "by your policy" not in shown
+    assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
 def test_the_first_screen_has_no_inner_word(home):
