@@ -34,8 +34,16 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
 
-WORDS = "The nine words of this plan, to approve it by and to compare over the telephone"
+WORDS = "The nine words of this plan, to approve it by and to compare with another hospital over the telephone"
+WORDS_OF_ENDED = "The nine words of this plan"
 FOR_YOU = "Before you decide, for you alone (the operator is told nothing of it)"
+NOTED = "Noted before the decision, for you alone (the operator was told nothing of it)"
+ALLOWED = "What the plan allowed to leave, and no more"
+NOTHING_LEFT = "None of your numbers left."
+NAME_STAYS = (
+    "The run has ended, and nobody can withdraw from it any more. Published texts cannot be recalled, and they name"
+    " this hospital as one that took part; one that had withdrawn is named as one that took part until then."
+)
 MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
@@ -215,7 +223,11 @@ def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | No
 
 
 def sheet_page(sheet: Sheet) -> Page:
-    """Returns a sheet as a page: three sentences and the budget first, all further figures folded."""
+    """Returns a sheet as a page: three sentences and the budget first, all further figures folded.
+
+    The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
+    """
+    is_open = sheet.ended is None
     nine = sheet.words.split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
     unlabelled = "the run uses labels and your data set has no label column: your records count for none"
@@ -223,7 +235,7 @@ def sheet_page(sheet: Sheet) -> Page:
     warnings = [*stated, *sheet.cautions, *[unlabelled] * sheet.labels_missing]
     signed = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return Page(
-        f"May the run {printable(sheet.run, 120)!r} use the records of {sheet.party}?",
+        _title(sheet),
         (
             *marked(sheet),
             *_end_sections(sheet),
@@ -236,17 +248,28 @@ def sheet_page(sheet: Sheet) -> Page:
             *_choice_sections(sheet),
             purpose(sheet),
             _hospital_section(sheet),
-            *_list_points(FOR_YOU, warnings),
-            Section(WORDS, signed, aloud=threes),
+            *_list_points(FOR_YOU if is_open else NOTED, warnings),
+            Section(WORDS if is_open else WORDS_OF_ENDED, signed, aloud=threes),
             _figure_section(sheet),
-            replace(leaves(sheet), folded=True),
+            replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
             replace(who_takes_part(sheet), folded=True),
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}: approved / rejected (strike out one)",
+        signature=f"For {sheet.party}: approved / rejected (strike out one)"
+        if is_open
+        else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
     )
+
+
+def _title(sheet: Sheet) -> str:
+    run = repr(printable(sheet.run, 120))
+    if sheet.ended is None:
+        return f"May the run {run} use the records of {sheet.party}?"
+    if sheet.ended.cost is None:
+        return f"The run {run} has ended without the records of {sheet.party}"
+    return f"The run {run} has used the records of {sheet.party}"
 
 
 def _beside_the_run(sheet: Sheet, warning: str) -> str:
@@ -255,9 +278,10 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
         if warning == words.by_policy(count):
             allowed = f"only {count}" if count else "none"
             allowed += ", which could subtract its own" if count == 1 else ""
+            needs, accept = ("needs", "accept") if sheet.ended is None else ("needed", "have accepted")
             return (
-                f"this run needs the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
-                f" also accept a run with {allowed}"
+                f"this run {needs} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
+                f" also {accept} a run with {allowed}"
             )
     return warning
 
@@ -287,25 +311,43 @@ def _in_short(sheet: Sheet) -> Section:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
     operator = sheet.operator
     hospitals = counted(len(sheet.parties), "hospital")
-    request_words = (
-        f"{operator[0].upper()}{operator[1:]} asks: {words.asked(sheet.asked)}. These numbers, added to those"
-        f" of others, steer language models that write invented texts, in the run {printable(sheet.run, 120)!r} of"
-        f" {hospitals} in all."
+    asks, steer = ("asks", "steer") if sheet.ended is None else ("asked", "steered")
+    request_words = f"{operator[0].upper()}{operator[1:]} {asks}: {words.asked(sheet.asked)}."
+    if sheet.ended is not None and sheet.ended.cost is None:
+        return Section("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
+    request_words += (
+        f" These numbers, added to those of others, {steer} language models that write invented texts, in the run"
+        f" {printable(sheet.run, 120)!r} of {hospitals} in all."
     )
     counts = words.counted_numbers(sheet.numbers_in_all)
-    leaving_words = (
-        f"{counts} about your records, blurred here by random noise and then scrambled. Your numbers"
-        f" {'are ' if sheet.others else ''}{words.together(sheet.others)}. No record, no text and no part of a"
-        " text leaves."
-    )
+    blurred = "blurred here by random noise and then scrambled"
+    if sheet.ended is None:
+        leaving_words = (
+            f"{counts} about your records, {blurred}. {_opened_with(sheet)} No record, no text and no part of a text"
+            " leaves."
+        )
+    else:
+        answers = counted(0 if sheet.ended.cost is None else sheet.ended.cost.releases, "answer")
+        leaving_words = (
+            f"At most {counts} about your records in {answers}, {blurred}. {_opened_with(sheet)} No record, no text and"
+            " no part of a text has left."
+        )
     return Section(
         "In short",
         figures=(
-            ("What is asked", request_words),
-            ("What leaves", leaving_words),
+            ("What is asked" if sheet.ended is None else "What was asked", request_words),
+            ("What leaves" if sheet.ended is None else "What left", leaving_words),
             ("What it means", _risk_words(sheet)),
         ),
     )
+
+
+def _opened_with(sheet: Sheet) -> str:
+    """Says with how many others this hospital's numbers are opened."""
+    together = words.together(sheet.others)
+    if sheet.ended is None:
+        return f"Your numbers {'are ' if sheet.others else ''}{together}."
+    return f"Your numbers {'were ' if sheet.others else ''}{together.replace('may be', 'could be', 1)}."
 
 
 def _own_records(sheet: Sheet) -> list[Section]:
@@ -315,8 +357,20 @@ def _own_records(sheet: Sheet) -> list[Section]:
     return [Section("Your records", figures=tuple((name, text) for name, text in sheet.own.rows))]
 
 
-def _risk_words(sheet: Sheet) -> str:
+def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
+    """The promise that the ledger's charge of an ended run amounts to; the plan's before."""
     privacy = sheet.privacy
+    if sheet.ended is None or (cost := sheet.ended.cost) is None or cost.epsilon is None or privacy.epsilon is None:
+        return privacy
+    guess = privacy.best_guess
+    if privacy.stopping_refunds:  # The charge is one Gaussian, which the two figures determine.
+        guess = accounting.best_guess_of(cost.epsilon, cost.delta, one_gaussian=True)
+    return replace(privacy, epsilon=cost.epsilon, delta=cost.delta, best_guess=guess)
+
+
+def _risk_words(sheet: Sheet) -> str:
+    privacy = _promise_as_it_ran(sheet)
+    stage = "" if sheet.ended is None else f", {words.AS_IT_RAN}"
     epsilon, unit = privacy.epsilon, privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit}."
@@ -327,7 +381,7 @@ def _risk_words(sheet: Sheet) -> str:
     return (
         "Somebody who sees everything published, and all that the operator sees, and guesses as well as is possible"
         f" whether {subject} used is right in at most {impact.cases(privacy.best_guess)} of 100 cases, instead of 50"
-        f" by tossing a coin (epsilon {epsilon:g}). That is the average; in rare cases somebody may be up to"
+        f" by tossing a coin (epsilon {epsilon:.4g}{stage}). That is the average; in rare cases somebody may be up to"
         f" {impact.surest(epsilon)} sure{more}. {_helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
@@ -363,6 +417,8 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
     share_before, share_alone, share_after = (
         math.inf if epsilon is None else epsilon / cost.budget for epsilon in (cost.before, cost.alone, cost.after)
     )
+    if sheet.ended is not None:
+        return _budget_of_ended(cost.budget, share_before, sheet)
     if not math.isfinite(share_after):
         return [Section("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     remainder = f"{100 * (1 - share_after):.0f} % would be left" if share_after <= 1 else "that is MORE than there is"
@@ -376,6 +432,23 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
     return [Section("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))]
 
 
+def _budget_of_ended(budget: float, share_before: float, sheet: Sheet) -> list[Section]:
+    """The budget at the end of a run, by what the ledger has charged."""
+    cost = None if sheet.ended is None else sheet.ended.cost
+    if cost is None or cost.epsilon is None or cost.spent is None:
+        return []
+    share_alone, share_spent = cost.epsilon / budget, cost.spent / budget
+    sentences = [
+        f"By itself this run has used {100 * share_alone:.0f} %. All runs up to its end have used"
+        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then."
+    ]
+    sentences += (
+        _risk_of_all(sheet.cost, sheet.privacy, f", {words.AS_PLANNED} when it was decided") if sheet.cost else []
+    )
+    bar = (min(share_before, share_spent), share_spent)
+    return [Section("Your budget for all runs over these records", tuple(sentences), bar=bar)]
+
+
 def _why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
     """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
     if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
@@ -387,23 +460,23 @@ def _why_less(share_before: float, share_alone: float, share_after: float) -> li
     ]
 
 
-def _risk_of_all(cost: BudgetEffect, privacy: UnitPromise) -> list[str]:
+def _risk_of_all(cost: BudgetEffect, privacy: UnitPromise, stage: str = "") -> list[str]:
     """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
     guess = cost.best_guess_after
     if guess is None:  # a sheet that an earlier version signed
         return []
     subject = {"sample": "one record", "party": "this hospital"}.get(privacy.unit, f"one {privacy.unit_word}")
-    return [f"All runs together, this one included: {impact.guess(guess, subject)}."]
+    return [f"All runs together, this one included{stage}: {impact.guess(guess, subject)}."]
 
 
 def _choice_sections(sheet: Sheet) -> list[Section]:
-    """The ways to decide; none of them is left in an ended run."""
+    """The ways to decide, and what becomes of the hospital's name; an ended run has only the latter."""
     if sheet.ended is not None:
-        return []
+        return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
     withdraw = (
-        "Change your mind: choose Withdraw at any time before the run ends. Nothing more leaves. What was opened before"
-        " stays opened and counts against the budget; published texts cannot be recalled, and they name this hospital"
-        " as one that took part until then."
+        "Change your mind: choose Withdraw at any time until the run ends. Nothing more leaves. What was opened before"
+        " stays opened and counts against the budget. The name of your hospital stays, too: published texts cannot be"
+        " recalled, and they name it as one that took part until then."
     )
     if sheet.as_signed:
         return [Section("What you can do", points=(withdraw,))]
@@ -425,16 +498,20 @@ def _choice_sections(sheet: Sheet) -> list[Section]:
 
 def _hospital_section(sheet: Sheet) -> Section:
     """The other parties by name: one proves itself by its fingerprint, which is folded."""
+    if (end := sheet.ended) is None:
+        title = "Who takes part"
+    else:
+        title = "Who was to take part" if end.cost is None else "Who took part, by the plan"
     names = [party.name for party in sheet.parties]
     names_shown = ", ".join(f"{name} (you)" if name == sheet.party else name for name in names[:MOST_NAMES])
     remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
-        f"In this run your numbers {'are ' if sheet.others else ''}{words.together(sheet.others)}.",
+        *([] if end and end.cost is None else [_opened_with(sheet).replace("Your", "In this run your", 1)]),
         "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
         " by that, and what is promised to your patients stays.",
     ]
-    return Section("Who takes part", tuple(sentences))
+    return Section(title, tuple(sentences))
 
 
 def marked(sheet: Sheet) -> list[Section]:
@@ -447,7 +524,7 @@ def _end_sections(sheet: Sheet) -> list[Section]:
     if sheet.ended is None:
         return []
     if (cost := sheet.ended.cost) is None:
-        return [Section("This run has ended:", ("It has cost nothing: none of your numbers left.",))]
+        return [Section("This run has ended:", (f"It has cost nothing. {NOTHING_LEFT}",))]
     rows = (
         ("this run by itself", f"epsilon {_epsilon_words(cost.epsilon)}"),
         ("spent in all after it", f"epsilon {_epsilon_words(cost.spent)}"),
@@ -541,13 +618,14 @@ def _figure_section(sheet: Sheet) -> Section:
     rows = [
         (
             "the promise",
-            f"{promised} for one {privacy.unit_word}{cap_words}, the whole run. This is the epsilon above.",
+            f"{promised} for one {privacy.unit_word}{cap_words}, the whole run."
+            f"{' This is the epsilon above.' if sheet.ended is None else ''}",
         ),
         *_cost_rows(sheet.cost, privacy),
         (
             "the best guess",
-            f"right in at most {impact.cases(privacy.best_guess)} of 100 cases, as above. It is an average over all"
-            " that can be published; the certainty above is that of the most telling case, which is rare.",
+            f"right in at most {impact.cases(privacy.best_guess)} of 100 cases. It is an average over all that can be"
+            f" published; in the most telling case, which is rare, somebody may be {_surest(privacy)} sure.",
         ),
         (
             f"if every other party colludes, {words.AS_PLANNED}",
@@ -571,7 +649,12 @@ def _figure_section(sheet: Sheet) -> Section:
         ("the plan's hash", sheet.manifest),
         *([("fingerprint of who runs it", coordinator.fingerprint)] if coordinator is not None else []),
     ]
-    return Section("The figures, and why they differ", figures=tuple(rows), folded=True)
+    title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
+    return Section(title, figures=tuple(rows), folded=True)
+
+
+def _surest(privacy: UnitPromise) -> str:
+    return "100 %" if privacy.epsilon is None else f"up to {impact.surest(privacy.epsilon)}"
 
 
 def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:

@@ -62,7 +62,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
             preview.purpose(sheet),
             _flow(sheet),
             _left(messages),
-            preview.leaves(sheet, title="What the plan allowed to leave, and no more"),
+            preview.leaves(sheet, title=preview.ALLOWED),
             Section(
                 "Assumptions",
                 points=impact.assumptions(sheet.colluders, len(sheet.parties), sheet.privacy.unit),

@@ -504,10 +504,21 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     Proposals(PartyHome(home)).ended(manifest.hash)
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
-    kept = signed.split("What it is for")[1].split("decided:")[0]
-    assert kept in finished
-    assert "your budget, before -> after epsilon 0 ->" in " ".join(kept.split())
+    for part in (
+        signed.split("What it is for")[1].split("Who takes part")[0],
+        signed.split("this run, in your budget")[1].split("What leaves, sum by sum")[0],
+        signed.split("Who takes part, by fingerprint")[1].split("decided:")[0],
+    ):
+        assert part in finished  # as it was signed
+    assert finished.startswith("The run 'spring' has used the records of alpha\n")
+    for question in ("May the run", "Before you decide", "would be left", "What you can do", "over the telephone"):
+        assert question not in finished
+    ran = impact.cases(accounting.best_guess(manifest.plan.charged_events()))
+    assert f"right in at most {ran} of 100 cases" in finished
+    assert "they name this hospital as one that took part" in " ".join(finished.split())
+    assert "your budget, before -> after epsilon 0 ->" in " ".join(finished.split())
     (cost,) = ledger.costs(1e-4)
+    assert f"(epsilon {cost.epsilon:.4g}, as it ran)" in finished
     first_screen, _, annex = finished.partition("FOR A SPECIALIST")
     assert f"epsilon {cost.epsilon:.4g}" in first_screen.partition("What it is for")[0]
     assert "4 releases, at the budget's delta 0.0001" in annex
