@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.duties import Duties, terminal_identity
+from undersong_common.pages.duties import AT_THE_TERMINAL, Duties, terminal_identity
 from undersong_common.pages.store import PAGE_FILE, PageStore
 from undersong_common.printable import name_fault, printable
 from undersong_common.program.owner import caller_at_terminal
@@ -73,8 +73,9 @@ class Person:
     @property
     def known_by(self) -> str:
         """Returns in words how this person is known: the account, the kind of log-in, and where the role came from."""
+        account = self.account.removesuffix(AT_THE_TERMINAL) if self.log_in == "terminal" else self.account
         words = (
-            f"account {self.account}" if self.account else "",
+            f"account {account}" if account else "",
             LOG_INS.get(self.log_in, ""),
             f"{self.subject} at {self.issuer}" if self.issuer else "",
             f"role given by {self.role_from}" if self.role_from else "",

@@ -324,7 +324,7 @@ def _in_short(sheet: Sheet) -> Section:
     if sheet.ended is None:
         leaving_words = (
             f"{counts} about your records, {blurred}. {_opened_with(sheet)} No record, no text and no part of a text"
-            " leaves."
+            f" leaves.{_time_words(sheet)}"
         )
     else:
         answers = counted(0 if sheet.ended.cost is None else sheet.ended.cost.releases, "answer")
@@ -340,6 +340,13 @@ def _in_short(sheet: Sheet) -> Section:
             ("What it means", _risk_words(sheet)),
         ),
     )
+
+
+def _time_words(sheet: Sheet) -> str:
+    """Says that the time of an answer is seen, too, which no epsilon covers."""
+    if not sheet.clock_bits:
+        return ""
+    return " How long an answer takes is seen, too: it may tell roughly how many records you have."
 
 
 def _opened_with(sheet: Sheet) -> str:
@@ -592,7 +599,7 @@ def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> Section:
     summary = (
         f"Only sums over your records, {sheet.numbers_in_all:,} whole numbers in"
         f" {sum(release.releases for release in sheet.releases)} releases."
-        " No text, no embedding, no record."
+        " No text, no record, no embedding of one record."
     )
     return Section(title, (summary,), points)
 
@@ -634,9 +641,9 @@ def _figure_section(sheet: Sheet) -> Section:
         ),
         (
             "time of an answer",
-            f"at most {sheet.clock_bits:.1f} bits for each sum. Epsilon counts numbers only; the time that an answer"
-            " takes depends on how many records you have. A vector leaves"
-            f" {rungs} ms ... after it is asked for, whichever comes next.",
+            f"tells at most {sheet.clock_bits:.1f} bits for each sum, beside epsilon, which covers the numbers alone."
+            f" It depends on how many records you have; an answer leaves {rungs} ms ... after it is asked for,"
+            " whichever comes next, so that its time shows no more than that.",
         ),
         (
             "stopping early",

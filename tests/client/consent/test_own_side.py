@@ -114,6 +114,14 @@ def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, all
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
+def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
+    proposed(home)
+    value, sections = sheet(home)
+    assert value["clock_bits"] > 0
+    leaves = dict(next(section for section in sections if section.title == "In short").figures)["What leaves"]
+    assert "How long an answer takes is seen, too" in leaves
+
+
 def test_the_first_screen_has_no_inner_word(home):
     proposed(home)
     value, sections = sheet(home)

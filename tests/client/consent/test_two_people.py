@@ -127,6 +127,7 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     assert [person.account for person in request.people] == ["#30001 at the terminal", "#30002 at the terminal"]
     log = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "approve"]
     assert [entry.who for entry in log] == ["#30001 at the terminal", "#30002 at the terminal"]
+    assert "(account #30001, at a terminal of this machine" in log[0].about
     assert "at a terminal of this machine, role given by the administrator #30003 at the terminal" in log[0].about
 
     loosen = ("policy", "set", "--one-person")
