@@ -14,6 +14,8 @@ AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
 PLANNED = (
     "It counts every attempt that the plan allows; the figure as it ran counts those that were made, and is smaller."
 )
+NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
+NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
 MOST_QUESTIONS = 3  # A sentence names so many, then it refers to a list.
 LONGEST_FOREIGN = 600  # characters of another package's words
 

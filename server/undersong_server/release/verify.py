@@ -426,6 +426,7 @@ class Verdict:
             return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), REMEDY, *self.conclusion()]
         integrity = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
+        nominal = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
         promise = self.manifest.plan.privacy
         questions = words.questions(self.manifest.plan)
         statements = that_hold(
@@ -433,15 +434,16 @@ class Verdict:
             (True, f"manifest {self.manifest.hash.hex()[:16]}...: {integrity}"),
             (
                 True,
-                f"epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
+                f"{nominal}epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
                 f" (promised: {promise.epsilon:.6g}), add/remove neighbours",
             ),
-            (self.guess is not None, f"  in words: {self._in_words(self.guess)}"),
+            (self.guess is not None and not self.insecure, f"  in words: {self._in_words(self.guess)}"),
             (
                 math.isfinite(self.alone),
-                f"epsilon {self.alone:.6g} against the coordinator and all other parties together, {words.AS_IT_RAN}",
+                f"{nominal}epsilon {self.alone:.6g} against the coordinator and all other parties together,"
+                f" {words.AS_IT_RAN}",
             ),
-            (self.guess_alone is not None, f"  in words: {self._in_words(self.guess_alone)}"),
+            (self.guess_alone is not None and not self.insecure, f"  in words: {self._in_words(self.guess_alone)}"),
             (
                 self.voided,
                 f"void, by the parties' word: {self.voided} vectors that had left; only the second figure counts them",
@@ -687,13 +689,14 @@ def _sums_section(verdict: Verdict) -> Section:
 def _guarantee_section(verdict: Verdict, unit: str) -> Section:
     plan = verdict.manifest.plan.privacy
     alone_words = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
-    if verdict.guess_alone is not None:
+    nominal = f"{words.NOMINAL}: " if verdict.insecure else ""
+    if verdict.guess_alone is not None and not verdict.insecure:
         alone_words += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
     promised = math.inf if verdict.insecure else plan.epsilon
     figures = [
-        ("promised", f"epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
-        ("spent, recomputed from receipts", f"epsilon {verdict.epsilon:.6g}, the party that spent most"),
-        (f"against everybody else together, {words.AS_IT_RAN}", alone_words),
+        ("promised", f"{nominal}epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
+        ("spent, recomputed from receipts", f"{nominal}epsilon {verdict.epsilon:.6g}, the party that spent most"),
+        (f"against everybody else together, {words.AS_IT_RAN}", f"{nominal}{alone_words}"),
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
     if plan.unit == "user":

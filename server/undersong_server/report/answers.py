@@ -34,13 +34,13 @@ class Answer:
 
 def answers(data: ReportData) -> tuple[Answer, ...]:
     """Returns what the corpus is, whether it may be used, what is promised, how good it is, and how to check it."""
-    command = ""
+    command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
         option = f" --fingerprint {data.publisher[1]}" if data.publisher[1] else ""
         command = f"undersong verify .{option}"
     return (
-        Answer("what", "What it is", _describe_corpus(data)),
-        Answer("may-i", "May I use it", _state_permission(data)),
+        Answer("what", "What it is", (*warning, *_describe_corpus(data))),
+        Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
         Answer("promise", "What is promised", _state_promise(data)),
         Answer("good", "How good it is", _state_worth(data)),
         Answer("check", "How to check it", _explain_check(data), command),
@@ -127,9 +127,10 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     """The private score, the panel on a test file, the texts that are set aside, and the distance to the test file."""
     test = data.test_set or "a public test file"
     panel_accuracy = data.own_accuracy
+    score = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
     sentences = [
-        f"On the hospitals' own records: {data.score.sentence}. The interval has the noise of the sum and the chance"
-        " of which records there are."
+        f"On the hospitals' own records: {score}. The interval has the noise of the sum and the chance of"
+        " which records there are."
         if data.score
         else f"On the hospitals' own records: {NOT_MEASURED}."
     ]

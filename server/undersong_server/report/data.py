@@ -79,12 +79,18 @@ class PrivacyStatement:
         )
 
     @property
+    def warning(self) -> str:
+        """The warning of a corpus without a guarantee; "" for any other."""
+        return "" if self.is_private else words.NO_GUARANTEE
+
+    @property
     def terms(self) -> tuple[tuple[str, str], ...]:
         """Unit, neighbouring relation and the other terms of the guarantee, as (term, meaning)."""
+        nominal = "" if self.is_private else f" ({words.NOMINAL}: they protect nobody here)"
         rows = [
             ("Privacy unit", UNITS[self.promise.unit]),
             ("Neighbouring data sets", "differ by the presence of one unit (add/remove)"),
-            ("Epsilon, delta", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
+            (f"Epsilon, delta{nominal}", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
             ("Private sums", str(len(self.epsilon_after))),
         ]
         if self.promise.unit != "sample":
@@ -95,8 +101,9 @@ class PrivacyStatement:
         )
         rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
-            name = f"Epsilon if all others collude, {words.AS_PLANNED}"
-            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}"))
+            name = f"Epsilon if all others collude, {words.AS_PLANNED}{'' if self.is_private else f', {words.NOMINAL}'}"
+            smaller = f"undersong verify states the figure {words.AS_IT_RAN}, which is at most this"
+            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}; {smaller}"))
         return tuple(rows)
 
     @property

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from undersong_common.printable import counted, duration, noun
 from undersong_server.generators.endpoints import UNREPORTED
-from undersong_server.methods.parts.private_score import PrivateScore
+from undersong_server.methods.parts.private_score import PrivateScore, measured_words
 from undersong_server.report.data import PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar
@@ -31,7 +31,7 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows.add_row("privacy", _privacy_text(data.privacy))
     rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
     if data.score is not None:
-        rows.add_row("score", _score_text(data.score))
+        rows.add_row("score", _score_text(data.score, measured_words(is_private=data.privacy.is_private)))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
     return Group(title, rows)
 
@@ -86,17 +86,16 @@ def _accuracy_lines(data: ReportData) -> list[Text]:
     return lines
 
 
-def _score_text(score: PrivateScore) -> Text:
+def _score_text(score: PrivateScore, measured: str) -> Text:
     if score.zero_shot is not None:
         return Text.assemble(
             (f"{score.value:5.2f}", "bold"),
             f"  similarity of the hospitals' own records to the nearest text ({score.low:.2f} to {score.high:.2f}),"
-            f" measured privately; {score.zero_shot.value:.2f} without records",
+            f" {measured}; {score.zero_shot.value:.2f} without records",
         )
     return Text.assemble(
         (f"{100 * score.value:5.1f} %", "bold"),
-        f"  of the hospitals' own records labelled right ({100 * score.low:.0f} to {100 * score.high:.0f}), measured"
-        " privately",
+        f"  of the hospitals' own records labelled right ({100 * score.low:.0f} to {100 * score.high:.0f}), {measured}",
     )
 
 

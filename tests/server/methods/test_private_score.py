@@ -72,7 +72,7 @@ def test_a_score_stays_on_its_scale_and_reads_as_a_sentence():
     sure = score_of(NoisySum(np.array([0, 256 * 400, 0]), 256, 0.01, ("p",)), 400.0, 0.0, second=True)
     assert (sure.value, sure.high) == (1.0, 1.0)
     assert 0.9 < sure.low < 1.0
-    sentence = PrivateScore(0.71, 0.64, 0.78, 0.02, 0.03).sentence
+    sentence = PrivateScore(0.71, 0.64, 0.78, 0.02, 0.03).sentence(is_private=True)
     assert "labels the hospitals' own records right in 71 % of cases (64 to 78), measured privately" in sentence
 
 
@@ -142,7 +142,9 @@ def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
 
 def test_a_similarity_reads_as_a_sentence_beside_that_without_records():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
-    assert "The nearest of 200 of these texts is on average 0.52 (0.50 to 0.54) similar" in score.sentence
-    assert "0.47 (difference +0.05, give or take 0.01)" in score.sentence
+    assert "The nearest of 200 of these texts is on average 0.52 (0.50 to 0.54) similar" in score.sentence(
+        is_private=True
+    )
+    assert "0.47 (difference +0.05, give or take 0.01)" in score.sentence(is_private=True)
     assert PrivateScore.from_json(score.to_json()) == score
     assert PrivateScore.from_json({"value": 0.5, "low": 0.4, "high": 0.6, "noise": 0.0, "sample": 0.1}).is_share

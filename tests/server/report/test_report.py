@@ -19,6 +19,7 @@ from undersong_common.privacy import impact
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
+from undersong_protocol.agreement.words import NO_GUARANTEE
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.generators.author import Usage
@@ -191,6 +192,12 @@ def test_a_run_without_privacy_says_so_everywhere(change):
     assert "Do not release it" in card
     assert "differential-privacy" not in card.split("---")[1]
     assert "Not private" in printed(data)
+    for opened in (answers(data)[0].sentences, answers(data)[1].sentences):  # the top, and beside the licence
+        assert opened[0] == NO_GUARANTEE
+    assert shown.count(NO_GUARANTEE) == 2
+    assert any("(nominal:" in term for term, _ in data.privacy.terms)
+    scored = replace(data, score=PrivateScore(0.71, 0.64, 0.78, 0.02, 0.03))
+    assert "measured privately" not in "".join(Page(render_html(scored)).words) + render_card(scored) + printed(scored)
 
 
 def test_the_browsable_sample_covers_every_group():
@@ -549,7 +556,7 @@ def test_a_similarity_stands_on_card_report_and_screen():
     score = PrivateScore(0.52, 0.5, 0.54, 0.01, 0.01, "similarity", ZeroShot(200, 0.47, 0.01))
     data = run(labels=(), score=score)
     assert "<dt>private score</dt><dd>0.52</dd>" in render_html(data)
-    assert score.sentence in render_card(data)
+    assert score.sentence(is_private=True) in render_card(data)
     assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
 
 

@@ -75,21 +75,30 @@ class PrivateScore:
             return f"{100 * self.value:.0f} % of cases ({100 * self.low:.0f} to {100 * self.high:.0f})"
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
-    @property
-    def sentence(self) -> str:
-        """The score in words that a receiver of the corpus reads."""
+    def sentence(self, *, is_private: bool) -> str:
+        """Returns the score in words that a receiver of the corpus reads.
+
+        Args:
+            is_private: True if the noise of the sum that measured it protects the records.
+        """
+        measured = measured_words(is_private=is_private)
         if self.zero_shot is None:
             return (
                 f"A classifier trained on these texts labels the hospitals' own records right in {self.figure},"
-                " measured privately"
+                f" {measured}"
             )
         beside, gain = self.zero_shot, self.value - self.zero_shot.value
         chance = ", which is within chance" if abs(gain) <= 2 * beside.error else ""
         return (
             f"The nearest of {beside.texts} of these texts is on average {self.figure} similar to a record of the"
-            f" hospitals', on a scale from 0 to 1, measured privately; the nearest of {beside.texts} texts that no"
+            f" hospitals', on a scale from 0 to 1, {measured}; the nearest of {beside.texts} texts that no"
             f" record has steered {beside.value:.2f} (difference {gain:+.2f}, give or take {beside.error:.2f}{chance})"
         )
+
+
+def measured_words(*, is_private: bool) -> str:
+    """Says in what way a private sum measured a score; a test's noise protects nobody."""
+    return "measured privately" if is_private else "measured by a sum that protects nobody"
 
 
 def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, second: bool) -> PrivateScore:
