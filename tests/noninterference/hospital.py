@@ -68,7 +68,7 @@ class TotalEmbedder(Embedder):
     def __init__(self) -> None:
         super().__init__("a small encoder", EMBEDDER, WINDOWS)
 
-    def _loaded(self) -> Encoder:
+    def _load_encoder(self) -> Encoder:
         return _encoder()
 
     def __reduce__(self) -> "tuple[type[TotalEmbedder], tuple[()]]":
