@@ -6,9 +6,22 @@ from dataclasses import dataclass
 from undersong_common.printable import counted
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
+from undersong_server.methods.parts.support import joined
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
 
 NOT_MEASURED = "not measured"
+NGRAM = "ngram"
+KINDS = {  # what a generator of each kind is
+    NGRAM: "an n-gram model of a public corpus",
+    "openai": "a language model",
+    "transformers": "a language model",
+    "replay": "answers read from a file",
+    "function": "a program",
+}
+WORD_SALAD = (
+    "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence or"
+    " case."
+)
 SHOWN_DISTANCES = ("Frechet distance", "precision", "recall", "MAUVE")
 
 
@@ -53,9 +66,7 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
         f" with {counted(len(label_names), 'label')}" if label_names else ""
     )
     kind = f", each {data.description.rstrip('.')}" if data.description else ""
-    sentences = [
-        f"{texts}{kind}. Language models wrote them ({', '.join(data.generators)}), with the method {data.method}."
-    ]
+    sentences = [f"{texts}{kind}.", *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
     took_part = data.participation
@@ -70,6 +81,19 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     if data.questions:
         sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their')}.")
     return (*sentences, *(took_part.sentences if took_part else ()))
+
+
+def _name_authors(data: ReportData) -> list[str]:
+    """Names who wrote the published texts, how such texts read, and whose texts are not published."""
+    kinds = {use.name: use.kind for use in data.usage}
+    authors = [f"{name} ({KINDS[kinds[name]]})" if kinds.get(name) in KINDS else name for name in data.authors]
+    sentences = [f"Written by {joined(authors)}, with the method {data.method}."]
+    if NGRAM in map(kinds.get, data.authors):
+        sentences.append(WORD_SALAD)
+    others = [name for name in data.generators if name not in data.authors]
+    if others:
+        sentences.append(f"{joined(others)} wrote, too; none of their texts is published here.")
+    return sentences
 
 
 def _state_permission(data: ReportData) -> tuple[str, ...]:

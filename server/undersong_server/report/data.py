@@ -263,6 +263,12 @@ class ReportData:
         return ", ".join(parts)
 
     @property
+    def authors(self) -> tuple[str, ...]:
+        """The generators that wrote at least one text of the corpus; all of them if it has no text."""
+        wrote = {sample.generator for sample in self.samples}
+        return tuple(name for name in self.generators if name in wrote) or self.generators
+
+    @property
     def repeats(self) -> int:
         """Number of seeds of the task models; 1 if no interval was computed."""
         return self.seeds if any(measure.interval for measure in self.measures) else 1

@@ -44,6 +44,7 @@ def render_html(data: ReportData) -> str:
         generators=[
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
+        authors=data.authors,
         answers=answers(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(

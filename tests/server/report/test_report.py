@@ -274,7 +274,7 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         "At most 1 of the 5 parties",
         "| chest | 10 | 10 | 10 | 30 |",
         "| all | 20 | 20 | 20 | 60 |",
-        "(good, mixed, off)",
+        "Written by good",
     ):
         assert piece in card
 
@@ -544,6 +544,25 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
     assert steps_of("receiver") == titles
     for title in titles:
         assert title in render_html(run())
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place):
+    data = run(**SCORED)
+    first, other = data.generators[:2]
+    uses = (GeneratorUse(first, "ngram", Usage(30)), GeneratorUse(other, "openai", Usage(30)))
+    mine = tuple(replace(sample, generator=first) for sample in data.samples)
+    data = replace(data, usage=uses, samples=mine, generators=(first, other))
+    shown = both(data)[place]
+    assert f"Written by {first} (an n-gram model of a public corpus), with the method" in shown
+    assert "word salad" in shown
+    assert f"{other} wrote, too; none of their texts is published" in shown
+    theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
+    assert f"Written by {other} (a language model), with" in both(theirs)[place]
+    assert "word salad" not in both(theirs)[place]
+    options = [attributes["value"] for tag, attributes in Page(render_html(data)).elements if tag == "option"]
+    assert first in options
+    assert other not in options
 
 
 def test_a_score_stands_beside_what_guessing_would_give():
