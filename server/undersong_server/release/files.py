@@ -12,13 +12,14 @@ import math
 import os
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from pydantic import BaseModel
 
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
@@ -26,6 +27,7 @@ from undersong_common.files import sync_folder
 from undersong_common.models.embedding import TextLengths
 from undersong_common.printable import counted
 from undersong_common.privacy import accounting
+from undersong_common.program.configuration import descriptions
 from undersong_common.program.machine import fault_of
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
@@ -468,7 +470,7 @@ def report_data(
         weight_errors=weight_errors,
         samples=outcome.samples,
         privacy=_privacy_statement(run_plan, insecure_noise),
-        settings=tuple((key, str(value)) for key, value in task.options.model_dump().items()),
+        settings=tuple(_describe_options(task.options)),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
         usage=tuple(
             GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
@@ -500,6 +502,15 @@ def report_data(
             *filter(None, [lengths(texts).words]),
         ),
     )
+
+
+def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
+    """Yields the name of each option of a method, and its value with the first sentence of its description."""
+    said = descriptions(type(options))
+    for name, value in options.model_dump().items():
+        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+        first = said.get(name, "").partition(". ")[0].rstrip(".")
+        yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:

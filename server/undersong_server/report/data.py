@@ -269,6 +269,20 @@ class ReportData:
         return tuple(name for name in self.generators if name in wrote) or self.generators
 
     @property
+    def unpublished(self) -> str:
+        """Says what became of the texts that generators gave and that are not published; "" if there are none."""
+        gave, published = sum(use.count.kept for use in self.usage), len(self.samples)
+        others = gave - published - self.set_aside
+        if others <= 0:
+            return ""
+        aside = f", {number(self.set_aside)} are set aside" if self.set_aside else ""
+        return (
+            f"Of {printable.counted(gave, 'text')} that were kept when they were written, {number(published)} are"
+            f" published{aside}, and the method left out the other {number(others)}: it did not choose them, doubted"
+            " their label, or had more than the task asks for."
+        )
+
+    @property
     def repeats(self) -> int:
         """Number of seeds of the task models; 1 if no interval was computed."""
         return self.seeds if any(measure.interval for measure in self.measures) else 1

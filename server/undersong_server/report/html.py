@@ -25,6 +25,10 @@ from undersong_server.report.data import ReportData, are_equal, number
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
+ROUNDS = (
+    "Rounds count from 1 in report.html and rounds.csv, and from 0 in the field round of the files of texts, whose 0 is"
+    " round 1."
+)
 
 
 def render_html(data: ReportData) -> str:
@@ -45,6 +49,7 @@ def render_html(data: ReportData) -> str:
             (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
         ],
         authors=data.authors,
+        rounds_words=ROUNDS,
         answers=answers(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
@@ -159,6 +164,7 @@ def render_card(data: ReportData) -> str:
     words = [len(sample.text.split()) for sample in data.samples]
     card = environment.get_template("card.md.j2").render(
         data=data,
+        rounds_words=ROUNDS,
         answers=answers(data),
         privacy=data.privacy,
         said=data.publication,

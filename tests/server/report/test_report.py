@@ -547,6 +547,17 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
 
 
 @pytest.mark.parametrize("place", [0, 1])
+def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
+    data = run(usage=(GeneratorUse("good", "ngram", Usage(80, kept=75)),), set_aside=7)
+    published = len(data.samples)
+    shown = both(data)[place]
+    assert f"Of 75 texts that were kept when they were written, {published} are published, 7 are set aside" in shown
+    assert f"left out the other {75 - published - 7}:" in shown
+    assert "left out the other" not in both(replace(data, set_aside=75 - published))[place]
+    assert shown.count("Rounds count from 1") == 1
+
+
+@pytest.mark.parametrize("place", [0, 1])
 def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place):
     data = run(**SCORED)
     first, other = data.generators[:2]
