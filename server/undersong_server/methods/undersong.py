@@ -452,11 +452,11 @@ class State:
         published = choice if gain.certain() else "all texts that are not set aside, cleaned"
         records = float(self.records.sum())
         more, error = gain.value * records, gain.error * records
-        chance = ", which is within chance" if abs(more) <= 2 * error else ""
+        chance = ": this is within chance, so neither is shown to be better" if abs(more) <= 2 * error else ""
         return (
-            f"Published: {published}. Of about {records:.0f} hospital records, classifiers of {choice} label"
-            f" {abs(more):.0f} {'more' if more >= 0 else 'fewer'} rightly than classifiers of all texts, give or take"
-            f" {error:.0f}{chance}."
+            f"Published: {published}. Of about {records:.0f} hospital records, a program labels {abs(more):.0f}"
+            f" {'more' if more >= 0 else 'fewer'} rightly when it learns from {choice}, than when it learns from all"
+            f" texts, give or take {error:.0f}{chance}."
         )
 
     def at_most(self, rows: LabelRows) -> LabelRows:

@@ -206,5 +206,6 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
 
 def test_the_remark_counts_texts_and_votes():
     found = support.remark(judged([210.0, 30.0, 1.0]), {"half": 98, "bad": 30}, NAMES)
-    assert found.startswith("128 texts of 2 models are set aside (half 98, bad 30): of about 241 hospital records, 30")
+    assert found.startswith("128 texts of 2 models are set aside (half 98, bad 30): too few hospital records are near")
+    assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""

@@ -222,7 +222,7 @@ def test_the_records_mend_the_labels_of_one_generator(tmp_path):
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     assert "under the labels that the records find likeliest" in remark
     assert re.search(
-        r"Of about \d+ hospital records, classifiers of .* label \d+ more rightly than .*, give or take", remark
+        r"Of about \d+ hospital records, a program labels \d+ more rightly when .*, than when .*, give or take", remark
     )
     assert "within chance" not in remark
     assert "point" not in remark

@@ -212,15 +212,15 @@ def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[
         return ""
     texts, models = sum(aside.values()), len(aside)
     rows = [number for number, name in enumerate(generators) if name in aside]
-    near = [f"{max(0.0, float(support.votes[number])):.0f}" for number in rows]
-    expected = [f"{float(support.expected[number]):.0f}" for number in rows]
+    near = [f"{max(0.0, float(support.votes[number])):.0f} to {generators[number]}" for number in rows]
+    expected = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in rows]
     named = ", ".join(f"{generators[number]} {aside[generators[number]]}" for number in rows)
     are, of = ("text", "is") if texts == 1 else ("texts", "are")
     model = "one model" if models == 1 else f"{models} models"
     return (
-        f"{texts} {are} of {model} {of} set aside ({named}): of about {support.records:.0f} hospital records,"
-        f" {joined(near)} {'is' if near == ['1'] else 'are'} near them, where {joined(expected)} would be by their"
-        " number. They stand in set-aside.jsonl and in no other file."
+        f"{texts} {are} of {model} {of} set aside ({named}): too few hospital records are near them. If the texts of"
+        f" all models were equally near, about {joined(expected)} of about {support.records:.0f} hospital records would"
+        f" be nearest; counted were {joined(near)}. They stand in set-aside.jsonl and in no other file."
     )
 
 
