@@ -303,6 +303,10 @@ def _check_files(
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
+NOT_CHECKED = (
+    "not checked: how good the texts are. Private score, panel score and distances on card and report are their makers'"
+    " word, as the records and the test file behind them are not here; --test FILE measures a panel score of your own"
+)
 LONGEST_LIST = 40  # faults or names on a screen; JSON has them all
 
 
@@ -477,7 +481,7 @@ class Verdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._state_doubts(), *statements, *self.conclusion()]
+        return [*self._state_doubts(), *statements, NOT_CHECKED, *self.conclusion()]
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""

@@ -173,6 +173,7 @@ def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, si
     code, lines = command(folder, "--fingerprint", fingerprint)
     assert code == CONFIRMED
     assert f"not here, so not compared: {name}" in lines
+    assert any(line.startswith("not checked: how good the texts are.") for line in lines[:-3])
 
 
 def test_what_no_paper_speaks_of_is_said_to_be_outside(tmp_path, value, signer):
