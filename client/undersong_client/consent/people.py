@@ -123,6 +123,10 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
             problem = "your policy asks for two people"
         elif shared := approver.identities & person.identities:
             problem = f"{printable(sorted(shared)[0])} stands behind both of you, who count as one person"
+        elif bool(approver.let_in_by) != bool(person.let_in_by):
+            # The account that made the link at a terminal may be the other one's, who then holds both accounts.
+            opener = printable(approver.let_in_by or person.let_in_by)
+            problem = f"{opener} let one of you in within the last day, and may be the other one"
         elif (approver.log_in == "terminal") != (person.log_in == "terminal"):
             problem = "an account of the page and one of the machine may be the same person's"
         else:

@@ -117,6 +117,8 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     assert "none" in approve(0, "--role", "IT", code=3)  # root is nobody's account
     typed(30003, "policy", "duty", "#30001", "privacy officer", "--terminal")
     typed(30003, "policy", "duty", "#30002", "IT", "--terminal")
+    duties = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "policy duty"]
+    assert "#30002 at the terminal: IT, by #30003 at the terminal" in duties[1].about
     assert "to themselves" in typed(30001, "policy", "duty", "#30001", "IT", "--terminal", code=2)
     approve(30001, "--name", "Ada")
     approve(30001, "--name", "Bert", "--role", "IT", code=2)  # another name and role are no other person
@@ -186,6 +188,16 @@ def test_two_accounts_of_one_person_are_not_two_people(behind):
     check_another([ada], bert, ROLES_OF_TWO)
     with raises(ConfigurationError, "same-person"):
         check_another([replace(ada, **behind)], replace(bert, **behind), ROLES_OF_TWO)
+
+
+def test_who_let_one_in_today_may_be_the_other():
+    """The attack: one with an account of the page lets another's in from a terminal, and decides by both."""
+    ada = Person("Ada", "privacy officer", account="ada", log_in="password")
+    bert = Person("Bert", "IT", account="bert", log_in="link", let_in_by="ada at the terminal")
+    for approver, person in ((ada, bert), (bert, ada)):
+        with raises(ConfigurationError, "same-person"):
+            check_another([approver], person, ROLES_OF_TWO)
+    check_another([replace(ada, let_in_by="cleo at the terminal")], bert, ROLES_OF_TWO)
 
 
 def test_whoever_gave_a_role_is_none_of_the_two(home):

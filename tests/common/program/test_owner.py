@@ -45,7 +45,7 @@ def test_a_folder_that_may_not_be_looked_into_is_another_account_s(tmp_path, mon
 
 
 def test_a_file_whose_folder_is_another_account_s_names_that(tmp_path, monkeypatch):
-    monkeypatch.setattr(owner, "_owner", lambda path: os.geteuid() + (path == tmp_path))
+    monkeypatch.setattr(owner, "_path_owner", lambda path: os.geteuid() + (path == tmp_path))
     fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "status.json")))
     assert "sudo -u" in fault.remedy
 
