@@ -5,6 +5,7 @@ does not depend on the records. A later receipt of the same run continues an ear
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from cryptography.exceptions import InvalidSignature
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PeerFault
 from undersong_common.printable import printable
+from undersong_common.privacy import accounting
 from undersong_common.privacy.ledger import VOIDED_VECTORS
-from undersong_common.privacy.spending import Charge
+from undersong_common.privacy.spending import Charge, charged_of
 from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.keys import verified
 
 TAG = "undersong receipt"
@@ -102,6 +105,34 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
         return _read_entries(manifest, party, entries, head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
+
+
+def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float, float | None]:
+    """Returns epsilon of any one party against everyone else together, as the run ran, and the chance of a best guess.
+
+    Epsilon is inf, and the chance None, for a run that promises nothing.
+
+    Args:
+        receipts: by party. One that is missing, or does not end the run, says nothing: its party has the price of the
+            whole plan.
+    """
+    plan = manifest.plan
+    if not math.isfinite(plan.privacy.epsilon):
+        return math.inf, None
+    epsilon, guess = 0.0, 0.5
+    for member in manifest.roster:
+        if events := _exposed_events(plan, receipts.get(member.name)):
+            epsilon = max(epsilon, accounting.epsilon(events, plan.usable_delta))
+            guess = max(guess, accounting.best_guess(events))
+    return epsilon, guess if math.isfinite(epsilon) else None
+
+
+def _exposed_events(plan: Plan, receipt: Receipt | None) -> tuple[accounting.Event, ...]:
+    """What everyone else together has of one party; its whole plan if it has no final receipt."""
+    if receipt is None or not receipt.closed:
+        return tuple(plan.alone_events())
+    events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
+    return tuple(charged_of(events, plan.alone_events())) if receipt.charges else ()
 
 
 def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:

@@ -34,6 +34,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import coordinator_fingerprint, party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.participation import Participation
+from undersong_protocol.agreement.receipt import check_receipt, exposure
 from undersong_protocol.secagg.keys import verified
 from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.support import SupportVotes
@@ -469,7 +470,7 @@ def report_data(
         weights=weights,
         weight_errors=weight_errors,
         samples=outcome.samples,
-        privacy=_privacy_statement(run_plan, insecure_noise),
+        privacy=_privacy_statement(run_plan, insecure_noise, outcome),
         settings=tuple(_describe_options(task.options)),
         seconds=tuple(outcome.seconds.items()) if seconds else (),
         usage=tuple(
@@ -582,10 +583,14 @@ def _hash_content(content: bytes | str) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _privacy_statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatement:
+def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome) -> PrivacyStatement:
     plan = run_plan.plan
     private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
     epsilon_alone = plan.epsilon_if_all_others_collude() if private else None
+    receipts = {
+        party: check_receipt(outcome.manifest, party, receipt.body, receipt.signature)
+        for party, receipt in outcome.receipts.items()
+    }
     return PrivacyStatement(
         plan.privacy,
         plan.quorum,
@@ -596,6 +601,7 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool) -> PrivacyStatem
         accounting.best_guess(plan.alone_events())
         if epsilon_alone is not None and math.isfinite(epsilon_alone)
         else None,
+        exposure(outcome.manifest, receipts)[0] if private else None,
     )
 
 

@@ -28,7 +28,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.participation import Participation
-from undersong_protocol.agreement.receipt import Receipt, check_receipt
+from undersong_protocol.agreement.receipt import Receipt, check_receipt, exposure
 from undersong_protocol.secagg.evidence import OpenedBy, check_evidence
 from undersong_server.release.files import (
     ARCHIVE_NAME,
@@ -92,7 +92,6 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     final = {name: receipt for name, receipt in checked.items() if receipt.closed}
     charged = _charged_events(manifest, opened_sums, final, faults)
     spent = {name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
-    exposed_events = [_exposed_events(manifest, final.get(member.name)) for member in manifest.roster]
     further = ArchivePapers({})
     if (folder / ARCHIVE_NAME).exists():
         with _note_faults(faults, ARCHIVE_NAME):
@@ -108,9 +107,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
     confirmed_parties = _confirm_parties(manifest, published if confirmed else {}, parties or {}, faults)
     total = max(spent.values(), default=0.0)
-    epsilon_alone = max(
-        (_price_events(manifest, events, manifest.plan.usable_delta) for events in exposed_events), default=0.0
-    )
+    epsilon_alone, guess_alone = exposure(manifest, final)
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
     names = [planned.name for planned in manifest.plan.sums]
@@ -120,7 +117,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
         spent=spent,
         alone=epsilon_alone,
         guess=_best_guess(charged.values(), total),
-        guess_alone=_best_guess(exposed_events, epsilon_alone),
+        guess_alone=guess_alone,
         voided=sum(len(receipt.voided) for receipt in checked.values()),
         without_receipt=tuple(name for name in spent if name not in final),
         opened=opened_sums,
@@ -244,17 +241,6 @@ def _charged_events(
             charged = [plan[charge.query].event() for charge in receipt.counted]
             events_by_party[member.name] = tuple(charged_of(charged, plan_events)) if receipt.charges else ()
     return events_by_party
-
-
-def _exposed_events(manifest: Manifest, receipt: Receipt | None) -> Events:
-    """Returns what everyone else together has of one party; its whole plan if it has no final receipt."""
-    plan = manifest.plan
-    if not math.isfinite(plan.privacy.epsilon):
-        return ()
-    if receipt is None:
-        return tuple(plan.alone_events())
-    events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
-    return tuple(charged_of(events, plan.alone_events())) if receipt.charges else ()
 
 
 def _price_events(manifest: Manifest, events: Events, delta: float) -> float:

@@ -122,6 +122,8 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     epsilon, unit = privacy.promise.epsilon, UNIT_WORDS[privacy.promise.unit]
     epsilon_alone = privacy.epsilon_if_all_others_collude
     surest = impact.surest(epsilon)
+    epsilon_ran = privacy.epsilon_against_all_as_it_ran
+    ran = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
     return (
         privacy.headline,
         f"In words: somebody who reads all of it and for whom it was even chances whether a certain {unit} is among the"
@@ -133,7 +135,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
                     f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
                     f" {number(epsilon_alone)}, {words.AS_PLANNED}"
                     f"{_guess_words(privacy.best_guess_if_all_others_collude, unit)};"
-                    f" `undersong verify` states it {words.AS_IT_RAN}."
+                    f" `undersong verify` states it {words.AS_IT_RAN}{ran}."
                 )
             ]
             if epsilon_alone is not None and math.isfinite(epsilon_alone)

@@ -46,6 +46,7 @@ class PrivacyStatement:
         epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
         best_guess, best_guess_if_all_others_collude: chance of a right guess about one unit, at most, of the promise
             and of that view; None if it was not computed.
+        epsilon_against_all_as_it_ran: that view by the parties' receipts; None without receipts.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
@@ -56,6 +57,7 @@ class PrivacyStatement:
     insecure_noise: bool = False
     best_guess: float | None = None
     best_guess_if_all_others_collude: float | None = None
+    epsilon_against_all_as_it_ran: float | None = None
 
     @property
     def is_private(self) -> bool:
@@ -102,8 +104,11 @@ class PrivacyStatement:
         rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
             name = f"Epsilon if all others collude, {words.AS_PLANNED}{'' if self.is_private else f', {words.NOMINAL}'}"
-            smaller = f"undersong verify states the figure {words.AS_IT_RAN}, which is at most this"
-            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}; {smaller}"))
+            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}"))
+        if self.epsilon_against_all_as_it_ran is not None:
+            name = f"The same, {words.AS_IT_RAN}{'' if self.is_private else f', {words.NOMINAL}'}"
+            ran = number(self.epsilon_against_all_as_it_ran)
+            rows.append((name, f"{ran}, which undersong verify recomputes from the receipts"))
         return tuple(rows)
 
     @property

@@ -37,7 +37,7 @@ from undersong_server.progress import Silent
 from undersong_server.release.files import OUTPUT_NAMES, charges
 from undersong_server.release.verify import verify
 from undersong_server.report import usefulness
-from undersong_server.report.data import are_equal
+from undersong_server.report.data import are_equal, number
 from undersong_server.runs import task as tasks
 
 pytestmark = pytest.mark.heavy
@@ -392,6 +392,15 @@ def test_the_folder_in_which_a_simulation_works_is_no_foreign_file(finished):
     shown = "\n".join(verdict.lines())
     assert "'.undersong' is this simulation's own folder" in shown
     assert "unknown origin" not in shown
+
+
+def test_the_card_has_the_colluders_figure_that_verify_recomputes(finished):
+    folder, delivered = finished
+    terms, alone = dict(delivered.report.privacy.terms), verify(folder / "out").alone
+    (ran,) = [meaning for term, meaning in terms.items() if term.startswith("The same, as it ran")]
+    assert ran.startswith(f"{number(alone)}, which undersong verify recomputes")
+    assert 0 < alone < delivered.report.privacy.epsilon_if_all_others_collude
+    assert ran in (folder / "out" / "README.md").read_text()
 
 
 def test_what_is_published_of_a_ledger_names_no_data_set(finished):
