@@ -20,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.program.machine import fault_of
 from undersong_protocol.agreement.enrolment import check_party_name, coordinator_fingerprint
 
 AUTHORITY_DAYS = 3650
@@ -198,11 +199,13 @@ class Authority:
         path = self._folder / name
         try:
             return path.read_bytes()
-        except OSError as error:
+        except (FileNotFoundError, PermissionError) as error:
             raise ConfigurationError(
                 f"{path}: cannot be read: {error.strerror}",
                 "run as the user who made it, or `undersong coordinator init`",
             ) from None
+        except OSError as error:
+            raise fault_of(error, path) from None
 
 
 def serial_of(certificate: x509.Certificate) -> str:

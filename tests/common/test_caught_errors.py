@@ -245,6 +245,17 @@ def fail_to_summarise(m, paths, _):
     assert summary.status.state == m.UNREADABLE
 
 
+def read_no_authority(m, paths, patched):
+    refuses(m.Authority, paths.gone)
+
+    def crowded(_path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkey_of(patched) as crowd:
+        crowd.setattr(m.Path, "read_bytes", crowded)
+        refuses(m.Authority, paths.folder, error=UndersongError)
+
+
 def name_what_is_lacking(m, paths, _):
     assert isinstance(m._missing_resource(paths.gone), FileNotFoundError)
 
@@ -580,7 +591,7 @@ ACTS = {
     "client/undersong_client/storage/checkpoints.py _salt": salt_a_folder,
     "client/undersong_client/storage/addition.py _writable": gives(False, "_writable", "below"),
     "client/undersong_client/storage/store.py Journal.__init__": open_no_database("Journal"),
-    "server/undersong_server/authority.py Authority._read_file": lambda m, paths, _: refuses(m.Authority, paths.gone),
+    "server/undersong_server/authority.py Authority._read_file": read_no_authority,
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),
     "server/undersong_server/operations/overview.py _summary": fail_to_summarise,

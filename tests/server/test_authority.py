@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import errno
+import os
 import sqlite3
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from cryptography import x509
@@ -13,7 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials, make_home
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, new_tls_key
 from undersong_server.authority import Authority
@@ -131,3 +134,12 @@ def request_of(name, token):
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return EnrolmentRequest.make(name, new_tls_key(), Ed25519PrivateKey.generate(), token)
+
+
+def test_a_key_that_too_many_open_files_hide_is_the_machine_s_fault(home, monkeypatch):
+    def full(_path):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), "authority.crt")
+
+    monkeypatch.setattr(Path, "read_bytes", full)
+    with pytest.raises(MachineFault, match="Too many open files"):
+        Authority(home.path / "authority")
