@@ -13,7 +13,7 @@ COUNTED = "hospital|party|partie|patient|record|text|run|sum|question|label|gene
 WRITTEN_OUT = re.compile(rf"\b(?:{NUMBERS}) (?:other )?(?:{COUNTED})s?\b", re.IGNORECASE)
 # Rules of the program, which no plan changes: the scale of a risk, an example that says what a case is, and from how
 # many hospitals on a plan assumes one that colludes.
-RULES = {"policy.html.j2": ["100 cases", "four hospitals"], "dataset.html.j2": ["three cases"]}
+RULES = {"policy.html.j2": ["100 cases"], "dataset.html.j2": ["three cases"]}
 
 
 def _literals(made):

@@ -8,7 +8,6 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal, cast
 
-import tomli_w
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
@@ -275,6 +274,8 @@ def _text(control: Control, value: Any) -> str:
 
 def task_file_text(values: Mapping[str, Any]) -> str:
     """Returns a task file of these values; sections without a key are left out."""
+    import tomli_w
+
     return tomli_w.dumps({name: section for name, section in plain(values).items() if section})
 
 
@@ -283,6 +284,8 @@ def toml_value(value: Any) -> str:
 
     tomli-w writes one entry of an array per line, with a comma after the last one too; no line ends within a text.
     """
+    import tomli_w
+
     lines = tomli_w.dumps({"value": [[plain(value)]]}, indent=0).split("\n")[2:-3]
     text = ""
     for line in lines:

@@ -29,6 +29,7 @@ WAY = (
     "undersong.run.processes",
     "undersong.run.simulation",
     "undersong_common.program.entry",
+    "undersong_common.program.options",
     "undersong_common.program.plugins",
     "undersong_server.cli",
 )

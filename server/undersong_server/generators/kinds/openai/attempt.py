@@ -95,7 +95,7 @@ class EndpointConnection:
             "Host": urlsplit(self.base_url).netloc,
             "Accept": "application/json",
             "Accept-Encoding": "gzip, deflate",
-            "EndpointConnection": "keep-alive",
+            "Connection": "keep-alive",
             "User-Agent": SOFTWARE,
             **({"Content-Type": "application/json", "Content-Length": str(len(content))} if content else {}),
             **self._headers,
