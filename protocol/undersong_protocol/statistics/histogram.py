@@ -173,12 +173,12 @@ class MetadataHistograms(Statistic, question="counts"):
     @property
     def asks(self) -> str:
         label = "each label" if self.labels else "any text at all"
-        counted = that_hold(
+        counts = that_hold(
             (self.label_bins, label),
             (self.length_bins, "each length"),
             (self.keywords, "each of a few public keywords"),
         )
-        return f"how many of your records have {' and '.join(counted)}"
+        return f"how many of your records have {' and '.join(counts)}"
 
     @property
     def label_bins(self) -> int:
@@ -220,8 +220,8 @@ class MetadataHistograms(Statistic, question="counts"):
         if edges:
             self._check_edges(public.numbers_of("length_edges"))
         if keywords:
-            given = public.embeddings_of("keywords")
-            check_embeddings("keywords", given, facts, labels=self.labels, most=self.keywords)
+            keyword_vectors = public.embeddings_of("keywords")
+            check_embeddings("keywords", keyword_vectors, facts, labels=self.labels, most=self.keywords)
 
     def _check_edges(self, edges: Float64) -> None:
         if edges.ndim == 1:
@@ -245,10 +245,12 @@ class MetadataHistograms(Statistic, question="counts"):
             labels = labels_within(records.labels, self.labels) if self.labels else None
             nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
             nearest.extend(keywords.values, keywords.labels if self.labels else None)
-            found = nearest.near[:, 0]
-            columns.append(np.where(found == NONE, NONE, found + self.label_bins + self.length_bins))
-        counted = at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
-        return Rows(counted, records.units)
+            nearest_keyword = nearest.near[:, 0]
+            columns.append(
+                np.where(nearest_keyword == NONE, NONE, nearest_keyword + self.label_bins + self.length_bins)
+            )
+        counts = at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
+        return Rows(counts, records.units)
 
 
 VALUES = "values"
@@ -302,12 +304,12 @@ class AttributeMarginals(Statistic, question="counts"):
 
     @property
     def asks(self) -> str:
-        counted = that_hold(
+        counts = that_hold(
             (self.labels, "each label"),
             (self.lists, "each value of a few public lists, by the value that a record's words are nearest to"),
             (self.columns, "each value of a few of its columns"),
         )
-        return f"how many of your records have {' and '.join(counted)}"
+        return f"how many of your records have {' and '.join(counts)}"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -350,17 +352,17 @@ class AttributeMarginals(Statistic, question="counts"):
         check_names(self.name, public, embeddings=embeddings, texts=texts)
         check_task_labels(self.name, self.labels, facts)
         if self.columns:
-            given = public.texts_of(COLUMNS)
-            if len(given) != sum(self.columns) or not all(map(str.strip, given)):
+            column_texts = public.texts_of(COLUMNS)
+            if len(column_texts) != sum(self.columns) or not all(map(str.strip, column_texts)):
                 raise ConfigurationError(
                     "the published columns have other numbers of names and values than the plan, or an empty one",
                     "publish name and values of each",
                 )
         if not self.lists:
             return
-        listed = public.embeddings_of(VALUES)
-        check_embeddings(VALUES, listed, facts, labels=len(self.lists), most=self.values, least=self.values)
-        if (listed.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
+        value_vectors = public.embeddings_of(VALUES)
+        check_embeddings(VALUES, value_vectors, facts, labels=len(self.lists), most=self.values, least=self.values)
+        if (value_vectors.labels != np.repeat(np.arange(len(self.lists)), self.lists)).any():
             raise ConfigurationError(
                 "the published values do not stand list after list", "label each with the number of its list"
             )
@@ -369,8 +371,8 @@ class AttributeMarginals(Statistic, question="counts"):
         embeddings, labels = records.embeddings, records.labels
 
         def compute(asked: Int64) -> Matrix:
-            taken = {name: [column[row] for row in asked] for name, column in records.columns.items()}
-            values = np.stack(self._attribute_values(embeddings[asked], labels[asked], taken, public), axis=1)
+            columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}
+            values = np.stack(self._attribute_values(embeddings[asked], labels[asked], columns, public), axis=1)
             first = np.cumsum((0, *self.sizes[:-1]))
             return at_columns(np.where(values == NONE, NONE, values + first), np.ones(len(first)), self.dimension)
 
@@ -384,16 +386,16 @@ class AttributeMarginals(Statistic, question="counts"):
         Ties go to the value that stands first. Values of columns are compared without case; a column that is not there
         is missing.
         """
-        found = [labels_within(labels, self.labels)] if self.labels else []
+        value_rows = [labels_within(labels, self.labels)] if self.labels else []
         if self.lists:
             for part in np.split(public.embeddings_of(VALUES).values, np.cumsum(self.lists)[:-1]):
                 nearest = NearestFurthest(embeddings, None, 1, furthest=False)
                 nearest.extend(part, None)
-                found.append(nearest.near[:, 0])
-        given = iter(public.texts_of(COLUMNS) if self.columns else ())
+                value_rows.append(nearest.near[:, 0])
+        column_texts = iter(public.texts_of(COLUMNS) if self.columns else ())
         for size in self.columns:
-            name, *own = islice(given, size)
-            places = {value.casefold(): place for place, value in reversed(list(enumerate(own)))}
+            name, *column_values = islice(column_texts, size)
+            places = {value.casefold(): place for place, value in reversed(list(enumerate(column_values)))}
             column = columns.get(name, ("",) * len(embeddings))
-            found.append(np.array([places.get(each.casefold(), size - 1) for each in column], dtype=np.int64))
-        return found
+            value_rows.append(np.array([places.get(text.casefold(), size - 1) for text in column], dtype=np.int64))
+        return value_rows

@@ -85,20 +85,20 @@ class Terms:
         self._index: dict[str, int] = {}
         self._longest: dict[str, int] = {}  # words of the longest term that begins with this word
         for number, term in enumerate(terms):
-            found = words(term)
-            if not found:
+            term_words = words(term)
+            if not term_words:
                 raise ConfigurationError(f"vocabulary term {number + 1}, {term[:80]!r}, has no word", "remove it")
-            if len(found) > LONGEST_TERM:
+            if len(term_words) > LONGEST_TERM:
                 raise ConfigurationError(
                     f"vocabulary term {number + 1}, {term[:80]!r}, has more than {LONGEST_TERM} words", "shorten it"
                 )
-            first = self._index.setdefault(" ".join(found), number)
+            first = self._index.setdefault(" ".join(term_words), number)
             if first != number:
                 raise ConfigurationError(
                     f"vocabulary terms {terms[first]!r} and {term!r} differ only in case, spaces or punctuation",
                     "keep one of them",
                 )
-            self._longest[found[0]] = max(self._longest.get(found[0], 0), len(found))
+            self._longest[term_words[0]] = max(self._longest.get(term_words[0], 0), len(term_words))
 
     def each(self, text: str) -> Iterator[int]:
         """Yields the indices of the terms in ``text``, in the order in which they occur, repeats included.
@@ -123,12 +123,12 @@ class Terms:
         >>> Terms(["heart", "heart failure", "pain"]).of("PAIN, heart\\n failure; heart pain")
         [2, 1, 0]
         """
-        found: dict[int, None] = {}
+        numbers: dict[int, None] = {}
         for number in self.each(text):
-            found.setdefault(number)
-            if len(found) == most:
+            numbers.setdefault(number)
+            if len(numbers) == most:
                 break
-        return list(found)
+        return list(numbers)
 
 
 @lru_cache(maxsize=2)
@@ -204,12 +204,12 @@ class TermHistogram(Statistic, question="counts"):
         texts = records.texts
 
         def compute(asked: Int64) -> Matrix:
-            found = [self._terms_of(terms, texts[row]) for row in asked]
-            starts = np.cumsum([0, *(len(one) for one in found)])
-            columns = np.array([term for one in found for term in one], dtype=np.int64)
-            counted = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(found), self.dimension))
-            counted.sum_duplicates()
-            return counted
+            lists = [self._terms_of(terms, texts[row]) for row in asked]
+            starts = np.cumsum([0, *(len(list_of_terms) for list_of_terms in lists)])
+            columns = np.array([term for list_of_terms in lists for term in list_of_terms], dtype=np.int64)
+            counts = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(lists), self.dimension))
+            counts.sum_duplicates()
+            return counts
 
         return Rows(compute, records.units, width=self.most)
 
@@ -318,12 +318,12 @@ class FourierFeatures(Statistic, question="directions"):
         if self.even:
             return (1.0,) * len(self.lengths)
         needs = []
-        for held in self.lengths:
-            shortest = min(1 + max((other for other in self.lengths if other < held), default=0), self.phrases)
-            unit, filled = self.width / held, min(held, self.phrases)
+        for length in self.lengths:
+            shortest = min(1 + max((shorter for shorter in self.lengths if shorter < length), default=0), self.phrases)
+            unit, filled = self.width / length, min(length, self.phrases)
             # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
             apart = math.exp(min(self.width - unit * filled, 100.0))
-            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + held - filled))))
+            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + length - filled))))
         least = LEAST_WEIGHT * max(needs)
         needs = [max(need, least) for need in needs]
         scale = math.sqrt(len(needs) / math.fsum(need * need for need in needs))
@@ -388,8 +388,8 @@ class FourierFeatures(Statistic, question="directions"):
 
         def compute(asked: Int64) -> Matrix:
             rows = taking[asked]
-            found = [terms.of(texts[row], most) for row in rows]
-            return in_blocks(features(found), labels[rows], self.dimension)
+            lists = [terms.of(texts[row], most) for row in rows]
+            return in_blocks(features(lists), labels[rows], self.dimension)
 
         return Rows(compute, records.units[taking], width=self.class_dimension)
 
@@ -422,8 +422,8 @@ class FourierFeatures(Statistic, question="directions"):
                 total += np.hstack([cosines(phase), sines(phase)]).sum(axis=0)
             return total / len(terms)
 
-        def features(found: Sequence[list[int]]) -> Float64:
-            return np.array([average(terms) for terms in found]).reshape(-1, self.class_dimension)
+        def features(lists: Sequence[list[int]]) -> Float64:
+            return np.array([average(terms) for terms in lists]).reshape(-1, self.class_dimension)
 
         return features
 
@@ -439,13 +439,13 @@ class FourierFeatures(Statistic, question="directions"):
                 total += self.phases(structure, position, vectors[:0])[-1]
             behind.append(total)
 
-        def features(found: Sequence[list[int]]) -> Float64:
-            columns = np.full((len(found), self.phrases), len(vectors), dtype=np.int64)
-            for row, one in enumerate(found):
-                columns[row, : len(one)] = one
+        def features(lists: Sequence[list[int]]) -> Float64:
+            columns = np.full((len(lists), self.phrases), len(vectors), dtype=np.int64)
+            for row, numbers in enumerate(lists):
+                columns[row, : len(numbers)] = numbers
             parts = []
             for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
-                phase: Int64 = np.repeat(unfilled[None, :], len(found), axis=0)
+                phase: Int64 = np.repeat(unfilled[None, :], len(lists), axis=0)
                 for position, table in enumerate(positions):
                     phase += table[columns[:, position]]
                 parts += [weight * cosines(phase), weight * sines(phase)]

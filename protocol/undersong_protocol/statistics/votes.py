@@ -109,21 +109,21 @@ class TopQVotes(Statistic, question="nearest"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",))
         check_task_labels(self.name, self.labels, facts)
-        given = public.embeddings_of("candidates")
-        check_embeddings("candidates", given, facts, labels=self.labels, most=self.candidates)
+        candidates = public.embeddings_of("candidates")
+        check_embeddings("candidates", candidates, facts, labels=self.labels, most=self.candidates)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        given = public.embeddings_of("candidates")
-        compared = self._compare_records(records, given, memory)
+        candidates = public.embeddings_of("candidates")
+        compared = self._compare_records(records, candidates, memory)
         kinds = 2 if self.furthest else 1
         weights = np.tile(2.0 ** -np.arange(self.q), kinds)
 
         def compute(asked: Int64) -> Matrix:
-            chosen = [compared.near[asked]]
+            indices = [compared.near[asked]]
             if self.furthest:
                 far = compared.far[asked]
-                chosen.append(np.where(far == NONE, NONE, far + self.candidates))
-            return at_columns(np.hstack(chosen), weights, self.dimension)
+                indices.append(np.where(far == NONE, NONE, far + self.candidates))
+            return at_columns(np.hstack(indices), weights, self.dimension)
 
         return Rows(compute, records.units, width=kinds * self.q)
 
@@ -151,16 +151,16 @@ def _candidate_block(given: LabelledEmbeddings, start: int, labelled: bool) -> C
     return Candidates(given.values[part], given.labels[part] if labelled else None)
 
 
-def _begins_with(given: LabelledEmbeddings, known: LabelledEmbeddings) -> bool:
+def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) -> bool:
     """True if the candidates compared before are the first ones of this request.
 
     The values themselves are kept and compared: a hash of 6 000 of them costs five times as much, at every sum.
     """
-    count = len(known.values)
-    return given is known or (
-        count <= len(given.values)
-        and np.array_equal(given.labels[:count], known.labels)
-        and np.array_equal(given.values[:count], known.values)
+    count = len(earlier.values)
+    return candidates is earlier or (
+        count <= len(candidates.values)
+        and np.array_equal(candidates.labels[:count], earlier.labels)
+        and np.array_equal(candidates.values[:count], earlier.values)
     )
 
 
@@ -187,21 +187,21 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
         candidates: embeddings, float32 [N, d].
         neighbours: number of nearest neighbours in the mean.
     """
-    found = np.zeros(len(candidates))
+    similarities = np.zeros(len(candidates))
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
         if len(rows) < 2:
             continue
-        others = len(rows) - min(neighbours, len(rows) - 1)
+        place = len(rows) - min(neighbours, len(rows) - 1)
         step = max(1, BLOCK_ELEMENTS // len(rows))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
             products = candidates[block] @ candidates[rows].T
             # A candidate is no neighbour of itself.
             products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
-            nearest = np.partition(products, others, axis=1)[:, others:]
-            found[block] = nearest.mean(axis=1, dtype=np.float64)
-    return CORRECTION.quantised(found)
+            nearest = np.partition(products, place, axis=1)[:, place:]
+            similarities[block] = nearest.mean(axis=1, dtype=np.float64)
+    return CORRECTION.quantised(similarities)
 
 
 def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: int) -> Int64:
@@ -214,9 +214,12 @@ def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: 
         labels: the records' labels, int64 [M]; None compares every record with every candidate.
         public: inputs with embeddings "candidates" and numbers "hubness correction".
     """
-    given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction").astype(np.float32)
+    candidates, correction = (
+        public.embeddings_of("candidates"),
+        public.numbers_of("hubness correction").astype(np.float32),
+    )
     compared = NearestFurthest(embeddings, labels, q, furthest=False)
-    compared.extend(given.values, None if labels is None else given.labels, correction)
+    compared.extend(candidates.values, None if labels is None else candidates.labels, correction)
     return compared.near
 
 
@@ -275,9 +278,9 @@ class EqualVotes(Statistic, question="nearest"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("hubness correction",))
         check_task_labels(self.name, self.labels, facts)
-        given, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
-        check_embeddings("candidates", given, facts, labels=self.labels, most=self.candidates)
-        check_shape("hubness correction", correction, (len(given.values),))
+        candidates, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
+        check_embeddings("candidates", candidates, facts, labels=self.labels, most=self.candidates)
+        check_shape("hubness correction", correction, (len(candidates.values),))
         CORRECTION.check("hubness correction", correction)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:

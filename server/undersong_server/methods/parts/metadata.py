@@ -41,8 +41,8 @@ def shares_of_counts(counts: Float64) -> Float64:
         return np.full(len(counts), 1.0 / len(counts))
     falling = np.sort(counts)[::-1]
     excess = (np.cumsum(falling) - total) / np.arange(1, len(counts) + 1)
-    kept = int(np.flatnonzero(falling > excess)[-1])
-    lowered = np.maximum(counts - excess[kept], 0.0)
+    last_bin = int(np.flatnonzero(falling > excess)[-1])
+    lowered = np.maximum(counts - excess[last_bin], 0.0)
     result: Float64 = lowered / lowered.sum()
     return result
 
@@ -64,8 +64,8 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     def beyond(tails: Float64) -> int:
         """Counts the bins at the start of ``tails`` before the running total exceeds its limit; 0 if never."""
         limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
-        found = np.flatnonzero(np.cumsum(tails) > limits)
-        return int(found[0]) if len(found) else 0
+        bins = np.flatnonzero(np.cumsum(tails) > limits)
+        return int(bins[0]) if len(bins) else 0
 
     first, last = beyond(counts), len(counts) - beyond(counts[::-1])
     return (edges[first], edges[last]) if first < last else (edges[0], edges[-1])
@@ -94,7 +94,10 @@ def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool 
     def chances(mine: Float64) -> Float64:
         return np.asarray(of_votes(mine), dtype=np.float64) if softmax else shares_of_counts(mine)
 
-    return [chances(mine) if len(mine) else mine for mine in (votes[label_of == label] for label in range(labels))]
+    return [
+        chances(label_votes) if len(label_votes) else label_votes
+        for label_votes in (votes[label_of == label] for label in range(labels))
+    ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +125,10 @@ class Metadata:
         Systematic sampling, with one random start. Independent draws would give a label that expects 7 texts fewer than
         4 in every twelfth run.
         """
-        at = (rng.random() + np.arange(count)) / max(1, count)
+        points = (rng.random() + np.arange(count)) / max(1, count)
         last = int(np.flatnonzero(self.labels)[-1])  # rounding may point beyond the last label that has a share
-        drawn = np.minimum(np.searchsorted(np.cumsum(self.labels), at, side="right"), last)
-        return rng.permutation(drawn).astype(np.int64)
+        numbers = np.minimum(np.searchsorted(np.cumsum(self.labels), points, side="right"), last)
+        return rng.permutation(numbers).astype(np.int64)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
         """A length in words: a bin drawn by its share, uniform within the bin; None where lengths are not used."""
@@ -169,10 +172,10 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
     """
     low, high = length_range(opened.natural, opened.sigma)
     edges = np.array(RANGE_EDGES)
-    inside = (edges[:-1] >= low) & (edges[1:] <= high)
-    shares = shares_of_counts(np.where(inside, opened.natural, 0.0))
-    likely = np.where(inside, shares, 0.0)
-    weights = (likely if likely.sum() > 0 else inside.astype(np.float64)).tolist()
+    is_inside = (edges[:-1] >= low) & (edges[1:] <= high)
+    shares = shares_of_counts(np.where(is_inside, opened.natural, 0.0))
+    likely = np.where(is_inside, shares, 0.0)
+    weights = (likely if likely.sum() > 0 else is_inside.astype(np.float64)).tolist()
     bins = list(pairwise(RANGE_EDGES))
 
     def draw(random: Random) -> int:
@@ -221,9 +224,9 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
     >>> keywords_by_label(['Sure: {"a card": ["lost", "Stolen"], "fee": ["lost", "yearly"]}'], ["a_card", "fee"], 9)
     [['lost', 'Stolen'], ['yearly']]
     """
-    found: list[list[str]] = [[] for _ in labels]
+    keyword_lists: list[list[str]] = [[] for _ in labels]
     numbers = {_fold_label(label): number for number, label in enumerate(labels)}
-    taken: set[str] = set()
+    used: set[str] = set()
     for answer in answers:
         try:
             values = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
@@ -232,10 +235,10 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
         for label, items in values.items():
             number = numbers.get(_fold_label(label), -1)
             for item in items if number >= 0 and isinstance(items, list) else ():
-                if isinstance(item, str) and item.casefold() not in taken and len(found[number]) < most:
-                    taken.add(item.casefold())
-                    found[number].append(item)
-    return found
+                if isinstance(item, str) and item.casefold() not in used and len(keyword_lists[number]) < most:
+                    used.add(item.casefold())
+                    keyword_lists[number].append(item)
+    return keyword_lists
 
 
 def _fold_label(label: str) -> str:
@@ -243,7 +246,7 @@ def _fold_label(label: str) -> str:
 
 
 def _distinctive_words(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    counted = [Counter(word for text in own for word in set(_split_words(text))) for own in texts]
+    counted = [Counter(word for text in label_texts for word in set(_split_words(text))) for label_texts in texts]
     labels_with = Counter(word for counts in counted for word in counts)
 
     def rank(counts: Counter[str], word: str) -> tuple[float, str]:
@@ -257,7 +260,7 @@ def _split_words(text: str) -> list[str]:
 
 
 def _different_items(items: Sequence[str], most: int) -> list[str]:
-    found: dict[str, str] = {}
+    items_by_key: dict[str, str] = {}
     for item in items:
-        found.setdefault(item.casefold(), item)
-    return list(found.values())[:most]
+        items_by_key.setdefault(item.casefold(), item)
+    return list(items_by_key.values())[:most]

@@ -144,18 +144,18 @@ def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -
     """
     certain = np.zeros(len(weights), dtype=bool)
     while True:
-        left = count - int(certain.sum())
+        open_count = count - int(certain.sum())
         chance = np.where(certain, 0.0, weights)
-        if left == 0:
+        if open_count == 0:
             return np.flatnonzero(certain)
-        chance *= left / chance.sum()
-        more = chance > 1 - 1e-9
-        if not more.any():
+        chance *= open_count / chance.sum()
+        is_sure = chance > 1 - 1e-9
+        if not is_sure.any():
             break
-        certain |= more
+        certain |= is_sure
     order = rng.permutation(np.flatnonzero(chance))
     steps = np.floor(np.cumsum(chance[order]) + rng.random())
-    steps[-1] = left  # Rounding could miss the last step.
+    steps[-1] = open_count  # Rounding could miss the last step.
     return np.sort(np.concatenate([np.flatnonzero(certain), order[np.diff(steps, prepend=0.0) > 0]]))
 
 
@@ -185,42 +185,42 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     x = np.ascontiguousarray(embeddings[order])
     size = min(size, len(x))
     nearest = np.full(len(x), -np.inf, dtype=np.float32)  # largest similarity to any chosen sample
-    left = np.ones(len(x), dtype=np.bool_)
-    chosen: list[Int64] = []
-    found, raised = 0, 0
+    is_open = np.ones(len(x), dtype=np.bool_)
+    blocks: list[Int64] = []
+    total, raised = 0, 0
     limit = tau
-    while found < size:
+    while total < size:
         after = 0
-        while found < size:
-            block = after + np.flatnonzero(left[after:] & (nearest[after:] <= limit))[:BLOCK]
+        while total < size:
+            block = after + np.flatnonzero(is_open[after:] & (nearest[after:] <= limit))[:BLOCK]
             if not len(block):
                 break
             after = int(block[-1]) + 1
-            taken = block[_rows_apart(x[block], limit, size - found)]
-            left[taken] = False
-            found += len(taken)
-            chosen.append(taken)
-            rest = np.flatnonzero(left)
-            if found < size and len(rest):
-                nearest[rest] = np.maximum(nearest[rest], (x[rest] @ x[taken].T).max(axis=1))
-        if found < size:
+            accepted = block[_rows_apart(x[block], limit, size - total)]
+            is_open[accepted] = False
+            total += len(accepted)
+            blocks.append(accepted)
+            remaining = np.flatnonzero(is_open)
+            if total < size and len(remaining):
+                nearest[remaining] = np.maximum(nearest[remaining], (x[remaining] @ x[accepted].T).max(axis=1))
+        if total < size:
             raised += 1
             limit = tau + raised * step
-    return order[np.concatenate(chosen)] if chosen else order[:0], limit
+    return order[np.concatenate(blocks)] if blocks else order[:0], limit
 
 
 def _rows_apart(x: Float32, limit: float, most: int) -> Int64:
     """In order, the rows that are not more similar than ``limit`` to an earlier one of the result; at most ``most``."""
     allowed = x @ x.T <= limit
     open_ = np.ones(len(x), dtype=np.bool_)
-    kept: list[int] = []
+    rows: list[int] = []
     for row in range(len(x)):
         if open_[row]:
-            kept.append(row)
-            if len(kept) == most:
+            rows.append(row)
+            if len(rows) == most:
                 break
             open_ &= allowed[row]
-    return np.array(kept, dtype=np.int64)
+    return np.array(rows, dtype=np.int64)
 
 
 def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
