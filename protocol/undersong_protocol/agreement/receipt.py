@@ -128,7 +128,7 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
 
 
 def _exposed_events(plan: Plan, receipt: Receipt | None) -> tuple[accounting.Event, ...]:
-    """What everyone else together has of one party; its whole plan if it has no final receipt."""
+    """The releases that everyone else together knows of one party; those of its whole plan without a final receipt."""
     if receipt is None or not receipt.closed:
         return tuple(plan.alone_events())
     events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
