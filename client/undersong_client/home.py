@@ -38,7 +38,7 @@ from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.printable import noun, printable, shell_path
 from undersong_common.program import moving
 from undersong_common.program.machine import HeldStep, fault_of, held_steps, named_faults
-from undersong_common.program.owner import account_name, check_owner
+from undersong_common.program.owner import account_name, check_owner, left_there_remedy
 from undersong_common.text.patient_ids import Choice
 from undersong_common.text.row_files import has_suffix
 
@@ -327,8 +327,7 @@ class PartyHome:
             if found.st_uid != os.geteuid():
                 raise ConfigurationError(
                     f"{path}: belongs to {account_name(found.st_uid)}, and this folder to {account_name(os.geteuid())}",
-                    f"another account has left it there: move it away, or let an administrator give it to"
-                    f" {account_name(os.geteuid())}",
+                    left_there_remedy(),
                     code="other-account",
                 )
             if stat.S_IMODE(found.st_mode) & 0o077:

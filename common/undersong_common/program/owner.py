@@ -50,8 +50,15 @@ def command_line(uid: int) -> str:
     return shlex.join(["sudo", "-u", account_name(uid), *program, *sys.argv[1:]])
 
 
+def left_there_remedy() -> str:
+    """Returns what to do about a file that another account has left in a folder of this account's."""
+    return f"another account has left it there: let an administrator give it to {account_name(os.geteuid())}"
+
+
 def account_remedy(path: Path) -> str:
     """Returns what to do about a path that this account may not use; "" if it and its folder are this account's."""
+    if _path_owner(path.parent) == os.geteuid() != _path_owner(path):
+        return left_there_remedy()
     for place in (path, path.parent):
         owner = _path_owner(place)
         if owner is not None and owner != os.geteuid():

@@ -57,6 +57,14 @@ def test_a_file_that_may_not_be_read_names_its_account(tmp_path, monkeypatch):
     assert "sudo -u" in fault.remedy
 
 
+def test_a_file_that_another_account_left_leads_to_no_other_account(tmp_path, monkeypatch):
+    """As root, one would only be sent back to the account of the folder."""
+    monkeypatch.setattr(owner, "_path_owner", lambda path: os.geteuid() + (path != tmp_path))
+    fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "ledger.jsonl")))
+    assert fault.remedy == owner.left_there_remedy()
+    assert "sudo" not in fault.remedy
+
+
 def test_an_account_without_a_name_has_its_number(monkeypatch):
     assert owner.account_name(NOBODY) == f"#{NOBODY}"
     for stated, uid in (("", os.getuid()), ("x", os.getuid()), (str(NOBODY), NOBODY)):
