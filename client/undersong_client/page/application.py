@@ -630,4 +630,4 @@ def _number(visit: Visit) -> int:
 
 def _cases(epsilon: float, delta: float) -> int:
     """Cases of 100 in which the best guess about one unit is right, in a run of Gaussian sums."""
-    return impact.cases(accounting.best_guess([accounting.Gaussian(1 / accounting.gaussian_mu(epsilon, delta))]))
+    return impact.cases(accounting.best_guess_of(epsilon, delta, one_gaussian=True))

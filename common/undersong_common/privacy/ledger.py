@@ -31,7 +31,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import sync_folder
-from undersong_common.privacy.accounting import Event, best_guess, is_one_gaussian
+from undersong_common.privacy.accounting import Event, best_guess, best_guess_of, is_one_gaussian
 from undersong_common.privacy.spending import (
     Budget,
     Charge,
@@ -214,13 +214,12 @@ class Ledger:
         """Returns the largest chance of a right guess about one unit, over all runs with that of ``charge``.
 
         It is ``accounting.best_guess`` of all events. Budgets of lost ledgers have no events: there the epsilon of
-        :meth:`spent_with` at ``delta`` bounds it (Kairouz, Oh, Viswanath 2015, theorem 2.1).
+        :meth:`spent_with` at ``delta`` bounds it.
         """
         runs = {**self._counted_events(), charge.run: charge.events}
         if not self._lost_budgets:
             return best_guess([event for events in runs.values() for event in events])
-        sure = 1.0 / (1.0 + math.exp(-self.spent_with(charge, delta)))
-        return sure + (1.0 - sure) * delta
+        return best_guess_of(self.spent_with(charge, delta), delta, one_gaussian=False)
 
     def costs(self, delta: float) -> list[RunCost]:
         """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
