@@ -119,20 +119,22 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
         return math.inf, None
-    epsilon, guess = 0.0, 0.5
-    for member in manifest.roster:
-        if events := _exposed_events(plan, receipts.get(member.name)):
-            epsilon = max(epsilon, accounting.epsilon(events, plan.usable_delta))
-            guess = max(guess, accounting.best_guess(events))
+    plan_events, delta = tuple(plan.alone_events()), plan.usable_delta
+    # Most parties of a run have charged the same, so that there are few events to price.
+    exposed = {_exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster} - {()}
+    epsilon = max((accounting.epsilon(events, delta) for events in exposed), default=0.0)
+    guess = max((accounting.best_guess(events) for events in exposed), default=0.5)
     return epsilon, guess if math.isfinite(epsilon) else None
 
 
-def _exposed_events(plan: Plan, receipt: Receipt | None) -> tuple[accounting.Event, ...]:
+def _exposed_events(
+    plan: Plan, plan_events: tuple[accounting.Event, ...], receipt: Receipt | None
+) -> tuple[accounting.Event, ...]:
     """The releases that everyone else together knows of one party; those of its whole plan without a final receipt."""
     if receipt is None or not receipt.closed:
-        return tuple(plan.alone_events())
+        return plan_events
     events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
-    return tuple(charged_of(events, plan.alone_events())) if receipt.charges else ()
+    return charged_of(events, plan_events) if receipt.charges else ()
 
 
 def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:
