@@ -323,8 +323,8 @@ class PartyHome:
                 continue  # a temporary file that has been renamed meanwhile
             if stat.S_ISLNK(found.st_mode):
                 raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
-            check_owner(self.path)
             if found.st_uid != os.geteuid():
+                check_owner(self.path)
                 raise ConfigurationError(
                     f"{path}: belongs to {account_name(found.st_uid)}, and this folder to {account_name(os.geteuid())}",
                     left_there_remedy(),
