@@ -1,9 +1,9 @@
 """Checks of the documents, run by ``make check``.
 
 Links resolve, with their anchors; what code, tests and pages cite (a page below docs/ with a "Section" or a number)
-is there; every command of every program is documented, and what a page, a script or a message types is a command with
-the options that it has. An option that stands alone belongs to a command that its section names. No page that a program
-writes is tracked.
+is there, as is every file of Python that a page names; every command of every program is documented, and what a page, a
+script or a message types is a command with the options that it has. An option that stands alone belongs to a command
+that its section names. No page that a program writes is tracked.
 """
 
 import re
@@ -227,6 +227,7 @@ def main() -> None:
     checks = (
         broken_links,
         broken_citations,
+        unknown_sources,
         tracked_generated_pages,
         undocumented_commands,
         unknown_command_lines,
