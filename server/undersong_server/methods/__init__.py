@@ -81,7 +81,12 @@ def _bytecode(function: object) -> bytes:
     code = getattr(function, "__code__", function)
     if not isinstance(code, CodeType):
         return b""
-    constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
+    # The order in which a set shows its members differs from process to process.
+    constants = [
+        sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
+        for constant in code.co_consts
+        if not isinstance(constant, CodeType)
+    ]
     inner = [_bytecode(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
     return b"".join([code.co_code, repr((constants, code.co_names)).encode(), *inner])
 

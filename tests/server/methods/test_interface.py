@@ -73,3 +73,13 @@ def test_code_of_a_method_without_a_file_is_hashed_too(monkeypatch):
         hashes.append(methods.hash_code("of_a_notebook"))
     assert hashes[0] == hashes[2] != hashes[1]
     assert len(hashes[0]) == 64
+
+
+def test_code_hash_does_not_depend_on_the_order_of_a_set(monkeypatch):
+    hashes = []
+    for numbers in ("{0, 8}", "{8, 0}", "{0, 16}"):  # 0 and 8 collide in a small set, which shows the first one first
+        cell: dict[str, object] = {}
+        exec(f"def plan(options, setting): return []\ndef run(options, run): return run in {numbers}", cell)
+        monkeypatch.setitem(methods.OFFERED, "of_a_notebook", SimpleNamespace(plan=cell["plan"], run=cell["run"]))
+        hashes.append(methods.hash_code("of_a_notebook"))
+    assert hashes[0] == hashes[1] != hashes[2]
