@@ -9,7 +9,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -209,6 +209,15 @@ def counted(count: int, one: str, many: str = "") -> str:
     ('1 party', '12 records')
     """
     return f"{count} {noun(count, one, many)}"
+
+
+def joined(words: Sequence[str]) -> str:
+    """Joins words as a sentence does.
+
+    >>> joined(["1", "30", "4"])
+    '1, 30 and 4'
+    """
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
 
 
 def that_hold(*said: tuple[object, str]) -> list[str]:

@@ -19,6 +19,7 @@ from pydantic import Field
 from undersong_common.arrays import Bools, Float32, Float64, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import embedders
+from undersong_common.printable import joined
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics import EmbeddingSum
 from undersong_protocol.statistics.classifier_votes import (
@@ -444,7 +445,7 @@ class State:
         """Notes for the report: the change that the private records made, beside its noise."""
         inside: Bools = self.chosen.max(axis=1)
         names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]
-        choice = f"the texts of {support.joined(names)}"
+        choice = f"the texts of {joined(names)}"
         if not (self.chosen == inside[:, None]).all():
             choice += ", chosen label by label"
         if self.centres is not None:

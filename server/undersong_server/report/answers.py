@@ -3,10 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from undersong_common.printable import counted
+from undersong_common.printable import counted, joined
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
-from undersong_server.methods.parts.support import joined
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
 
 NOT_MEASURED = "not measured"

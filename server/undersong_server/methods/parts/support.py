@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from undersong_common.arrays import Bools, Float64, Int64
+from undersong_common.printable import joined
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.learning import probabilities
@@ -222,12 +223,3 @@ def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[
         f" all models were equally near, about {joined(expected)} of about {support.records:.0f} hospital records would"
         f" be nearest; counted were {joined(near)}. They stand in set-aside.jsonl and in no other file."
     )
-
-
-def joined(words: Sequence[str]) -> str:
-    """Joins words as a sentence does.
-
-    >>> joined(["1", "30", "4"])
-    '1, 30 and 4'
-    """
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
