@@ -219,9 +219,8 @@ class State:
         self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
-        self._judgement = support.Judgement(
-            [], np.zeros(generators, dtype=np.bool_)
-        )  # of the pool at the last judgement
+        # Of the pool at the last judgement; it has no text before the first one.
+        self._judgement = support.Judgement([], np.zeros(generators, dtype=np.bool_))
         self.records_error = 0.0  # standard deviation of the estimated number of records
 
     def count_labels(self) -> None:
