@@ -84,12 +84,12 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
 
 def _name_authors(data: ReportData) -> list[str]:
     """Names who wrote the published texts, how such texts read, and whose texts are not published."""
-    kinds = {use.name: use.kind for use in data.usage}
-    authors = [f"{name} ({KINDS[kinds[name]]})" if kinds.get(name) in KINDS else name for name in data.authors]
-    sentences = [f"Written by {joined(authors)}, with the method {data.method}."]
-    if NGRAM in map(kinds.get, data.authors):
+    kinds, authors = {use.name: use.kind for use in data.usage}, data.authors
+    described = [f"{name} ({KINDS[kinds[name]]})" if kinds.get(name) in KINDS else name for name in authors]
+    sentences = [f"Written by {joined(described)}, with the method {data.method}."]
+    if NGRAM in map(kinds.get, authors):
         sentences.append(WORD_SALAD)
-    others = [name for name in data.generators if name not in data.authors]
+    others = [name for name in data.generators if name not in authors]
     if others:
         sentences.append(f"{joined(others)} wrote, too; none of their texts is published here.")
     return sentences
