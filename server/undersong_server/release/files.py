@@ -225,16 +225,14 @@ def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes],
     lines = (folder / JSONL_NAME).read_bytes().splitlines(keepends=True)
     left_out = {row - 1 for row in rows} & set(range(len(lines)))
     remaining_rows = [row for row in range(len(lines)) if row not in left_out]
-    sink = io.BytesIO()
     table = pyarrow.parquet.read_table(folder / PARQUET_NAME)
-    pyarrow.parquet.write_table(table.take(remaining_rows), sink, compression="zstd")
     number = LeftOut(len(left_out), len(lines))
     header, end_of_header, card = (folder / CARD_NAME).read_text(encoding="utf-8").partition("\n---\n")
     remark = f"> The coordinator left out {number.words} after the run. Every figure below is of all of them.\n\n"
     changed_card = f"{header}{end_of_header}\n{remark}{card.lstrip()}" if end_of_header else f"{remark}{header}"
     corpus = {
         JSONL_NAME: b"".join(lines[row] for row in remaining_rows),
-        PARQUET_NAME: sink.getvalue(),
+        PARQUET_NAME: _parquet_bytes(table.take(remaining_rows)),
         CARD_NAME: changed_card.encode("utf-8"),
     }
     return corpus, number
@@ -250,12 +248,16 @@ def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, .
 
 def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
     import pyarrow
-    import pyarrow.parquet
 
     kinds = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
     arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
-    table = pyarrow.Table.from_arrays(arrays, names=list(names))
+    return _parquet_bytes(pyarrow.Table.from_arrays(arrays, names=list(names)))
+
+
+def _parquet_bytes(table: Any) -> bytes:
+    import pyarrow.parquet
+
     sink = io.BytesIO()
     pyarrow.parquet.write_table(table, sink, compression="zstd")
     return sink.getvalue()
