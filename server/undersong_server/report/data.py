@@ -88,11 +88,12 @@ class PrivacyStatement:
     @property
     def terms(self) -> tuple[tuple[str, str], ...]:
         """Unit, neighbouring relation and the other terms of the guarantee, as (term, meaning)."""
-        nominal = "" if self.is_private else f" ({words.NOMINAL}: they protect nobody here)"
+        nominal = "" if self.is_private else f", {words.NOMINAL}"
+        caution = "" if self.is_private else f" ({words.NOMINAL}: they protect nobody here)"
         rows = [
             ("Privacy unit", UNITS[self.promise.unit]),
             ("Neighbouring data sets", "differ by the presence of one unit (add/remove)"),
-            (f"Epsilon, delta{nominal}", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
+            (f"Epsilon, delta{caution}", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
             ("Private sums", str(len(self.epsilon_after))),
         ]
         if self.promise.unit != "sample":
@@ -103,10 +104,10 @@ class PrivacyStatement:
         )
         rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
-            name = f"Epsilon if all others collude, {words.AS_PLANNED}{'' if self.is_private else f', {words.NOMINAL}'}"
+            name = f"Epsilon if all others collude, {words.AS_PLANNED}{nominal}"
             rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}"))
         if self.epsilon_against_all_as_it_ran is not None:
-            name = f"The same, {words.AS_IT_RAN}{'' if self.is_private else f', {words.NOMINAL}'}"
+            name = f"The same, {words.AS_IT_RAN}{nominal}"
             ran = number(self.epsilon_against_all_as_it_ran)
             rows.append((name, f"{ran}, which undersong verify recomputes from the receipts"))
         return tuple(rows)
