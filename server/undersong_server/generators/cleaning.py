@@ -318,10 +318,11 @@ def without_echo(text: str, prompt: str) -> str:
 
 def _unquote_text(text: str) -> str:
     closing = _QUOTES.get(text[:1], "")
+    if len(text) < 2 or text[-1] not in closing:
+        return text
     # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
     bare = re.sub(r"(?<=\w)['’](?=\w)", "", text[1:-1])
-    is_quoted = closing and len(text) > 1 and text[-1] in closing and not {text[0], *closing} & set(bare)
-    return text[1:-1].strip() if is_quoted else text
+    return text if {text[0], *closing} & set(bare) else text[1:-1].strip()
 
 
 # Duplicates within a run
