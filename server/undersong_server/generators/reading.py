@@ -241,8 +241,9 @@ def misses_length(text: str, request: GenerationRequest) -> bool:
     >>> misses_length("a b c d e f g", GenerationRequest("zero_shot", "", "", 0, words=3, bounded=True))
     True
     """
-    wanted = request.words or len(text.split())
-    return request.bounded and abs(len(text.split()) - wanted) > max(LEAST_SLACK, LENGTH_SLACK * wanted)
+    if not request.bounded or request.words is None:
+        return False
+    return abs(len(text.split()) - request.words) > max(LEAST_SLACK, LENGTH_SLACK * request.words)
 
 
 def _until_stop(text: str, stop: tuple[str, ...]) -> str:
