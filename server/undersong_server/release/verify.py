@@ -472,7 +472,6 @@ class Verdict:
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
         signer = "" if self.signature is None else f"the coordinator '{printable(self.signature.name, 63)}'"
-        integrity_words = "whole: every file here is as it was when the papers were made"
         if self.faults:
             integrity, signer_words = (
                 f"CHANGED: {counted(len(self.faults), 'fault')}, named above",
@@ -480,10 +479,11 @@ class Verdict:
             )
             promise = "none that counts"
         else:
-            if self.left_out is not None:
-                integrity_words = (
-                    f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
-                )
+            integrity_words = (
+                "whole: every file here is as it was when the papers were made"
+                if self.left_out is None
+                else f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
+            )
             missing = f"; {counted(len(self.unchecked), 'file')} not here" if self.unchecked else ""
             foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin" if self.outside else ""
             integrity = f"{integrity_words}{missing}{foreign}"
