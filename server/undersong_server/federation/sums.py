@@ -121,18 +121,18 @@ class Federation:
         self._journal.put_json(f"sum/{name}/question", question_hash)
         spares_used = 0
         for number in itertools.count():
-            absences: dict[str, UndersongError] = {}
+            attempt = self._preparation.find(name, number)
             try:
-                outcome = self._run_attempt(name, number, inputs, absences)
+                outcome = self._run_attempt(attempt, inputs)
                 break
             except RoundAborted as aborted:
-                if self._is_voided(name, number, absences):
+                if self._is_voided(attempt):
                     self._progress.say(f"{name}: attempt {number} is void and costs nothing; trying again")
                     if number + 1 < LARGEST_ATTEMPTS:
                         continue
                 spares_used += 1
                 if spares_used > self.manifest.plan.quorum.spare_attempts:
-                    raise self._gave_up(name, aborted, absences) from None
+                    raise self._gave_up(attempt, aborted) from None
                 self._progress.say(f"{name}: {aborted.problem}; a spare attempt is used")
         values = io.BytesIO()
         np.save(values, outcome.values)
@@ -147,10 +147,11 @@ class Federation:
         self._journal.exchange((), entries, forgotten=f"sum/{name}/attempt/")
         return noisy_sum(outcome.values, meta)
 
-    def _gave_up(self, name: str, aborted: RoundAborted, absences: Mapping[str, UndersongError]) -> UndersongError:
+    def _gave_up(self, attempt: SumAttempt, aborted: RoundAborted) -> UndersongError:
         """Returns the error of a sum that is not tried again, with what every missing party said."""
-        problem = "".join([f"{name}: {aborted.problem}", *(f"\n  {error.problem}" for error in absences.values())])
-        refusals = [error for error in absences.values() if isinstance(error, PrivacyRefusal)]
+        errors = attempt.absences.values()
+        problem = "".join([f"{attempt.name}: {aborted.problem}", *(f"\n  {error.problem}" for error in errors)])
+        refusals = [error for error in errors if isinstance(error, PrivacyRefusal)]
         if len(refusals) > self.manifest.plan.quorum.tolerated_dropouts:
             return PrivacyRefusal(problem, refusals[0].remedy or "talk to these parties, then plan a new run")
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
@@ -186,20 +187,15 @@ class Federation:
         facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
         return facts
 
-    def _run_attempt(
-        self, name: str, number: int, inputs: Sequence[Input], absences: dict[str, UndersongError]
-    ) -> secagg.Opened:
-        attempt = self._preparation.find(name, number)
-        absences.update(attempt.absences)
-        attempt.absences = absences
+    def _run_attempt(self, attempt: SumAttempt, inputs: Sequence[Input]) -> secagg.Opened:
         while attempt.outcome is None:
-            self._progress.update(f"private sum {name}", attempt.stage, 5)
+            self._progress.update(f"private sum {attempt.name}", attempt.stage, 5)
             self._exchange_round(attempt, inputs)
         self._preparation.forget(attempt)
         if isinstance(attempt.outcome, RoundAborted):
             raise attempt.outcome
         for fault in attempt.outcome.faults:
-            self._progress.say(f"private sum {name}: {fault.problem}")
+            self._progress.say(f"private sum {attempt.name}: {fault.problem}")
         return attempt.outcome
 
     def _exchange_round(self, attempt: SumAttempt, inputs: Sequence[Input]) -> None:
@@ -330,14 +326,13 @@ class Federation:
             self._leave_out(attempt, party, TransportError(f"{party}: does not answer"))
         self._preparation.end_round(attempt)
 
-    def _is_voided(self, name: str, number: int, absences: Mapping[str, UndersongError]) -> bool:
+    def _is_voided(self, attempt: SumAttempt) -> bool:
         """True if enough parties sign that they released no share, so that the plan's slot may be used again."""
-        parameters = self.manifest.sum_parameters(name, number)
-        certificate = self._preparation.void_statements(name, number)
+        certificate = self._preparation.void_statements(attempt.name, attempt.number)
         if certificate is not None:
-            return secagg.is_void(parameters, certificate)
-        request = wire.VoidSum(manifest_hash=self.manifest.hash, sum=name, attempt=number)
-        away = [party for party, error in absences.items() if isinstance(error, TransportError)]
+            return secagg.is_void(attempt.parameters, certificate)
+        request = wire.VoidSum(manifest_hash=self.manifest.hash, sum=attempt.name, attempt=attempt.number)
+        away = [party for party, error in attempt.absences.items() if isinstance(error, TransportError)]
         statements: dict[str, bytes] = {}
         void = False
         # Absent parties were waited for already: they are asked only if the statements of the others do not suffice.
@@ -347,7 +342,7 @@ class Federation:
             for party, reply in self._exchange.ask_all(names, void_sum=request).items():
                 if reply.WhichOneof("body") == "void_statement":
                     statements[party] = reply.void_statement.statement
-            void = secagg.is_void(parameters, statements)
+            void = secagg.is_void(attempt.parameters, statements)
         hex_statements = {party: statement.hex() for party, statement in statements.items()} if void else {}
-        self._journal.put_json(f"sum/{name}/void/{number}", hex_statements)
+        self._journal.put_json(f"sum/{attempt.name}/void/{attempt.number}", hex_statements)
         return void
