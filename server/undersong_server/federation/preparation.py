@@ -134,11 +134,13 @@ class Preparation:
         del self._attempts[attempt.name, attempt.number]
 
     def find_next(self, name: str | None) -> SumAttempt | None:
-        """Returns the first attempt at the sum after ``name`` in the plan; None if it is open or over.
+        """Returns the first attempt at the sum after ``name`` in the plan; None if it is open, over or never prepared.
 
         Args:
             name: None takes the plan's first sum.
         """
+        if not self._is_batched:
+            return None
         names = [planned.name for planned in self._manifest.plan.sums]
         following = 0 if name is None else names.index(name) + 1
         if following >= len(names) or opened_sum(self._journal, names[following]) is not None:
@@ -149,7 +151,7 @@ class Preparation:
 
     def prepare_next(self, attempt: SumAttempt) -> SumAttempt | None:
         """Returns the sum to prepare with this exchange, as late as possible: prepared parties could only drop out."""
-        if not attempt.rounds_left or not self._is_batched:
+        if not attempt.rounds_left:
             return None
         following = self.find_next(attempt.name)
         if following is None or following.is_stalled or following.round not in ("advertise", "reveal", "share"):

@@ -79,7 +79,7 @@ class Federation:
         all parties were asked. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._agreement.collect_signatures()
-        first = self._preparation.find_next(None) if self._exchange.is_batched else None
+        first = self._preparation.find_next(None)
         if first is not None and (first.outcome or first.stage):
             first = None
 
