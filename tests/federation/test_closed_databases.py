@@ -13,9 +13,10 @@ from tests.doubles.processes import environment
 pytestmark = pytest.mark.heavy
 
 REGISTRY = """
-from undersong_server.coordinator.parties import Registry
+from undersong_server.coordinator.parties import SCHEMA, Registry
+from undersong_server.database.sqlite import Sqlite
 def opened(path):
-    registry = Registry(path)
+    registry = Registry(Sqlite(path, SCHEMA))
     return registry.parties, registry.close
 """
 STORE = """

@@ -20,7 +20,6 @@ from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import transaction
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, new_tls_key
 from undersong_server.authority import Authority
-from undersong_server.coordinator.parties import Registry
 from undersong_server.database import sqlite
 
 
@@ -81,7 +80,7 @@ def test_writers_wait_while_another_process_writes_or_repairs_the_register(home,
         return transaction(database)
 
     monkeypatch.setattr(sqlite, "transaction", busy_once)
-    with closing(Registry(home.path / "registry.sqlite")) as register:
+    with closing(home.registry()) as register:
         register.touch({"lung": 5.0})
     assert len(begun) == 2
 
@@ -99,14 +98,14 @@ def test_certificate_missing_from_the_register_is_refused_with_the_reason(tmp_pa
     home = make_home(tmp_path / "home")
     keys, _ = Credentials(home, "heart"), Credentials(home, "lung")
     serial = f"{x509.load_pem_x509_certificate(keys.certificate).serial_number:x}"
-    registry = Registry(home.path / "registry.sqlite")
+    registry = home.registry()
     now = time.time()
     assert registry.refusal("heart", serial, now=now) == ""
     assert registry.refusals({"heart": serial}, now=now) == {}
     if change == "revoked":
         registry.revoke("heart", "", now=now)
     elif change == "revoked elsewhere":
-        with closing(Registry(home.path / "registry.sqlite")) as operators:
+        with closing(home.registry()) as operators:
             operators.revoke("heart", "", now=now)
     name, presented, at = {
         "serial": ("heart", "1234", now),

@@ -7,14 +7,12 @@ transaction, and the serving process reads anew at each connection.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_server.authority import Issued
 from undersong_server.database.interface import Database
-from undersong_server.database.sqlite import Sqlite
 
 SCHEMA_VERSION = 2
 RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's life on; parties ask when a third is left
@@ -83,14 +81,11 @@ class Registry:
     """The registry. Every method is one transaction; safe between threads and processes.
 
     Args:
-        place: the SQLite file, or the database in which the registry is.
-        epoch: as in :class:`undersong_server.database.interface.Database`.
+        database: holds the registry's tables; :class:`undersong_server.database.storage.Storage` opens it.
     """
 
-    def __init__(self, place: Path | Database, epoch: int | None = None) -> None:
-        if isinstance(place, Path):
-            place = Sqlite.served(place, SCHEMA, version=SCHEMA_VERSION, epoch=epoch)
-        self.database = place
+    def __init__(self, database: Database) -> None:
+        self.database = database
         # The last accepted certificates (serials by party), the state of the file then, and when the first expires.
         self._accepted: tuple[dict[str, str], object, float] = ({}, None, 0.0)
 

@@ -55,11 +55,6 @@ class Sqlite(Database):
                 taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
                 statements.execute(taken, (epoch, FOR_GOOD, epoch, epoch + AHEAD_S))
 
-    @classmethod
-    def served(cls, path: Path, schema: str, *, version: int, epoch: int | None = None) -> "Sqlite":
-        """Opens a file of which one process at a time is the one that serves."""
-        return cls(path, LEASE + schema, version=version, epoch=epoch)
-
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         with self._lock, named_faults(self.place):
             return self._connection.execute(sql, values).fetchall()

@@ -58,7 +58,8 @@ class Storage:
         """Opens the tables of the registry."""
         if self.address:
             return Postgres(self.address, self.epoch)
-        return Sqlite.served(self.folder / "registry.sqlite", self._schema, version=self._version, epoch=self.epoch)
+        path = self.folder / "registry.sqlite"
+        return Sqlite(path, LEASE + self._schema, version=self._version, epoch=self.epoch)
 
     def journal(self, path: Path, epoch: int | None = None) -> Journal:
         """Opens the journal of a run, a file in the run's folder or a part of the database.

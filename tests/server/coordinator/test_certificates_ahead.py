@@ -17,8 +17,9 @@ from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.coordinator import gate
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import Registry
+from undersong_server.coordinator.parties import SCHEMA, Registry
 from undersong_server.coordinator.service import Coordinator
+from undersong_server.database.storage import Storage
 
 AHEAD_S = 400 * 86400.0
 
@@ -101,7 +102,7 @@ def test_a_refused_handshake_names_the_own_certificate_that_is_at_fault(tmp_path
 
 def test_an_invitation_and_certificates_of_a_wrong_clock_shut_nobody_out(tmp_path):
     now = 1_000_000.0
-    registry = Registry(tmp_path / "registry.sqlite")
+    registry = Registry(Storage(tmp_path, schema=SCHEMA).registry())
     registry.invite("alpha", b"token", expires_at=now + AHEAD_S + 60.0, now=now + AHEAD_S)
     assert registry.token("alpha", now=now + AHEAD_S) == b"token"
     with raises(ConfigurationError, "invitation-expired"):

@@ -24,7 +24,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.coordinator import home as homes
 from undersong_server.coordinator import service
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import SCHEMA, Registry
+from undersong_server.coordinator.parties import SCHEMA, SCHEMA_VERSION, Registry
 from undersong_server.database import interface, postgres
 from undersong_server.database import lease as leases
 from undersong_server.database.interface import ENTRIES, LEASE, LEASE_S, LONGEST_LEASE_S, Away, Superseded
@@ -33,6 +33,7 @@ from undersong_server.database.lease import Lease
 from undersong_server.database.postgres import STALLED_MS, Postgres, _Translated
 from undersong_server.database.shared_files import FILES, SharedFiles
 from undersong_server.database.sqlite import Sqlite
+from undersong_server.database.storage import Storage
 from undersong_server.database.turn import await_turn, take_turn
 from undersong_server.operations import coordinator
 from undersong_server.runs.folder import RequestedAction, RunStatus
@@ -123,7 +124,7 @@ def test_a_registry_of_another_release_is_refused_and_stays_as_it_is(tmp_path):
         pass
     before = path.read_bytes()
     with raises(ConfigurationError, "registry-version"):
-        Registry(path)
+        Storage(tmp_path, schema=SCHEMA, version=SCHEMA_VERSION).registry()
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == {path.name: before}
 
 
