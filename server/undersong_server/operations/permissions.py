@@ -1,5 +1,6 @@
 """Files and keys that a task from the console may use, and those that its form offers."""
 
+import glob
 import os
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -50,19 +51,14 @@ def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> li
     Beside a task file that cannot be read no file is offered: it may be a file of records.
     """
     private = set(private)
-    unread: set[str] = set()  # folders of task files that cannot be read, whose records nobody knows
     for path in offered(folders):
         try:
             private |= _private(path.parent, configuration.read_toml(path))
         except (OSError, ConfigurationError):
-            unread.add(os.path.realpath(path.parent))
+            private.add(os.path.join(glob.escape(os.path.realpath(path.parent)), "*"))  # everything below
     everything = (path for folder in folders for path in folder.absolute().rglob("*"))
     texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
-    return sorted(islice((path for path in texts if unread.isdisjoint(_folders_of(path))), MOST_FILES))
-
-
-def _folders_of(path: Path) -> set[str]:
-    return set(map(str, Path(os.path.realpath(path)).parents))
+    return sorted(islice(texts, MOST_FILES))
 
 
 def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
