@@ -11,7 +11,7 @@ import time
 import zipfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -82,9 +82,14 @@ def _read_summary(path: str, *_versions: object) -> tuple[float, RunSummary]:
         annotations = run.annotations()
     except UnreadableRun:
         annotations = Annotations()  # The run's own screen tells of the damage, and the run goes on without them.
-    summary = RunSummary(run.name, run.planned().roster, run.status())
-    summary = replace(summary, note=annotations.note, tags=annotations.tags, put_away=run.is_put_away)
-    return planned_at, summary
+    return planned_at, RunSummary(
+        run.name,
+        run.planned().roster,
+        run.status(),
+        note=annotations.note,
+        tags=annotations.tags,
+        put_away=run.is_put_away,
+    )
 
 
 def listed_runs(
