@@ -71,19 +71,19 @@ class Objections:
                 list and the same names is not asked again.
         """
         cautions: list[str] = []
-        is_same_list = before is not None and before.is_list(self.units)
-        if not self.present and not (is_same_list and before is not None and before.present == 0):
+        was_without_effect = before is not None and not before.present and before.is_list(self.units)
+        if not self.present and not was_without_effect:
             identifiers = counted(len(self.units), "identifier")
             verb = "is" if len(self.units) == 1 else "are"
             warning = f"the list of objections acts on nobody: 0 of {identifiers} {verb} in the source"
             cautions.append(Caution(warning, MEND_LIST))
         if before is not None:
             cautions += self._lapses(before)
-        confirmed = frozenset[str]() if before is None else before.resembling
-        for alike in self.look_alikes:
-            names = self.resembling[alike.kinds]
-            if before is None or not confirmed.issuperset(map(before.digest, names)):
-                cautions.append(Caution(look_alike_words(alike), _remedy(alike)))
+        cautions += [
+            Caution(look_alike_words(alike), _remedy(alike))
+            for alike in self.look_alikes
+            if before is None or not before.has_confirmed(self.resembling[alike.kinds])
+        ]
         return cautions
 
     def _lapses(self, before: "SealedObjections") -> Iterator[Caution]:
@@ -139,6 +139,10 @@ class SealedObjections:
     def is_list(self, units: frozenset[str]) -> bool:
         """Returns True if these are the identifiers of the list that acted."""
         return self.list_hash == hash_list(self.key, units)
+
+    def has_confirmed(self, names: frozenset[str]) -> bool:
+        """Returns True if the list was sealed despite all of these look-alikes (:attr:`Objections.resembling`)."""
+        return self.resembling.issuperset(map(self.digest, names))
 
     def digest(self, name: str) -> str:
         return identifier_digest(self.key, name)
