@@ -12,6 +12,7 @@ from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.sheet import (
     BudgetEffect,
+    FinalCost,
     NamedParty,
     OwnRecords,
     ReleaseGroup,
@@ -309,11 +310,12 @@ def _describe_decision(person: PersonalDecision) -> str:
 
 def _in_short(sheet: Sheet) -> Section:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
-    operator = sheet.operator
+    operator, end = sheet.operator, sheet.ended
+    cost = None if end is None else end.cost
     hospitals = counted(len(sheet.parties), "hospital")
-    asks, steer = ("asks", "steer") if sheet.ended is None else ("asked", "steered")
+    asks, steer = ("asks", "steer") if end is None else ("asked", "steered")
     request_words = f"{operator[0].upper()}{operator[1:]} {asks}: {words.asked(sheet.asked)}."
-    if sheet.ended is not None and sheet.ended.cost is None:
+    if end is not None and cost is None:
         return Section("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
         f" These numbers, added to those of others, {steer} language models that write invented texts, in the run"
@@ -321,13 +323,13 @@ def _in_short(sheet: Sheet) -> Section:
     )
     counts = words.counted_numbers(sheet.numbers_in_all)
     blurred = "blurred here by random noise and then scrambled"
-    if sheet.ended is None:
+    if cost is None:
         leaving_words = (
             f"{counts} about your records, {blurred}. {_opened_with(sheet)} No record, no text and no part of a text"
             f" leaves.{_time_words(sheet)}"
         )
     else:
-        answers = counted(0 if sheet.ended.cost is None else sheet.ended.cost.releases, "answer")
+        answers = counted(cost.releases, "answer")
         leaving_words = (
             f"At most {counts} about your records in {answers}, {blurred}. {_opened_with(sheet)} No record, no text and"
             " no part of a text has left."
@@ -335,8 +337,8 @@ def _in_short(sheet: Sheet) -> Section:
     return Section(
         "In short",
         figures=(
-            ("What is asked" if sheet.ended is None else "What was asked", request_words),
-            ("What leaves" if sheet.ended is None else "What left", leaving_words),
+            ("What is asked" if end is None else "What was asked", request_words),
+            ("What leaves" if end is None else "What left", leaving_words),
             ("What it means", _risk_words(sheet)),
         ),
     )
@@ -425,7 +427,8 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
         math.inf if epsilon is None else epsilon / cost.budget for epsilon in (cost.before, cost.alone, cost.after)
     )
     if sheet.ended is not None:
-        return _budget_of_ended(cost.budget, share_before, sheet)
+        planned_risk = _risk_of_all(cost, sheet.privacy, f", {words.AS_PLANNED} when it was decided")
+        return _budget_of_ended(sheet.ended.cost, cost.budget, share_before, planned_risk)
     if not math.isfinite(share_after):
         return [Section("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     remainder = f"{100 * (1 - share_after):.0f} % would be left" if share_after <= 1 else "that is MORE than there is"
@@ -439,19 +442,18 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
     return [Section("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))]
 
 
-def _budget_of_ended(budget: float, share_before: float, sheet: Sheet) -> list[Section]:
+def _budget_of_ended(
+    cost: FinalCost | None, budget: float, share_before: float, planned_risk: list[str]
+) -> list[Section]:
     """The budget at the end of a run, by what the ledger has charged."""
-    cost = None if sheet.ended is None else sheet.ended.cost
     if cost is None or cost.epsilon is None or cost.spent is None:
         return []
     share_alone, share_spent = cost.epsilon / budget, cost.spent / budget
     sentences = [
         f"By itself this run has used {100 * share_alone:.0f} %. All runs up to its end have used"
-        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then."
+        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then.",
+        *planned_risk,
     ]
-    sentences += (
-        _risk_of_all(sheet.cost, sheet.privacy, f", {words.AS_PLANNED} when it was decided") if sheet.cost else []
-    )
     bar = (min(share_before, share_spent), share_spent)
     return [Section("Your budget for all runs over these records", tuple(sentences), bar=bar)]
 
