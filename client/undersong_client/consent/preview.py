@@ -351,12 +351,9 @@ def _time_words(sheet: Sheet) -> str:
     return " How long an answer takes is seen, too: it may tell roughly how many records you have."
 
 
-def _opened_with(sheet: Sheet) -> str:
+def _opened_with(sheet: Sheet, subject: str = "Your numbers") -> str:
     """Says with how many others this hospital's numbers are opened."""
-    together = words.together(sheet.others)
-    if sheet.ended is None:
-        return f"Your numbers {'are ' if sheet.others else ''}{together}."
-    return f"Your numbers {'were ' if sheet.others else ''}{together.replace('may be', 'could be', 1)}."
+    return f"{words.opened_numbers(sheet.others, subject, has_ended=sheet.ended is not None)}."
 
 
 def _own_records(sheet: Sheet) -> list[Section]:
@@ -516,7 +513,7 @@ def _hospital_section(sheet: Sheet) -> Section:
     remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
-        *([] if end and end.cost is None else [_opened_with(sheet).replace("Your", "In this run your", 1)]),
+        *([] if end and end.cost is None else [_opened_with(sheet, "In this run your numbers")]),
         "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
         " by that, and what is promised to your patients stays.",
     ]

@@ -27,7 +27,7 @@ from undersong_common.models import fine_tuning
 from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted, noun, printable
 from undersong_protocol.agreement.bounds import weak_delta
-from undersong_protocol.agreement.words import together
+from undersong_protocol.agreement.words import opened_numbers
 from undersong_protocol.wire.framing import CLOCK_METADATA
 
 Grade = Literal["ok", "warning", "problem"]
@@ -127,8 +127,7 @@ def _check_policy(home: PartyHome) -> str:
             "the policy allows no kind of question: every run is refused", "undersong-party policy set --question KIND"
         )
     return (
-        f"{counted(len(allowed.statistics), 'statistic')}; your numbers"
-        f" {'are ' if allowed.minimum_parties > 1 else ''}{together(allowed.minimum_parties - 1)}; each run is"
+        f"{counted(len(allowed.statistics), 'statistic')}; {opened_numbers(allowed.minimum_parties - 1)}; each run is"
         f" decided by {allowed.deciders}"
     )
 

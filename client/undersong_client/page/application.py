@@ -34,7 +34,7 @@ from undersong_common.program.drill import PARTY_WORDS
 from undersong_common.program.printed_page import Page
 from undersong_common.text.patient_ids import KINDS
 from undersong_protocol import statistics
-from undersong_protocol.agreement.words import together
+from undersong_protocol.agreement.words import opened_numbers
 
 MENU: tuple[tuple[str, str, Role], ...] = (
     ("/", "Now", "viewer"),
@@ -433,7 +433,7 @@ class HospitalPage:
                 "duties": visit.site.accounts.duties.all(),
                 "roles_of_two": ROLES_OF_TWO,
                 "form_fields": form_fields(PolicyRules),
-                "together": together(policy_facts.allowed.minimum_parties - 1),
+                "opened_numbers": opened_numbers(policy_facts.allowed.minimum_parties - 1),
                 "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
         }

@@ -17,7 +17,7 @@ from undersong_common.text.table import Table
 from undersong_protocol.agreement.bounds import FEW_PARTIES, weak_delta
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
-from undersong_protocol.agreement.words import by_policy, together
+from undersong_protocol.agreement.words import by_policy, opened_numbers
 
 EMPTY = "the data set has no record: this party would answer with zeros"
 
@@ -30,7 +30,7 @@ def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
         (parties == 1, "you are the only party: the sum that opens is your own"),
         (
             parties > 1 and fewest < FEW_PARTIES,
-            f"your numbers {'are ' if fewest > 1 else ''}{together(fewest - 1)}",
+            opened_numbers(fewest - 1),
         ),
     )
     return [*(weak_delta(privacy.delta) if math.isfinite(privacy.epsilon) else ()), *few, *weak_policy(policy)]

@@ -111,12 +111,24 @@ def together(count: int) -> str:
     >>> together(1)
     'opened only together with those of at least 1 other hospital, which can subtract its own'
     >>> together(0)
-    'may be opened without those of any other hospital'
+    'opened without those of any other hospital'
     """
     if count < 1:
-        return "may be opened without those of any other hospital"
+        return "opened without those of any other hospital"
     caveat = ", which can subtract its own" if count == 1 else ""
     return f"opened only together with those of at least {counted(count, 'other hospital')}{caveat}"
+
+
+def opened_numbers(count: int, subject: str = "your numbers", *, has_ended: bool = False) -> str:
+    """Returns :func:`together` as a clause about a hospital's numbers, of a run that goes on or has ended.
+
+    >>> opened_numbers(0), opened_numbers(0, "Your numbers", has_ended=True)[:26]
+    ('your numbers may be opened without those of any other hospital', 'Your numbers could be open')
+    >>> opened_numbers(2)
+    'your numbers are opened only together with those of at least 2 other hospitals'
+    """
+    verb_alone, verb = ("could be", "were") if has_ended else ("may be", "are")
+    return f"{subject} {verb_alone if count < 1 else verb} {together(count)}"
 
 
 def by_policy(count: int) -> str:
@@ -125,4 +137,4 @@ def by_policy(count: int) -> str:
     >>> by_policy(0)
     'by your policy, your numbers may be opened without those of any other hospital'
     """
-    return f"by your policy, your numbers {'are ' if count else ''}{together(count)}"
+    return f"by your policy, {opened_numbers(count)}"

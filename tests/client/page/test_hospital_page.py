@@ -625,6 +625,12 @@ def test_a_viewer_reads_and_decides_nothing(page, home):
         assert reader.client.post(path, data=sent).status_code == 403, path
 
 
+@pytest.mark.parametrize(("others", "verb"), [("0", "may be"), ("3", "are")])
+def test_the_policy_s_number_of_others_reads_as_a_sentence(page, others, verb):
+    page.post("/policy", {**FEWEST, "minimum_others": others}, run_epsilon="1", require_post_quantum="always")
+    assert f"As it stands, your numbers {verb} opened " in text(page.get("/policy"))
+
+
 @pytest.mark.parametrize("number", ["\u00b2", "-1", "9" * 5000, "9" * 30])
 def test_digits_that_are_no_number_are_refused_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
