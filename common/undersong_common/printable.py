@@ -229,6 +229,15 @@ def that_hold(*said: tuple[object, str]) -> list[str]:
     return [sentence for holds, sentence in said if holds]
 
 
+def is_number(text: str) -> bool:
+    """Returns True if a text from outside is a whole number of at most nine ASCII digits.
+
+    >>> is_number("12"), is_number("-1"), is_number("\u00b2"), is_number("9" * 5000)
+    (True, False, False, False)
+    """
+    return text.isascii() and text.isdigit() and len(text) <= 9
+
+
 def number(value: float | None, nothing: str = "none", infinite: str = "no limit") -> str:
     """Returns a number as people write it, rounded to about four digits, with thin spaces between thousands.
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, make_dataclass
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import is_number, printable
 from undersong_common.program.declarations import Option
 from undersong_protocol.limits import MinimumColluders, RequirePostQuantum
 
@@ -90,15 +91,17 @@ def parse_colluders(stated: str) -> MinimumColluders:
     text = stated.strip()
     if text == "default":
         return "default"
-    if not text.isdecimal():
-        raise ConfigurationError(f"the smallest number of colluders is {text!r}", 'write a whole number or "default"')
+    if not is_number(text):
+        raise ConfigurationError(
+            f"the smallest number of colluders is {printable(text)!r}", 'write a whole number or "default"'
+        )
     return int(text)
 
 
 def parse_whole(text: str) -> int:
     """Parses a whole number of at least 0. Raises ConfigurationError for any other text."""
-    if not (text.strip().isascii() and text.strip().isdecimal()):
-        raise ConfigurationError(f"{text.strip()!r} is not a whole number", "write for example 3")
+    if not is_number(text.strip()):
+        raise ConfigurationError(f"{printable(text.strip())!r} is not a whole number", "write for example 3")
     return int(text)
 
 

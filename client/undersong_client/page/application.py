@@ -26,9 +26,9 @@ from undersong_client.storage.own_figures import own_figures
 from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
-from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download, is_number
+from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download
 from undersong_common.pages.stream import Pulse, Stream
-from undersong_common.printable import json_text, printable
+from undersong_common.printable import is_number, json_text, printable
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.drill import PARTY_WORDS
 from undersong_common.program.printed_page import Page

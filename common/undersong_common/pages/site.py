@@ -25,7 +25,7 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal, Transpor
 from undersong_common.pages.accounts import Account, Accounts, Role, Session, TooManyAttempts
 from undersong_common.pages.frame import LARGEST_BODY_BYTES, POLICY, Frame, environment
 from undersong_common.pages.store import FILE_NAME, AuditLog, Downloads, PageStore
-from undersong_common.printable import printable, with_iso_times
+from undersong_common.printable import is_number, printable, with_iso_times
 from undersong_common.program import extras
 from undersong_common.program.logs import place_of
 from undersong_common.version import VERSION
@@ -534,15 +534,6 @@ def session_base(secret: str) -> str:
     """Returns the path prefix of a session's screens, made of the second half of its secret; "" without a session."""
     tab = secret.partition(".")[2]
     return f"/s/{tab}" if tab else ""
-
-
-def is_number(text: str) -> bool:
-    """Returns True if a text from outside is a whole number of at most nine ASCII digits.
-
-    >>> is_number("12"), is_number("-1"), is_number("\u00b2"), is_number("9" * 5000)
-    (True, False, False, False)
-    """
-    return text.isascii() and text.isdigit() and len(text) <= 9
 
 
 def json_answer(value: Any) -> Response:

@@ -11,8 +11,9 @@ from fastapi.responses import Response
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES, Role
-from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, is_number, json_answer
+from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, json_answer
 from undersong_common.pages.stream import Stream
+from undersong_common.printable import is_number
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
 from undersong_server import defaults

@@ -14,9 +14,9 @@ from fastapi.responses import Response
 from markupsafe import Markup
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.site import LIVE, Part, Site, Visit, download, is_number
+from undersong_common.pages.site import LIVE, Part, Site, Visit, download
 from undersong_common.pages.stream import Pulse
-from undersong_common.printable import counted
+from undersong_common.printable import counted, is_number
 from undersong_server.defaults import RunOptions
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import (

@@ -636,6 +636,11 @@ def test_digits_that_are_no_number_are_refused_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):
         assert "internal error" not in page.get(f"{path}?page={number}").text
-    refused = page.post("/policy", run_epsilon="1", minimum_others=number)
-    assert refused.status_code == 409
-    assert "is not a whole number" in refused.text
+    for field, words in (
+        ("minimum_others", "is not a whole number"),
+        ("declared_units", "is not a whole number"),
+        ("minimum_colluders", "the smallest number of colluders is"),
+    ):
+        refused = page.post("/policy", {**FEWEST, field: number}, run_epsilon="1")
+        assert refused.status_code == 409, field
+        assert words in refused.text
