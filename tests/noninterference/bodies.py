@@ -25,7 +25,7 @@ from tests.noninterference.play import (
 )
 from tests.noninterference.public_examples import malformed, well_formed
 from tests.noninterference.questions import LABELS, Asked, facts_of, spoilt
-from undersong.auditing import neighbours as audit_units
+from undersong.auditing.neighbours import aligned_neighbours, aligned_rows
 from undersong_common.text.table import Table
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Privacy
@@ -81,16 +81,14 @@ def one_aligned_unit(make: MakePair, draw: Draw, name: str) -> Counter[str]:
     """
     privacy = draw(privacies.filter(lambda privacy: privacy.unit != "party"))
     length = draw(st.sampled_from([1.0, FAR]))
-    pairs = audit_units.aligned_neighbours(LABELS, privacy)
+    pairs = aligned_neighbours(LABELS, privacy)
     few, crowds = ([pair for pair in pairs if (len(pair[0]) > MOST_FEW) == many] for many in (False, True))
     whole, *without = draw(st.sampled_from(few) | st.sampled_from(crowds))
     privacy = replace(privacy, max_records=ROOM)
     manifest_for, asked, statistic = _asked(draw, name, privacy, True, (1.0,))
     with (
         make(whole, without[0], OPEN, draw(st.integers(0, 99))) as pair,
-        patch.object(
-            type(statistic), "rows", lambda self, records, *_: audit_units.aligned_rows(self, records, length)
-        ),
+        patch.object(type(statistic), "rows", lambda self, records, *_: aligned_rows(self, records, length)),
     ):
         course = _through(pair, manifest_for(pair), asked)
         _check_came(pair, name, good=True)

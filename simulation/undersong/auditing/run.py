@@ -28,9 +28,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.stats import binom, binomtest
 
-from undersong.auditing import neighbours as audit_units
-from undersong.auditing import noise_checks
-from undersong.auditing import noise_watch as audit_noise
+from undersong.auditing import neighbours, noise_checks, noise_watch
 from undersong.auditing.attacks import attack_corpus, orthogonal_scores, whole_scores
 from undersong.auditing.canaries import Canary, make_canaries, planted
 from undersong.auditing.verdict import (
@@ -118,7 +116,7 @@ class _Watched:
         # Two vectors by sum and party, of its last attempt: as computed, and as if sub-sampling left out no unit.
         self.vectors: dict[str, dict[PrivateRecords, tuple[Int64, Int64]]] = {}
         self.coins: dict[str, list[bytes]] = {}  # coins of all attempts, by sub-sampled sum
-        self.noise = audit_noise.NoiseWatch()
+        self.noise = noise_watch.NoiseWatch()
 
     def __call__(
         self,
@@ -165,7 +163,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     embed = CachedEmbedder(embedder, embedding_cache).encode
     tables = private_tables(task, settings.seed)
     canaries = _make_run_canaries(settings, run_plan, concatenate(list(tables.values())))
-    near = audit_units.real_neighbours(
+    near = neighbours.real_neighbours(
         list(tables.values())[number % len(tables)],
         canaries[number % len(canaries)],
         task.task.labels,
@@ -236,7 +234,7 @@ def _attack_sums(
     canaries: Sequence[Canary],
     present: Bools,
     embed: Embed,
-    near: Sequence[audit_units.Neighbours],
+    near: Sequence[neighbours.Neighbours],
 ) -> Observations:
     """Attacks all opened sums for every canary, with the weights of the plan. Does not attack the corpus.
 
@@ -254,8 +252,8 @@ def _attack_sums(
         held(concatenate([canary.rows for canary in canaries])),
     )
     real = [[held(table) for table in tables] for tables in near]
-    aligned = [[held(table) for table in tables] for tables in audit_units.aligned_neighbours(labels, privacy)]
-    roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(audit_units.CROWDS)))
+    aligned = [[held(table) for table in tables] for tables in neighbours.aligned_neighbours(labels, privacy)]
+    roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
     scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
     noise: dict[str, NoiseSize] = {}
     shares: dict[str, noise_checks.Shape] = {}
@@ -274,11 +272,9 @@ def _attack_sums(
         )
         moved = np.concatenate(
             [
-                *(audit_units.moves(full_sum, group, public, privacy) for group in real),
+                *(neighbours.moves(full_sum, group, public, privacy) for group in real),
                 *(
-                    audit_units.moves(
-                        full_sum, group, public, roomy, partial(audit_units.aligned_rows, full_sum.build())
-                    )
+                    neighbours.moves(full_sum, group, public, roomy, partial(neighbours.aligned_rows, full_sum.build()))
                     for group in aligned
                 ),
             ]
@@ -310,7 +306,7 @@ def _attack_sums(
             for part, draw in noise_share.draws.items():
                 shares[f"{name}, party {party}{part}"] = noise_checks.shape_of(draw.scores)
             shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
-            audit_noise.add_evidence(shares, name + ZERO, shape)
+            noise_watch.add_evidence(shares, name + ZERO, shape)
         largest = max(largest, *(_ratio_to_bounds(vector, _declared_bounds(planned)) for vector in (*rows, *moved)))
         clamps += clamped_shares(planned, canary_records[0], all_records, public, privacy)
         if planned.sampling_rate < 1.0:
@@ -338,7 +334,7 @@ def _attack_sums(
         (
             *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(coins)),
             *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(rates)),
-            *([audit_noise.ADVERTISED] if watched.noise.advertised else []),
+            *([noise_watch.ADVERTISED] if watched.noise.advertised else []),
         ),
         shares,
         watched.noise.likenesses,

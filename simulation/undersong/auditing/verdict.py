@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chi2, gamma, norm
 
-from undersong.auditing import noise_checks
-from undersong.auditing import noise_watch as audit_noise
+from undersong.auditing import noise_checks, noise_watch
 from undersong.auditing.attacks import CONFIDENCE, Detection
 from undersong_common.arrays import Bools, Float32, Float64
 from undersong_common.printable import that_hold
@@ -104,7 +103,7 @@ class Observations:
     clamp: tuple[float, float] = (1.0, 1.0)
     findings: tuple[str, ...] = ()
     shares: Mapping[str, noise_checks.Shape] = field(default_factory=dict)
-    likenesses: Mapping[str, audit_noise.Likeness] = field(default_factory=dict)
+    likenesses: Mapping[str, noise_watch.Likeness] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -319,7 +318,7 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     shapes: dict[str, noise_checks.Shape] = {}
     series: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
-    likenesses: dict[str, audit_noise.Likeness] = {}
+    likenesses: dict[str, noise_watch.Likeness] = {}
     for number, run in enumerate(observed):
         measured = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
         for name, scores in measured.items():
@@ -327,21 +326,21 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
             all_scores.append((f"run {number}, {name}", scores))
             shape = noise_checks.shape_of(scores)
             for group in ("all sums", name, f"run {number}, {name}"):
-                audit_noise.add_evidence(shapes, group, shape)
+                noise_watch.add_evidence(shapes, group, shape)
         for name, shape in run.shares.items():
-            audit_noise.add_evidence(shapes, name, shape)
-            audit_noise.add_evidence(shapes, f"run {number}, {name}", shape)
-            if not name.endswith((ZERO, audit_noise.LASTING)):  # both are parts of other shapes
-                audit_noise.add_evidence(shapes, "all parties' shares", shape)
+            noise_watch.add_evidence(shapes, name, shape)
+            noise_watch.add_evidence(shapes, f"run {number}, {name}", shape)
+            if not name.endswith((ZERO, noise_watch.LASTING)):  # both are parts of other shapes
+                noise_watch.add_evidence(shapes, "all parties' shares", shape)
         for name, likeness in run.likenesses.items():
-            audit_noise.add_evidence(likenesses, name, likeness)
+            noise_watch.add_evidence(likenesses, name, likeness)
     alarm = NOISE_ALARM / NOISE_CHECKS
     return [
         *(f"{pair} hold the same noise" for pair in noise_checks.repeated_between(all_scores, alarm)),
         *(f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)),
         *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shapes, alarm)),
         *(f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)),
-        *(f"a party's noise follows from {name}" for name in audit_noise.known_noise(likenesses, alarm)),
+        *(f"a party's noise follows from {name}" for name in noise_watch.known_noise(likenesses, alarm)),
         *(f"{name}: the noise repeats within the sum" for name in noise_checks.repeated_within(series, alarm)),
     ]
 
