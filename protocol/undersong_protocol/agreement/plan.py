@@ -142,6 +142,11 @@ class Quorum:
         """Colluders that the noise allows for: c, and those whom the Merkle graph may leave out (``drawn.stray``)."""
         return self.colluders + stray(self.parties, self.colluders, self.tolerated_dropouts)
 
+    @property
+    def honest_survivors(self) -> int:
+        """The least number of parties that bring a sum's noise together, as in ``noise_share.NoisePlan``."""
+        return self.fewest - self.noise_colluders
+
 
 @dataclass(frozen=True)
 class SumRequest:
@@ -246,8 +251,7 @@ class PlannedSum:
         unless it is the whole noise.
         """
         if self.law == "laplace":
-            is_whole_noise = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders == 1
-            return self.event() if is_whole_noise else accounting.Pure(math.inf)
+            return self.event() if quorum.honest_survivors == 1 else accounting.Pure(math.inf)
         if not self.sigma_integer:
             return self.event()
         drawn_sigma = self.drawn_sigma_integer
@@ -639,8 +643,7 @@ def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
 
 
 def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:
-    honest = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders
-    sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / honest)
+    sigma_total = planned.drawn_sigma_integer * math.sqrt(quorum.parties / quorum.honest_survivors)
     if planned.law == "laplace":
         sigma_total *= LAPLACE_TAIL
     return ring.modulus_bits(

@@ -434,7 +434,6 @@ class PlanFigures:
 def plan_figures(run: RunPlan) -> PlanFigures:
     """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
     private, quorum = math.isfinite(run.plan.privacy.epsilon), run.plan.quorum
-    honest = quorum.parties - quorum.tolerated_dropouts - quorum.noise_colluders
     # Nothing is asked or private, or Laplace shares give no bound.
     epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
     method = methods.load(run.task.method.name)
@@ -462,7 +461,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
                 sigma_integer=group[0].sigma_integer,
                 scale=group[0].scale,
                 modulus_bits=max(planned.modulus_bits for planned in group),
-                share_sigma_integer=group[0].drawn_sigma_integer / math.sqrt(honest),
+                share_sigma_integer=group[0].drawn_sigma_integer / math.sqrt(quorum.honest_survivors),
                 epsilon_so_far=run.plan.epsilon_after(last) if private else None,
                 source=group[0].source,
             )
