@@ -207,9 +207,9 @@ class Federation:
             party: [block for block in blocks_needed if opens and block not in self._held_blocks[party]]
             for party in attempt.pending
         }
-        parties, following = attempt.pending, self._preparation.prepare_next(attempt)
-        while parties:
-            parties = self._exchange_once(attempt, inputs, following, parties, lacking, opens=opens)
+        following = self._preparation.prepare_next(attempt)
+        while lacking:
+            lacking = self._exchange_once(attempt, inputs, following, lacking, opens=opens)
             attempt.has_inputs = attempt.has_inputs or opens
             following, opens = None, True  # a party that was restarted may have lost blocks that it held
         self._end_round(attempt, patient=False)
@@ -219,25 +219,27 @@ class Federation:
         attempt: SumAttempt,
         inputs: Sequence[Input],
         following: SumAttempt | None,
-        parties: Sequence[str],
-        lacking: dict[str, list[bytes]],
+        lacking: Mapping[str, list[bytes]],
         *,
         opens: bool,
-    ) -> list[str]:
-        """Asks these parties, and those of the sum that is prepared. Returns the parties that lack further blocks."""
+    ) -> dict[str, list[bytes]]:
+        """Asks parties, sends each the blocks that it lacks, and asks those of the sum that is prepared.
+
+        Returns the parties that lack further blocks, with all that they are to be sent.
+        """
         prepared_parties = set() if following is None else set(following.pending)
 
         def write_requests(party: str) -> list[bytes]:
             requests = []
-            if party in parties:
+            if party in lacking:
                 requests = self._requests_to_party(attempt, party, inputs, lacking[party], opens=opens)
             if following is not None and party in prepared_parties:
                 kind = "prepare_sum" if following.round == "advertise" else "sum_step"
                 requests.append(self._write_request(following, kind, following.requests[party]))
             return requests
 
-        ask_again = []
-        asked_parties = list(dict.fromkeys([*parties, *sorted(prepared_parties)]))
+        ask_again = {}
+        asked_parties = list(dict.fromkeys([*lacking, *sorted(prepared_parties)]))
         for party, replies in self._exchange.ask_each(asked_parties, write_requests).items():
             if following is not None and party in prepared_parties:
                 self._record_reply(following, party, replies.pop())
@@ -252,8 +254,7 @@ class Federation:
                     self._leave_out(attempt, party, PeerFault(party, "asks for a public block that no input names"))
                 # Each block is sent to a party once in a round: if it then lacks the same, it is left out.
                 elif new := missing - set(lacking[party]):
-                    ask_again.append(party)
-                    lacking[party] = [*lacking[party], *sorted(new)]
+                    ask_again[party] = [*lacking[party], *sorted(new)]
                 continue
             if opens or attempt.has_inputs:
                 self._held_blocks[party].update(named_blocks(inputs))
