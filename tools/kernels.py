@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from undersong_common.printable import counted
+
 ROOT = Path(__file__).resolve().parent.parent
 # What of the processor's flags a kernel's instructions need.
 KERNELS = {"Nehalem": "sse4_2", "Haswell": "avx2", "Zen": "avx2", "SkylakeX": "avx512f"}
@@ -49,13 +51,9 @@ def rows() -> Iterator[tuple[str, dict[str, str], tuple[str, ...]]]:
         for threads in THREADS:
             number = str(threads)
             of_row = {"OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": number, "UNDERSONG_TEST_THREADS": number}
-            yield f"{kernel}, {counted(threads)}", of_row, NUMERIC
+            yield f"{kernel}, {counted(threads, 'thread')}", of_row, NUMERIC
     for capability in kernels(TORCH_KERNELS):
         yield f"torch, {capability}", {"ATEN_CPU_CAPABILITY": capability}, WITH_TORCH
-
-
-def counted(threads: int) -> str:
-    return "1 thread" if threads == 1 else f"{threads} threads"
 
 
 def main() -> int:
