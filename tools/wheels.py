@@ -5,13 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tomllib
 import zipfile
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from tests.doubles.processes import ROOT, environment
 from tools import packages
+from tools.extras import EXTRAS, PYPROJECT
 
 OFFLINE = ("--no-deps", "--no-index", "--quiet", "--disable-pip-version-check")
 
@@ -88,10 +88,8 @@ def installed_closure(extras: str, folder: Path) -> list[str]:
 
     def requirements_of(name: str) -> list[str]:
         if name == "undersong":
-            project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-            optional = project["optional-dependencies"].items()
-            of_extras = [f'{text} ; extra == "{extra}"' for extra, texts in optional for text in texts]
-            return [*project["dependencies"], *of_extras]
+            of_extras = [f'{text} ; extra == "{extra}"' for extra, texts in EXTRAS.items() for text in texts]
+            return [*PYPROJECT["project"]["dependencies"], *of_extras]
         try:
             return distribution(name).requires or []
         except PackageNotFoundError:
