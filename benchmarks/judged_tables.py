@@ -171,12 +171,13 @@ def _beside(row: Paired) -> tuple[float, float, float]:
     return row.worst, row.figures["macro_f1"], row.figures["rarest_recall"]
 
 
-def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int], figure: str) -> str:
-    """One figure of each method and setting, means over seeds."""
+def scores(cells: Cells, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """Returns the panel's score of each method and setting, means over seeds."""
     lines = []
     for name in labelled():
         own = [
-            [cells[name, method, seed][figure] for seed in seeds if (name, method, seed) in cells] for method in methods
+            [cells[name, method, seed]["panel"] for seed in seeds if (name, method, seed) in cells]
+            for method in methods
         ]
         lines.append([marked(name), *(f"{mean(each):.1f}" if each else "-" for each in own)])
     return table(["setting", *(f"`{method}`" for method in methods)], lines)
@@ -362,7 +363,7 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
     parts = {
         "worth": worth(cells, methods, seeds),
         "goals": goals(cells, seeds),
-        "scores": scores(cells, methods, seeds, "panel"),
+        "scores": scores(cells, methods, seeds),
         "unlabelled": unlabelled(cells, methods, seeds),
         "sums": sums(cells),
         "programs": "\n\n".join((programs(cells, methods, seeds), missing(cells, methods, seeds), panel.settings())),
