@@ -157,18 +157,20 @@ class Addition:
         somebody adds again without this ledger; with it, they are written anew.
         """
         home, fingerprint, restoration = self.home, source.records.fingerprint, self.options.source
-        restored = None
+        restored: Restored | None = None
+        ledger: Ledger | None = None
         if restoration.named:
             restored = recover(home, source.checkpoints, fingerprint, self.policy, restoration, at=self.at)
-        has_ledger = home.ledger.exists()
-        is_changed = self._is_changed(fingerprint)
+            ledger = restored.ledger
+        elif home.ledger.exists():
+            ledger = Ledger.read(home.ledger)
+        is_changed = self._is_changed(ledger, fingerprint)
         if is_changed and restored is None and not self.options.new_version:
             raise ConfigurationError(
                 "another data set, another version of it, or the same with another embedder, was added before",
                 "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
                 code="another-data-set",
             )
-        ledger = restored.ledger if restored is not None else Ledger.read(home.ledger) if has_ledger else None
         check(source.checkpoints.read(), ledger)
         _check_hold_out(home, self.declared, ledger)
         if is_changed and ledger is not None:
@@ -219,12 +221,9 @@ class Addition:
     def _model(self) -> str:
         return "" if self.embedder is None else self.embedder.fingerprint
 
-    def _is_changed(self, fingerprint: str) -> bool:
+    def _is_changed(self, ledger: Ledger | None, fingerprint: str) -> bool:
         """Returns True if another data set, or the same with another embedder, was added before."""
-        if not self.home.ledger.exists() or not self.home.settings.data:
-            was_other = False
-        else:
-            was_other = Ledger.read(self.home.ledger).fingerprint != fingerprint
+        was_other = ledger is not None and bool(self.home.settings.data) and ledger.fingerprint != fingerprint
         with suppress(ConfigurationError):  # there is no sealed copy, or it is damaged
             was_other = was_other or snapshot.facts(self.home).embedder not in ("", self._model)
         return was_other
