@@ -15,7 +15,7 @@ from undersong_client.cli.options import (
     print_result,
     warn,
 )
-from undersong_client.consent.rules import PolicyOptions
+from undersong_client.consent.rules import QUESTION_OPTION, PolicyOptions
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.program.options import with_options
@@ -27,15 +27,7 @@ if TYPE_CHECKING:
 budget_app = typer.Typer(help="How much may be spent on this data set, over all runs.", no_args_is_help=True)
 policy_app = typer.Typer(help="What this hospital allows; what is not named is refused.", no_args_is_help=True)
 
-
-Questions = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--question",
-        help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
-        " repeat for several.",
-    ),
-]
+Questions = Annotated[list[str] | None, typer.Option(QUESTION_OPTION["name"], help=QUESTION_OPTION["help"])]
 
 
 def mount(app: typer.Typer) -> None:

@@ -313,6 +313,13 @@ def form_fields(policy: type[Any]) -> dict[str, FormField]:
     return {name: rule.form for name, rule in rules_of(policy).items() if rule.form is not None}
 
 
+QUESTION_OPTION = Option(
+    name="--question",
+    help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
+    " repeat for several.",
+)
+
+
 @dataclass(frozen=True)
 class PolicyChoices:
     """The choices of ``policy set`` beside the rules or in words of their own; None leaves a choice as it is.
@@ -326,14 +333,7 @@ class PolicyChoices:
         share_policy: True tells the operator the policy's bounds.
     """
 
-    questions: Annotated[
-        list[str] | None,
-        Option(
-            name="--question",
-            help="Allow these kinds of questions only: counts, nearest, classifiers, directions, teachers, or all;"
-            " repeat for several.",
-        ),
-    ] = None
+    questions: Annotated[list[str] | None, QUESTION_OPTION] = None
     named_statistics: Annotated[
         list[str] | None,
         Option(name="--statistic", help="For a specialist: allow these statistics only; repeat for several."),
