@@ -1,4 +1,4 @@
-"""Adds and opens the data set: counts its records, seals a copy, and binds it to its ledger outside the folder too."""
+"""Opens the data set and its ledger: counts records, reads the sealed copy, and checks the ledger's checkpoints."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
