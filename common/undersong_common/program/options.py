@@ -33,7 +33,8 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
     def parameter_of(name: str) -> inspect.Parameter:
         settings = dict(declarations[name])
         default, kind = settings.pop("default"), settings.pop("type")
-        kind = kind if name not in lists else str if default is not None else str | None
+        if name in lists:
+            kind = str if default is not None else str | None
         annotation = Annotated[kind, typer.Option(flags[name], **settings)]  # type: ignore[valid-type]
         return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
@@ -47,8 +48,10 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
 
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            command_parameter = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
-            parameters += map(parameter_of, declarations) if parameter.name == "options" else command_parameter
+            if parameter.name == "options":
+                parameters += map(parameter_of, declarations)
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         run.__dict__["__signature__"] = inspect.Signature(parameters)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
