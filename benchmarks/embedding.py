@@ -36,7 +36,7 @@ from undersong_common.arrays import Float32
 from undersong_common.models.embedding import Embedder
 from undersong_common.models.encoders import Tokens
 from undersong_common.models.model_files import PACKAGED, model_folder
-from undersong_common.models.numpy_bert import NumpyBert, _Group, _normalise
+from undersong_common.models.numpy_bert import NumpyBert, _normalise, _TextGroup
 from undersong_common.models.places import features_by_tokens
 from undersong_common.program.library_threads import one_library_thread
 
@@ -120,7 +120,7 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
     present = np.arange(length) < lengths[:, None]  # [texts, length]
     hidden = np.where(present, np.float32(0), np.float32(-1e9))[:, None, None, :]  # of keys that no query reads
     padded = [np.concatenate([window, np.zeros(length - len(window), dtype=np.int32)]) for window in windows]
-    group = _Group(0, len(windows), length, length)
+    group = _TextGroup(0, len(windows), length, length)
     state = model._embedded(padded, [group], len(windows) * length)
     _normalise(state, model._norm, model._epsilon)
     context = np.empty_like(state)

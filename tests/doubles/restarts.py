@@ -217,7 +217,7 @@ class Federated:
         attempt: int = 0,
         name: str = SUM,
         voids: Sequence[wire.VoidCertificate] = (),
-    ) -> secagg.Opened:
+    ) -> secagg.UnmaskedSum:
         """The whole sum; ``ask(stage, request)`` is the hospital's reply, None where it stays away."""
         from undersong_protocol.wire.public import question
 

@@ -13,7 +13,7 @@ from undersong_common.arrays import Int64
 from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.secagg import keys, sid
-from undersong_protocol.secagg.coordinator import Opened, private_sum
+from undersong_protocol.secagg.coordinator import UnmaskedSum, private_sum
 from undersong_protocol.secagg.drawn import Draw
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise, remove_opened
 from undersong_protocol.secagg.parameters import Entropy, Member, SumParameters, defaults
@@ -222,7 +222,7 @@ def drive(
     bend_request: BendRequest | None = None,
     bend_reply: BendReply | None = None,
     asked: Mapping[str, bytes] | None = None,
-) -> Opened:
+) -> UnmaskedSum:
     """Run the coordinator against the parties in lock-step.
 
     ``drop(name, stage)`` loses a party's reply for good. ``bend_request`` makes a lying coordinator: it may change the
@@ -230,7 +230,9 @@ def drive(
     (and sign it anew). ``asked``: which question's inputs a party was told, where it is not ``QUESTION``. A party's
     refusal goes to ``refusals``, or is raised where that is None.
     """
-    coordinator: Generator[Mapping[str, bytes], Mapping[str, bytes], Opened] = private_sum(parameters, lambda: QUESTION)
+    coordinator: Generator[Mapping[str, bytes], Mapping[str, bytes], UnmaskedSum] = private_sum(
+        parameters, lambda: QUESTION
+    )
     requests = next(coordinator)
     gone: set[str] = set()
     while True:
@@ -263,5 +265,5 @@ def drive(
         try:
             requests = coordinator.send(replies)
         except StopIteration as stop:
-            opened: Opened = stop.value
+            opened: UnmaskedSum = stop.value
             return opened

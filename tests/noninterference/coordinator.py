@@ -17,7 +17,7 @@ from undersong_common.errors import UndersongError
 from undersong_common.privacy.stream import KeyStream
 from undersong_protocol.agreement.manifest import Manifest
 from undersong_protocol.agreement.plan import Plan, Privacy, Quorum, SumRequest, plan_sums
-from undersong_protocol.secagg.coordinator import Opened, private_sum
+from undersong_protocol.secagg.coordinator import UnmaskedSum, private_sum
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import Member, SumParameters, defaults
 from undersong_protocol.secagg.party import PartyMachine, WantsInput
@@ -108,14 +108,14 @@ class Course:
     asked: Asked
     peers: dict[str, PartyMachine] = field(default_factory=dict)
     sent: list[bytes] = field(default_factory=list)
-    opened: Opened | None = None
+    opened: UnmaskedSum | None = None
     over: bool = False
     stage: str = "advertise"
     begun: bool = False
 
     def __post_init__(self) -> None:
         self.parameters: SumParameters = self.manifest.sum_parameters(self.name, self.number)
-        self._machine: Generator[Mapping[str, bytes], Mapping[str, bytes], Opened] = private_sum(
+        self._machine: Generator[Mapping[str, bytes], Mapping[str, bytes], UnmaskedSum] = private_sum(
             self.parameters, lambda: self.asked.question
         )
         self._requests = next(self._machine)

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from undersong.comparison.references import Trained
+from undersong.comparison.references import ReferenceResult
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import model_files
 from undersong_common.models.embedding import Embed
@@ -64,11 +64,13 @@ class Options(dpsgd.Training):
 
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
-    ) -> Trained:
+    ) -> ReferenceResult:
         """Trains on the records (:func:`trained`) and predicts the labels of the test texts."""
         names = task.task.labels
         found = trained(task, self, records, names, embed=embed, seed=seed, insecure_noise_seed=insecure_noise_seed)
-        return Trained(predicted=[names[number] for number in found.logits(test.texts).argmax(1)], facts=found.facts)
+        return ReferenceResult(
+            predicted=[names[number] for number in found.logits(test.texts).argmax(1)], facts=found.facts
+        )
 
 
 class GhostOptions(Options):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from undersong.comparison.references import Reference, Trained
+from undersong.comparison.references import Reference, ReferenceResult
 from undersong.run.records import table_of
 from undersong_client import keys
 from undersong_common.errors import ConfigurationError
@@ -84,7 +84,7 @@ class Options(Training):
 
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
-    ) -> Trained:
+    ) -> ReferenceResult:
         """Trains on the records and writes a corpus (:func:`corpus`)."""
         return corpus(task, self, records, seed=seed, insecure_noise_seed=insecure_noise_seed)
 
@@ -167,7 +167,7 @@ def corpus(
     *,
     seed: int,
     insecure_noise_seed: int | None,
-) -> Trained:
+) -> ReferenceResult:
     """Trains on the records and writes.
 
     Args:
@@ -225,7 +225,7 @@ def corpus(
     return _written(task, options, writer, prompts, seed, plan)
 
 
-def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> Trained:
+def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: int, plan: Schedule) -> ReferenceResult:
     """Writes as many texts as the options or the task's method order, balanced over the labels.
 
     The author cleans the answers and repeats failed orders as it does for other methods.
@@ -248,7 +248,7 @@ def _written(task: Task, options: Options, writer: Any, prompts: Prompts, seed: 
     finally:
         journal.close()
     usage = author.usage[options.name]
-    return Trained(
+    return ReferenceResult(
         table_of(sample for sample in samples if sample is not None),
         facts={"generator_calls": usage.calls, "dropped": usage.dropped, **spending(task, plan)},
     )

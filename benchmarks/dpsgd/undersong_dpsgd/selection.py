@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from undersong.comparison.references import Trained
+from undersong.comparison.references import ReferenceResult
 from undersong.run.records import table_of
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed
@@ -75,7 +75,7 @@ class Options(dp_classifier.Options):
 
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
-    ) -> Trained:
+    ) -> ReferenceResult:
         """Writes candidates in the noisy shares of the labels, trains the discriminator, and keeps the best texts."""
         names, delta = task.task.labels, task.privacy.delta / 2
         if self.preset:
@@ -116,7 +116,7 @@ class Options(dp_classifier.Options):
         facts = {"generator_calls": sum(each.calls for each in usage), "dropped": sum(each.dropped for each in usage)}
         if (spent := trained.facts["epsilon_spent"]) is not None:
             facts["epsilon_spent"] = self.tutor_epsilon + spent
-        return Trained(table_of(written[i] for i in best), facts=trained.facts | facts)
+        return ReferenceResult(table_of(written[i] for i in best), facts=trained.facts | facts)
 
 
 class GhostOptions(Options, dp_classifier.GhostOptions):

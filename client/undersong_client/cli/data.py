@@ -39,7 +39,7 @@ from undersong_common.program.terminal import show_lines, show_rows
 if TYPE_CHECKING:
     from undersong_client.home import PartySettings
     from undersong_client.operations.data import LedgerFacts, Look
-    from undersong_client.storage.checkpoints import Restored
+    from undersong_client.storage.checkpoints import RestoredLedger
     from undersong_client.storage.datasets import Survey
 
 
@@ -428,7 +428,7 @@ def restore_ledger(
     print_result(as_json, restored.to_json(), *_restored_lines(restored))
 
 
-def _restored_lines(restored: "Restored") -> Iterator[str]:
+def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
     runs = ", ".join(printable(run) for run in restored.runs)
     yield from that_hold(
         (True, f"the ledger counts again, with {counted(len(restored.ledger.entries()), 'entry', 'entries')}"),

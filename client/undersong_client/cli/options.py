@@ -16,7 +16,7 @@ from undersong_common.program import drill
 from undersong_common.program.owner import home_folder
 
 if TYPE_CHECKING:
-    from undersong_client.storage.checkpoints import Spending
+    from undersong_client.storage.checkpoints import LedgerSpending
 
 
 def _marked(context: typer.Context, given: Path | None) -> Path | None:
@@ -116,7 +116,7 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
         print(*printed_lines, sep="\n")
 
 
-def spending_words(spending: "Spending") -> str:
+def spending_words(spending: "LedgerSpending") -> str:
     """The spent and the remaining budget, in one line."""
     spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
     if spending.budget is None or spending.left is None:

@@ -29,7 +29,7 @@ from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
 from undersong_common.program.drill import MARK, PARTY_WORDS
-from undersong_common.program.printed_page import Page, Section
+from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol import limits
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
@@ -223,7 +223,7 @@ def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | No
     return f"{name} ({details})" if details else name
 
 
-def sheet_page(sheet: Sheet) -> Page:
+def sheet_page(sheet: Sheet) -> PrintedPage:
     """Returns a sheet as a page: three sentences and the budget first, all further figures folded.
 
     The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
@@ -235,7 +235,7 @@ def sheet_page(sheet: Sheet) -> Page:
     stated = (_beside_the_run(sheet, warning) for warning in sheet.warnings)
     warnings = [*stated, *sheet.cautions, *[unlabelled] * sheet.labels_missing]
     signed = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
-    return Page(
+    return PrintedPage(
         _title(sheet),
         (
             *marked(sheet),
@@ -250,7 +250,7 @@ def sheet_page(sheet: Sheet) -> Page:
             purpose(sheet),
             _hospital_section(sheet),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
-            Section(WORDS if is_open else WORDS_OF_ENDED, signed, aloud=threes),
+            PageSection(WORDS if is_open else WORDS_OF_ENDED, signed, aloud=threes),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
             replace(who_takes_part(sheet), folded=True),
@@ -287,13 +287,13 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
     return warning
 
 
-def _list_points(title: str, points: Iterable[str], *, loud: bool = False) -> list[Section]:
+def _list_points(title: str, points: Iterable[str], *, loud: bool = False) -> list[PageSection]:
     """One section of these points; none if there are no points."""
     point_list = tuple(points)
-    return [Section(title, points=point_list, loud=loud)] if point_list else []
+    return [PageSection(title, points=point_list, loud=loud)] if point_list else []
 
 
-def _refusal_sections(sheet: Sheet) -> list[Section]:
+def _refusal_sections(sheet: Sheet) -> list[PageSection]:
     """Says what this party's guard refuses, and the remedy."""
     if not sheet.objections:
         return []
@@ -308,7 +308,7 @@ def _describe_decision(person: PersonalDecision) -> str:
     return person.words(f"{datetime.fromtimestamp(person.at_s, UTC):%Y-%m-%d %H:%M} UTC")
 
 
-def _in_short(sheet: Sheet) -> Section:
+def _in_short(sheet: Sheet) -> PageSection:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
     operator, end = sheet.operator, sheet.ended
     cost = None if end is None else end.cost
@@ -316,7 +316,7 @@ def _in_short(sheet: Sheet) -> Section:
     asks, steer = ("asks", "steer") if end is None else ("asked", "steered")
     request_words = f"{operator[0].upper()}{operator[1:]} {asks}: {words.asked(sheet.asked)}."
     if end is not None and cost is None:
-        return Section("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
+        return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
         f" These numbers, added to those of others, {steer} language models that write invented texts, in the run"
         f" {printable(sheet.run, 120)!r} of {hospitals} in all."
@@ -334,7 +334,7 @@ def _in_short(sheet: Sheet) -> Section:
             f"At most {counts} about your records in {answers}, {blurred}. {_opened_with(sheet)} No record, no text and"
             " no part of a text has left."
         )
-    return Section(
+    return PageSection(
         "In short",
         figures=(
             ("What is asked" if end is None else "What was asked", request_words),
@@ -356,11 +356,11 @@ def _opened_with(sheet: Sheet, subject: str = "Your numbers") -> str:
     return f"{words.opened_numbers(sheet.others, subject, has_ended=sheet.ended is not None)}."
 
 
-def _own_records(sheet: Sheet) -> list[Section]:
+def _own_records(sheet: Sheet) -> list[PageSection]:
     """The figures by which its people recognise the data set."""
     if sheet.own is None:
         return []
-    return [Section("Your records", figures=tuple((name, text) for name, text in sheet.own.rows))]
+    return [PageSection("Your records", figures=tuple((name, text) for name, text in sheet.own.rows))]
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
@@ -415,7 +415,7 @@ def _guess_if_all_help(epsilon: float, privacy: UnitPromise) -> float:
     return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
 
 
-def _budget_sections(sheet: Sheet) -> list[Section]:
+def _budget_sections(sheet: Sheet) -> list[PageSection]:
     """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
     cost = sheet.cost
     if not cost or not cost.budget:
@@ -427,7 +427,7 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
         planned_risk = _risk_of_all(cost, sheet.privacy, f", {words.AS_PLANNED} when it was decided")
         return _budget_of_ended(sheet.ended.cost, cost.budget, share_before, planned_risk)
     if not math.isfinite(share_after):
-        return [Section("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
+        return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     remainder = f"{100 * (1 - share_after):.0f} % would be left" if share_after <= 1 else "that is MORE than there is"
     summary = f"Used before: {100 * share_before:.0f} %. Used after this run: {100 * share_after:.0f} %; {remainder}."
     sentences = [summary, *_why_less(share_before, share_alone, share_after), *_risk_of_all(cost, sheet.privacy)]
@@ -436,12 +436,14 @@ def _budget_sections(sheet: Sheet) -> list[Section]:
         sentences.append(
             f"These shares stand at your budget's delta, {delta_words} {round(1 / sheet.privacy.delta):,}."
         )
-    return [Section("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))]
+    return [
+        PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
+    ]
 
 
 def _budget_of_ended(
     cost: FinalCost | None, budget: float, share_before: float, planned_risk: list[str]
-) -> list[Section]:
+) -> list[PageSection]:
     """The budget at the end of a run, by what the ledger has charged."""
     if cost is None or cost.epsilon is None or cost.spent is None:
         return []
@@ -452,7 +454,7 @@ def _budget_of_ended(
         *planned_risk,
     ]
     bar = (min(share_before, share_spent), share_spent)
-    return [Section("Your budget for all runs over these records", tuple(sentences), bar=bar)]
+    return [PageSection("Your budget for all runs over these records", tuple(sentences), bar=bar)]
 
 
 def _why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
@@ -475,7 +477,7 @@ def _risk_of_all(cost: BudgetEffect, privacy: UnitPromise, stage: str = "") -> l
     return [f"All runs together, this one included{stage}: {impact.guess(guess, subject)}."]
 
 
-def _choice_sections(sheet: Sheet) -> list[Section]:
+def _choice_sections(sheet: Sheet) -> list[PageSection]:
     """The ways to decide, and what becomes of the hospital's name; an ended run has only the latter."""
     if sheet.ended is not None:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
@@ -485,9 +487,9 @@ def _choice_sections(sheet: Sheet) -> list[Section]:
         " recalled, and they name it as one that took part until then."
     )
     if sheet.as_signed:
-        return [Section("What you can do", points=(withdraw,))]
+        return [PageSection("What you can do", points=(withdraw,))]
     return [
-        Section(
+        PageSection(
             "What you can do",
             points=(
                 "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
@@ -502,7 +504,7 @@ def _choice_sections(sheet: Sheet) -> list[Section]:
     ]
 
 
-def _hospital_section(sheet: Sheet) -> Section:
+def _hospital_section(sheet: Sheet) -> PageSection:
     """The other parties by name: one proves itself by its fingerprint, which is folded."""
     if (end := sheet.ended) is None:
         title = "Who takes part"
@@ -517,28 +519,28 @@ def _hospital_section(sheet: Sheet) -> Section:
         "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
         " by that, and what is promised to your patients stays.",
     ]
-    return Section(title, tuple(sentences))
+    return PageSection(title, tuple(sentences))
 
 
-def marked(sheet: Sheet) -> list[Section]:
+def marked(sheet: Sheet) -> list[PageSection]:
     """Returns a section that marks the page as a drill's; [] for any other run."""
-    return [Section(MARK, (PARTY_WORDS,), loud=True)] if sheet.drill else []
+    return [PageSection(MARK, (PARTY_WORDS,), loud=True)] if sheet.drill else []
 
 
-def _end_sections(sheet: Sheet) -> list[Section]:
+def _end_sections(sheet: Sheet) -> list[PageSection]:
     """Cost of an ended run."""
     if sheet.ended is None:
         return []
     if (cost := sheet.ended.cost) is None:
-        return [Section("This run has ended:", (f"It has cost nothing. {NOTHING_LEFT}",))]
+        return [PageSection("This run has ended:", (f"It has cost nothing. {NOTHING_LEFT}",))]
     rows = (
         ("this run by itself", f"epsilon {_epsilon_words(cost.epsilon)}"),
         ("spent in all after it", f"epsilon {_epsilon_words(cost.spent)}"),
     )
-    return [Section("This run has ended:", ("It is charged to your ledger:",), figures=rows)]
+    return [PageSection("This run has ended:", ("It is charged to your ledger:",), figures=rows)]
 
 
-def _receipt_sections(sheet: Sheet) -> list[Section]:
+def _receipt_sections(sheet: Sheet) -> list[PageSection]:
     """Figures of an ended run for a specialist, folded: releases, delta, the receipt with its signature."""
     if sheet.ended is None:
         return []
@@ -551,13 +553,13 @@ def _receipt_sections(sheet: Sheet) -> list[Section]:
             ("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"),
             ("signed by this party", receipt.signature),
         ]
-    return [Section("The end of this run", figures=tuple(rows), folded=True)] if rows else []
+    return [PageSection("The end of this run", figures=tuple(rows), folded=True)] if rows else []
 
 
-def _change_sections(sheet: Sheet) -> list[Section]:
+def _change_sections(sheet: Sheet) -> list[PageSection]:
     """Loudly, whether it is another plan than before."""
     if sheet.replaced:
-        return [Section("THIS PLAN WAS REPLACED: another one was proposed under this name since.", loud=True)]
+        return [PageSection("THIS PLAN WAS REPLACED: another one was proposed under this name since.", loud=True)]
     if sheet.number > 1:
         title = f"ANOTHER PLAN: number {sheet.number} under this name. Against what was shown here before:"
     elif sheet.revises:
@@ -565,10 +567,10 @@ def _change_sections(sheet: Sheet) -> list[Section]:
     else:
         return []
     points = tuple(printable(change) for change in sheet.changes or ["nothing"])
-    return [Section(title, points=points, loud=True)]
+    return [PageSection(title, points=points, loud=True)]
 
 
-def purpose(sheet: Sheet) -> Section:
+def purpose(sheet: Sheet) -> PageSection:
     """Returns the section on the run's purpose, in its operator's words."""
     task = sheet.task
     not_stated = "the operator has not stated it"
@@ -582,10 +584,10 @@ def purpose(sheet: Sheet) -> Section:
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", _cut_sentence(task.publication or f"{not_stated}; take it as published to everyone")),
     ]
-    return Section("What it is for, in the operator's words", figures=tuple(rows))
+    return PageSection("What it is for, in the operator's words", figures=tuple(rows))
 
 
-def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> Section:
+def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
     """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
     points = (
         *(_leaves_by(release, sheet.privacy.unit_word) for release in sheet.releases),
@@ -600,7 +602,7 @@ def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> Section:
         f" {sum(release.releases for release in sheet.releases)} releases."
         " No text, no record, no embedding of one record."
     )
-    return Section(title, (summary,), points)
+    return PageSection(title, (summary,), points)
 
 
 def _leaves_by(release: ReleaseGroup, unit: str) -> str:
@@ -613,7 +615,7 @@ def _leaves_by(release: ReleaseGroup, unit: str) -> str:
     )
 
 
-def _figure_section(sheet: Sheet) -> Section:
+def _figure_section(sheet: Sheet) -> PageSection:
     """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
     privacy, coordinator = sheet.privacy, sheet.coordinator
     delta = f"delta {privacy.delta:g}"
@@ -656,7 +658,7 @@ def _figure_section(sheet: Sheet) -> Section:
         *([("fingerprint of who runs it", coordinator.fingerprint)] if coordinator is not None else []),
     ]
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
-    return Section(title, figures=tuple(rows), folded=True)
+    return PageSection(title, figures=tuple(rows), folded=True)
 
 
 def _surest(privacy: UnitPromise) -> str:
@@ -690,7 +692,7 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
     ]
 
 
-def who_takes_part(sheet: Sheet) -> Section:
+def who_takes_part(sheet: Sheet) -> PageSection:
     """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
     parties, required = sheet.parties, sheet.required_parties
     # Fingerprint and marks stand before the name, because a name may imitate them.
@@ -706,7 +708,7 @@ def who_takes_part(sheet: Sheet) -> Section:
         f" {sheet.tolerated_dropouts or 'none'} of all may be missing.",
         *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
-    return Section("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
+    return PageSection("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
 
 
 def _cut_sentence(text: str) -> str:

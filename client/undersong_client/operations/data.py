@@ -20,7 +20,7 @@ from undersong_client.records.declared import caution_remedy
 from undersong_client.records.private import hold_out
 from undersong_client.storage import datasets
 from undersong_client.storage.addition import DEFAULT_OPTIONS, Addition, AdditionOptions
-from undersong_client.storage.checkpoints import Restored, Source, Spending, read_receipts, recover
+from undersong_client.storage.checkpoints import LedgerSpending, RestoredLedger, Source, read_receipts, recover
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.models.embedding import Embedder, Progress
@@ -151,7 +151,7 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
     )
 
 
-def _faults(home: PartyHome, reading: sources.Reading, declared: Declared) -> Iterator[tuple[str, str]]:
+def _faults(home: PartyHome, reading: sources.SourceReading, declared: Declared) -> Iterator[tuple[str, str]]:
     """Yields (problem, remedy) of each reason for which :func:`add` would not seal these records."""
     yield from reading.refusals
     try:
@@ -297,7 +297,7 @@ def restore_ledger(
     backup: Path | None = None,
     charge_missing: bool = False,
     receipts: Sequence[Path] = (),
-) -> Restored:
+) -> RestoredLedger:
     """Restores a ledger that is missing, broken, or older than the last release.
 
     Args:
@@ -334,7 +334,7 @@ class LedgerFacts:
     head: str
     verified: int | None
     budget: Budget | None
-    spending: Spending
+    spending: LedgerSpending
     runs: tuple[RunCost, ...]
     entries: tuple[Mapping[str, Any], ...]
 
@@ -373,7 +373,7 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
         raise ConfigurationError(f"{path}: no such ledger", "it begins with `undersong-party data add`")
     checked = Ledger.verify(path) if verify else None
     party_ledger = Ledger.read(path)
-    spending = Spending.of(party_ledger)
+    spending = LedgerSpending.of(party_ledger)
     costs = {charge.slot: charge.events for charge in party_ledger.charges()}
     prices: dict[Any, float] = {}
 

@@ -13,7 +13,7 @@ from undersong_client.operations import data, outbox, runs
 from undersong_client.storage.outbox import Entry
 from undersong_common.printable import counted, printable, shell_word
 from undersong_common.privacy import impact
-from undersong_common.program.printed_page import Page, Section
+from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol.agreement import words
 
 MOST_MESSAGES = 400  # messages of a run that the annex lists
@@ -33,7 +33,7 @@ KEPT = (
 )
 
 
-def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[float], str]) -> Page:
+def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[float], str]) -> PrintedPage:
     """Returns the dossier of one run as a page; reads the party's folder and sends nothing.
 
     Args:
@@ -53,7 +53,7 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     messages = outbox.entries(home, run=request.run)
     sheet = runs.make_sheet(party_home, proposals, request, None)
     unit = sheet.privacy.unit_word
-    return Page(
+    return PrintedPage(
         f"Dossier of the run {printable(request.run, 120)!r} at {sheet.party}",
         (
             *preview.marked(sheet),
@@ -63,14 +63,14 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
             _flow(sheet),
             _left(messages),
             preview.leaves(sheet, title=preview.ALLOWED),
-            Section(
+            PageSection(
                 "Assumptions",
                 points=impact.assumptions(sheet.colluders, len(sheet.parties), sheet.privacy.unit),
             ),
             impact.audit_section(findings),
-            Section("What is kept here, and erased", table=KEPT),
+            PageSection("What is kept here, and erased", table=KEPT),
             impact.for_the_assessment(unit, post_quantum=sheet.post_quantum),
-            Section(
+            PageSection(
                 "Hashes", figures=(("plan", request.manifest), ("head of the ledger now", ledger.head)), folded=True
             ),
             replace(preview.who_takes_part(sheet), folded=True),
@@ -83,10 +83,10 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     )
 
 
-def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> Section:
+def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> PageSection:
     decision = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
     reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
-    return Section(
+    return PageSection(
         "Decision",
         tuple(filter(None, parts)),
         figures=(
@@ -100,12 +100,12 @@ def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[flo
     )
 
 
-def _flow(sheet: Sheet) -> Section:
+def _flow(sheet: Sheet) -> PageSection:
     coordinator = sheet.coordinator
     coordinator_words = (
         "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator.name, 63)})"
     )
-    return Section(
+    return PageSection(
         "The flow of the data",
         points=(
             f"{coordinator_words} sends public texts (or figures about them) and asks for a sum over records;",
@@ -118,17 +118,17 @@ def _flow(sheet: Sheet) -> Section:
     )
 
 
-def _left(messages: Sequence[Entry]) -> Section:
+def _left(messages: Sequence[Entry]) -> PageSection:
     title = "What left this building"
     if not messages:
-        return Section(title, ("No message of this run has left.",))
+        return PageSection(title, ("No message of this run has left.",))
     size = sum(entry.bytes for entry in messages)
     answers = sum(bool(entry.query) for entry in messages)
     summary = f"{counted(len(messages), 'message')} of {size:,} bytes in all, {answers:,} of them steps of sums."
-    return Section(title, (f"{summary} Only the masked answers were computed from records. The annex lists them.",))
+    return PageSection(title, (f"{summary} Only the masked answers were computed from records. The annex lists them.",))
 
 
-def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> list[Section]:
+def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> list[PageSection]:
     """Every message that left, with its hash."""
     if not messages:
         return []
@@ -145,7 +145,7 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     )
     table = (("number", "when", "what", "sum, attempt", "bytes", "SHA-256"), *rows)
     remark = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
-    return [Section("Messages that left", remark, table=table, folded=True)]
+    return [PageSection("Messages that left", remark, table=table, folded=True)]
 
 
 def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
@@ -162,7 +162,7 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     )
 
 
-def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> Section:
+def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
     privacy = sheet.privacy
     epsilon = float("inf") if privacy.epsilon is None else float(privacy.epsilon)
     epsilon_alone = privacy.epsilon_if_all_others_collude
@@ -180,16 +180,16 @@ def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tu
         releases = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
         figures.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {delta_words}; {releases}"))
         figures.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
-    return Section(
+    return PageSection(
         "The guarantee, and what it cost",
         (*impact.guarantee(epsilon, privacy.delta, privacy.unit_word), *joined),
         figures=tuple(figures),
     )
 
 
-def _check(request: Proposal) -> Section:
+def _check(request: Proposal) -> PageSection:
     run = shell_word(request.run)
-    return Section(
+    return PageSection(
         "How to check this page",
         (
             "On this machine, sending nothing: the chain of the ledger, what left, and the plan that was agreed to.",

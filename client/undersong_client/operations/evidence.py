@@ -35,7 +35,7 @@ LARGEST_BYTES = 2**30  # the limit holds for the file, and for its unpacked cont
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredCounts:
     """Numbers of what a saved file has brought back."""
 
     requests: int
@@ -89,7 +89,7 @@ def _dossiers(home: PartyHome, at: float, local_time: Callable[[float], str]) ->
                 yield f"{DOSSIERS}{request.manifest}.html", page.html(at=local_time(at)).encode()
 
 
-def restore(home: Path, file: Path) -> Restored:
+def restore(home: Path, file: Path) -> RestoredCounts:
     """Brings back what a saved file holds and this folder lacks. What is here stays as it is.
 
     Raises:
@@ -102,12 +102,12 @@ def restore(home: Path, file: Path) -> Restored:
     entries = [Entry(**entry) for entry in json.loads(files[OUTBOX])]
     log = AuditLog(party_home.page / FILE_NAME)
     log_entries = log.bring_back(files[LOG])  # first: it refuses what was changed
-    restored = Restored(
+    restored = RestoredCounts(
         Proposals(party_home).bring_back(requests, at=time.time()),
         Outbox(party_home).bring_back(entries),
         log_entries,
     )
-    if restored != Restored(0, 0, 0):
+    if restored != RestoredCounts(0, 0, 0):
         log.note("terminal", "evidence restored", f"{restored.requests} requests, {restored.messages} messages")
     return restored
 

@@ -195,7 +195,7 @@ def install(home: Path, grant: bytes) -> Installed:
 
 
 @dataclass(frozen=True)
-class Membership:
+class Enrolment:
     """This party's identity, coordinator and certificate.
 
     Attributes:
@@ -211,7 +211,7 @@ class Membership:
     valid_until: datetime | None
 
 
-def membership(home: Path) -> Membership:
+def membership(home: Path) -> Enrolment:
     """Reads the identity, coordinator and certificate of this party."""
     party_home = PartyHome(home)
     coordinator = trust.coordinator(party_home) if party_home.coordinator.exists() else None
@@ -219,4 +219,4 @@ def membership(home: Path) -> Membership:
         valid: tuple[datetime | None, datetime | None] = trust.validity(party_home)
     except UndersongError:
         valid = (None, None)
-    return Membership(party_home.settings.party, own_fingerprint(party_home), coordinator, *valid)
+    return Enrolment(party_home.settings.party, own_fingerprint(party_home), coordinator, *valid)

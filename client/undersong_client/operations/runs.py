@@ -19,7 +19,7 @@ from undersong_common.printable import counted, finite, printable, shell_word
 
 if TYPE_CHECKING:
     from undersong_common.privacy.ledger import Ledger
-    from undersong_common.program.printed_page import Page
+    from undersong_common.program.printed_page import PrintedPage
 
 
 def requests(home: Path) -> tuple[Proposal, ...]:
@@ -38,7 +38,7 @@ class Preview:
     sheet: Sheet
 
     @property
-    def page(self) -> "Page":
+    def page(self) -> "PrintedPage":
         from undersong_client.consent.preview import sheet_page
 
         return sheet_page(self.sheet)

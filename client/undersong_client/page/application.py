@@ -27,11 +27,11 @@ from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
 from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download
-from undersong_common.pages.stream import Pulse, Stream
+from undersong_common.pages.stream import Pulse, PulseStream
 from undersong_common.printable import is_number, json_text, printable
 from undersong_common.privacy import accounting, impact
 from undersong_common.program.drill import PARTY_WORDS
-from undersong_common.program.printed_page import Page
+from undersong_common.program.printed_page import PrintedPage
 from undersong_common.text.patient_ids import KINDS
 from undersong_protocol import statistics
 from undersong_protocol.agreement.words import opened_numbers
@@ -116,7 +116,7 @@ class HospitalPage:
     def __init__(self, site: Site, paths: PartyPaths) -> None:
         self._paths = paths
         self._home = paths.home
-        Stream(site, lambda _topic: self._pulse())
+        PulseStream(site, lambda _topic: self._pulse())
         site.routes(
             {
                 "/": self._now,
@@ -258,7 +258,7 @@ class HospitalPage:
         visit.note("download", dossier_page.title)
         return download(dossier_page.html(at=_utc(time.time())).encode(), f"{dossier_page.title}.html")
 
-    def _filed(self, manifest: str) -> Page:
+    def _filed(self, manifest: str) -> PrintedPage:
         return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, local_time=_utc)
 
     def _approval(self, visit: Visit) -> Response:

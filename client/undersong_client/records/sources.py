@@ -66,7 +66,7 @@ ROWS_A_NOTE = 1000  # read between two calls of the progress
 
 
 @dataclass(frozen=True)
-class Reading:
+class SourceReading:
     """Result of reading a source.
 
     Attributes:
@@ -183,7 +183,9 @@ def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
 
 
 @extras.named()
-def read(declared: Declared, *, dry: bool = False, progress: Callable[[int], None] = lambda _rows: None) -> Reading:
+def read(
+    declared: Declared, *, dry: bool = False, progress: Callable[[int], None] = lambda _rows: None
+) -> SourceReading:
     """Reads the declared source.
 
     Args:
@@ -216,7 +218,7 @@ class _Reader:
         self._source = self._open()
         self._missing_words = 0
 
-    def read(self) -> Reading:
+    def read(self) -> SourceReading:
         for number, row in enumerate(self._filtered(), start=1):
             self._add(_shaped(row, self._declared))
             if number % ROWS_A_NOTE == 0:
@@ -230,7 +232,7 @@ class _Reader:
                 places.setdefault(self._choice.unit(patient), place)
             table, objections = without_objectors(table, self._declared, self._choice, self._source, places)
         filter_rows = None if self._filter is None else (self._filter.rows_in, self._filter.rows_out)
-        return Reading(
+        return SourceReading(
             table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit
         )
 

@@ -19,7 +19,7 @@ from undersong_client.records.objections import Objections, hash_list, identifie
 from undersong_client.records.private import DataSet, hold_out
 from undersong_client.storage.checkpoints import (
     LedgerCheckpoints,
-    Restored,
+    RestoredLedger,
     Source,
     beside,
     budget_of,
@@ -83,7 +83,7 @@ class ReadSource:
         checkpoints: heads of the data set's ledger.
     """
 
-    reading: sources.Reading
+    reading: sources.SourceReading
     held_out: Table
     records: DataSet
     accepted_shares: Mapping[str, float]
@@ -95,7 +95,7 @@ class BoundLedger:
     """The ledger that counts for the data set; ``restored`` says how it came back, None if it was here."""
 
     ledger: Ledger
-    restored: Restored | None
+    restored: RestoredLedger | None
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Addition:
         somebody adds again without this ledger; with it, they are written anew.
         """
         home, fingerprint, restoration = self.home, source.records.fingerprint, self.options.source
-        restored: Restored | None = None
+        restored: RestoredLedger | None = None
         ledger: Ledger | None = None
         if restoration.named:
             restored = recover(home, source.checkpoints, fingerprint, self.policy, restoration, at=self.at)
@@ -238,7 +238,7 @@ class Addition:
         return place
 
 
-def _left_out(reading: sources.Reading, held_out: int) -> dict[str, int]:
+def _left_out(reading: sources.SourceReading, held_out: int) -> dict[str, int]:
     """Number of rows by the reason for which they are no records of the data set."""
     objected = reading.objections.records if reading.objections else 0
     return {

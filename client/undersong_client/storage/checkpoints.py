@@ -46,7 +46,7 @@ _START = "0" * 64
 
 
 @dataclass(frozen=True)
-class Spending:
+class LedgerSpending:
     """Spent and remaining epsilon at one delta. ``budget`` and ``left``: None without a budget, inf for no limit."""
 
     delta: float
@@ -55,7 +55,7 @@ class Spending:
     left: float | None
 
     @classmethod
-    def of(cls, ledger: Ledger, delta: float | None = None) -> "Spending":
+    def of(cls, ledger: Ledger, delta: float | None = None) -> "LedgerSpending":
         """Returns a ledger's spending at ``delta``; None takes the delta of the ledger's budget."""
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
@@ -243,7 +243,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Restored:
+class RestoredLedger:
     """A restored ledger.
 
     Attributes:
@@ -263,10 +263,10 @@ class Restored:
         return self.last_budget if is_set(self.last_budget) and not is_set(self.ledger.budget) else None
 
     @property
-    def spending(self) -> Spending:
+    def spending(self) -> LedgerSpending:
         """The state of the budget now, at the delta that its people know."""
         earlier = self.earlier_budget
-        return Spending.of(self.ledger, None if earlier is None else earlier.delta)
+        return LedgerSpending.of(self.ledger, None if earlier is None else earlier.delta)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -286,7 +286,7 @@ def recover(
     source: Source,
     *,
     at: float,
-) -> Restored:
+) -> RestoredLedger:
     """Restores a ledger that is missing, outdated or broken: from a backup, or by continuing what is left of it.
 
     The caller holds the party's folder (:meth:`PartyHome.running`), so that no daemon answers meanwhile.
@@ -318,7 +318,7 @@ def recover(
         stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
         os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{stamp}.jsonl"))
     if ledger is not None and proven and _complete(ledger, heads, source.receipts):
-        return Restored(ledger, (), False, ledger.budget)
+        return RestoredLedger(ledger, (), False, ledger.budget)
     return _continue(home, kept, ledger, fingerprint, policy, source.receipts, at=at)
 
 
@@ -407,7 +407,7 @@ def _continue(
     receipts: _Receipts,
     *,
     at: float,
-) -> Restored:
+) -> RestoredLedger:
     """One entry charges what checkpoints and receipts show and, for every run of which they do not show the end, its
     whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
     as spent too: the policy's, and more than any where it has none. What the journal held is discarded.
@@ -432,7 +432,7 @@ def _continue(
     ledger.lose(charges, budgets, at=at)
     ledger.adopt(fingerprint, at=at)
     kept.keep(ledger)
-    return Restored(ledger, tuple(charge.run for charge in charges if charge.events), bool(budgets), earlier)
+    return RestoredLedger(ledger, tuple(charge.run for charge in charges if charge.events), bool(budgets), earlier)
 
 
 def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:

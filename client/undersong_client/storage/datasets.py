@@ -17,7 +17,7 @@ from undersong_client.records.private import DataSet, fingerprint, hold_out
 from undersong_client.storage.checkpoints import (
     RESTORE,
     LedgerCheckpoints,
-    Restored,
+    RestoredLedger,
     budget_of,
     check,
     checkpoint_name,
@@ -92,7 +92,7 @@ class Added:
 
     survey: Survey
     ledger: Ledger
-    restored: Restored | None = None
+    restored: RestoredLedger | None = None
     without_vector: int = 0
     unit_of: Callable[[PatientId], str] = lambda identity: identity.text
 
@@ -132,7 +132,7 @@ def _check_added(home: PartyHome) -> None:
         )
 
 
-def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
+def survey(reading: sources.SourceReading, lengths: TextLengths) -> Survey:
     table = reading.table
     users = Counter(table.users or ())
     objections = reading.objections
@@ -158,7 +158,9 @@ def survey(reading: sources.Reading, lengths: TextLengths) -> Survey:
     )
 
 
-def warnings_about(home: PartyHome, reading: sources.Reading, policy: HospitalPolicy, declared: Declared) -> list[str]:
+def warnings_about(
+    home: PartyHome, reading: sources.SourceReading, policy: HospitalPolicy, declared: Declared
+) -> list[str]:
     """Returns what speaks against sealing these records, for a person to confirm."""
     warnings = reading.cautions(sealed_objections(home), accepted_shares(home, declared))
     if policy.approval == "standing":

@@ -1,8 +1,8 @@
 """The party's journal: its state between two messages, encrypted with keys that it holds, and the outbox.
 
 SQLite in WAL mode with full synchronisation. A value is on disk when ``put`` returns, or, inside
-:meth:`Journal.together`, when that ends or :meth:`Store.commit` is called. So a reply that was sent can always be sent
-again, byte for byte.
+:meth:`PartyJournal.together`, when that ends or :meth:`Store.commit` is called. So a reply that was sent can always be
+sent again, byte for byte.
 
 Secrets that must not outlive their use stand in a *compartment*: a key of its own, sealed under the store's key in a
 file of its own, seals the compartment's values. Its end overwrites and removes that file and empties the database's
@@ -77,7 +77,7 @@ class Store:
         self._write(puts=[(key, self._sealed(key, value, self._cipher)) for key, value in values.items()])
 
     def commit(self) -> None:
-        """Puts everything that was written onto the disk, inside :meth:`Journal.together` too."""
+        """Puts everything that was written onto the disk, inside :meth:`PartyJournal.together` too."""
         self._database.commit()
 
     # Compartments
@@ -236,7 +236,7 @@ def _below(prefix: str) -> tuple[str, str]:
     return prefix, prefix[:-1] + chr(ord("/") + 1)
 
 
-class Journal:
+class PartyJournal:
     """One SQLite file, with one connection per process."""
 
     def __init__(self, path: Path) -> None:
@@ -356,17 +356,17 @@ class Journal:
             self.log_left = bool(busy)
 
 
-_JOURNALS: dict[Path, Journal] = {}
+_JOURNALS: dict[Path, PartyJournal] = {}
 _JOURNALS_LOCK = threading.Lock()
 
 
-def journal(path: Path) -> Journal:
+def journal(path: Path) -> PartyJournal:
     """The file's journal, which is made if it is missing. Raises ConfigurationError."""
     # One connection per file and process: a thousand simulated parties must not hold a thousand files open.
     with _JOURNALS_LOCK:
         resolved = path.absolute()
         if resolved not in _JOURNALS:
-            _JOURNALS[resolved] = Journal(resolved)
+            _JOURNALS[resolved] = PartyJournal(resolved)
         return _JOURNALS[resolved]
 
 

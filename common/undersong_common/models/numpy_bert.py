@@ -46,7 +46,7 @@ class _BertLayer:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _TextGroup:
     """Texts of one length that follow each other: ``texts`` of them, ``length`` tokens each, ``step`` columns apart."""
 
     start: int
@@ -162,7 +162,7 @@ class NumpyBert:
         means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in groups])
         return means
 
-    def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_Group], columns: int) -> Float32:
+    def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], columns: int) -> Float32:
         """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
         embedded = np.zeros((self._words.shape[1], columns), dtype=np.float32)
         first = 0
@@ -173,7 +173,7 @@ class NumpyBert:
             first += group.texts
         return embedded
 
-    def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_Group]) -> None:
+    def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_TextGroup]) -> None:
         """Writes what the heads read to ``context`` [d, n], from queries, keys and values in ``mixed`` [3 d, n]."""
         size = len(context) // self._heads
         for group in groups:
@@ -219,7 +219,7 @@ def _read_layer(weights: dict[str, Float32], name: str) -> Layer:
     return weight if weight.ndim > 1 else weight[:, None], weights[f"{name}.bias"][:, None]
 
 
-def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_Group]:
+def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_TextGroup]:
     """Groups of texts of one length side by side, as many as the cache has room for; a text begins at a ``step``."""
     start = first = 0
     while first < len(lengths):
@@ -228,13 +228,13 @@ def _group_texts(lengths: Sequence[int], step: int) -> Iterator[_Group]:
         texts = 1
         while texts < most_texts and first + texts < len(lengths) and lengths[first + texts] == length:
             texts += 1
-        group = _Group(start, texts, length, -(-length // step) * step)
+        group = _TextGroup(start, texts, length, -(-length // step) * step)
         yield group
         start += texts * group.step
         first += texts
 
 
-def _token_lists(groups: Sequence[_Group], places: Places | None) -> list[_List]:
+def _token_lists(groups: Sequence[_TextGroup], places: Places | None) -> list[_List]:
     """The lists over which the linear layers run: of a fixed length at like places, or one for each text."""
     if places is None:
         starts = [group.start + text * group.step for group in groups for text in range(group.texts)]

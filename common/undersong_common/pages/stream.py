@@ -47,7 +47,7 @@ class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped h
             self._watching[self._watcher] -= 1
 
 
-class Stream:
+class PulseStream:
     """Sends each open screen its present :class:`Pulse` as a server-sent event every ``BEAT_S`` seconds.
 
     Each event holds the whole state, so that a browser that connects again misses nothing.

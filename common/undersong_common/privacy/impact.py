@@ -11,7 +11,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import number, printable, that_hold
-from undersong_common.program.printed_page import Section
+from undersong_common.program.printed_page import PageSection
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
 
@@ -141,11 +141,11 @@ def read_audit(path: Path) -> dict[str, Any]:
     return value
 
 
-def audit_section(audit: Mapping[str, Any] | None) -> Section:
+def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
     """Returns the section on the audit by planted records: its result, or for None that no audit is attached."""
     title = "Tested by attack"
     if audit is None:
-        return Section(
+        return PageSection(
             title,
             (
                 "No audit is attached. `undersong audit TASK.toml --json` plants records in simulated hospitals,"
@@ -185,7 +185,7 @@ def audit_section(audit: Mapping[str, Any] | None) -> Section:
             else "it could have refuted no epsilon: it had too few runs"
         )
     points += [f"REFUTED: {fault}" for fault in faults] or ["nothing refuted the promise"]
-    return Section(
+    return PageSection(
         title,
         (
             f"The task {printable(str(audit['task']), 120)!r} with the method {printable(str(audit['method']), 60)!r}"
@@ -219,14 +219,14 @@ def _checked_list(value: Any) -> list[Any]:
     return list(value)
 
 
-def for_the_assessment(unit: str, *, post_quantum: bool) -> Section:
+def for_the_assessment(unit: str, *, post_quantum: bool) -> PageSection:
     """Returns the section on risks and measures, in the order of Article 35(7) of the GDPR."""
     later = (
         "masks are hybrid, against later quantum computers too"
         if post_quantum
         else "masks are NOT safe from later quantum computers"
     )
-    return Section(
+    return PageSection(
         "For an impact assessment",
         (
             "Sentences to start from, in the order of Article 35(7) GDPR. They describe the program; whether they fit"

@@ -45,7 +45,7 @@ def announce(settings: Path, words: str) -> None:
 
 
 @dataclass(frozen=True)
-class Record:
+class LogEntry:
     """One invented entry of a lighthouse log; ``person`` is the keeper who wrote it, the privacy unit of a drill."""
 
     text: str
@@ -53,7 +53,7 @@ class Record:
     person: str
 
 
-def invented(count: int, chance: random.Random) -> list[Record]:
+def invented(count: int, chance: random.Random) -> list[LogEntry]:
     """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
     records = []
     for number in range(count):
@@ -63,5 +63,5 @@ def invented(count: int, chance: random.Random) -> list[Record]:
             for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)
         )
         text = f"{chance.choice(_OPENINGS)} {first}; later {then}. {chance.choice(_ENDINGS)}"
-        records.append(Record(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
+        records.append(LogEntry(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
     return records

@@ -43,7 +43,7 @@ class _Plain(logging.Formatter):
         return printable(line, LONGEST_LINE)
 
 
-class _Watched(logging.StreamHandler[TextIO]):
+class _TerminalHandler(logging.StreamHandler[TextIO]):
     """Handler for a terminal: consecutive records that differ in numbers only are shown once; progress always."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -81,7 +81,7 @@ def to_stderr(packages: Sequence[str], *, as_json: bool, debug: bool) -> None:
     # No line names them, nor the line of code: to walk up the stack for it takes as long as the rest.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None
-    handler = (_Watched if sys.stderr.isatty() and not as_json else logging.StreamHandler)(sys.stderr)
+    handler = (_TerminalHandler if sys.stderr.isatty() and not as_json else logging.StreamHandler)(sys.stderr)
     handler.setFormatter(JsonLines() if as_json else _Plain())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -15,7 +15,7 @@ BAR_COLUMNS = 40  # width of the bar of a budget
 
 
 @dataclass(frozen=True)
-class Section:
+class PageSection:
     """One part of a page, with a title and any of the contents below.
 
     Attributes:
@@ -27,7 +27,7 @@ class Section:
         aloud: groups of words that people read out to each other, to compare fingerprints.
         bar: shares of a budget that are used before and after a run, drawn as a bar; None for no bar.
         loud: True puts the section into a frame of its own.
-        folded: True hides the section under the words :attr:`Page.fold`, which a reader opens.
+        folded: True hides the section under the words :attr:`PrintedPage.fold`, which a reader opens.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Page:
+class PrintedPage:
     """A page that somebody reads, files or signs. All its strings are printable, and markup in them has no effect.
 
     Attributes:
@@ -54,7 +54,7 @@ class Page:
     """
 
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[PageSection, ...]
     note: str = ""
     signature: str = ""
     signers: int = 1

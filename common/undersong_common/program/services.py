@@ -64,7 +64,7 @@ class Service:
 
 
 @dataclass(frozen=True)
-class Record:
+class InstallationRecord:
     """The record of an installation, as ``/etc/undersong/NAME.installed.json`` holds it.
 
     Attributes:
@@ -181,7 +181,7 @@ class Installation:
             yield f"# {ADMINISTRATOR_UNITS}/{name}"
             yield text.rstrip("\n")
 
-    def install(self) -> Record:
+    def install(self) -> InstallationRecord:
         """Installs the service, or goes on with an installation that was interrupted.
 
         Raises ConfigurationError if units cannot see the environment, somebody else's unit stands in the way, a removal
@@ -210,7 +210,7 @@ class Installation:
                 self._machine.systemctl("enable", "--now", *self._service.started)
         return self._record
 
-    def remove(self) -> Record:
+    def remove(self) -> InstallationRecord:
         """Stops the service, removes its units, and moves back the folder that the installation moved.
 
         A folder that was set up at the account's place stays there, with the account.
@@ -333,11 +333,11 @@ class Installation:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.chown(folder, account.uid, account.gid)
 
-    def _read_record(self) -> Record:
+    def _read_record(self) -> InstallationRecord:
         if not self._record_path.exists():
-            return Record()
+            return InstallationRecord()
         value = json.loads(self._record_path.read_bytes())
-        return Record(**{**value, "units": tuple(value["units"])})
+        return InstallationRecord(**{**value, "units": tuple(value["units"])})
 
     def _save_record(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)

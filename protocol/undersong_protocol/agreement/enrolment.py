@@ -161,7 +161,7 @@ _Bytes = Annotated[bytes, BeforeValidator(_from_hex), PlainSerializer(bytes.hex,
 _Key = Annotated[_Bytes, Field(min_length=32, max_length=32), AfterValidator(_check_identity)]
 
 
-class _File(BaseModel):
+class _SignedFile(BaseModel):
     """A signed file. Its values are its body; an unknown key would be signed for and ignored, so it is refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, hide_input_in_errors=True)
@@ -219,7 +219,7 @@ class _Envelope(BaseModel):
     signature: Annotated[_Bytes, Field(min_length=64, max_length=64)]
 
 
-class Package(_File):
+class Package(_SignedFile):
     """The invitation that the operator of a coordinator hands to one hospital.
 
     Attributes:
@@ -285,7 +285,7 @@ class Package(_File):
             )
 
 
-class EnrolmentRequest(_File):
+class EnrolmentRequest(_SignedFile):
     """The hospital's answer to a package: its public keys, and the proof that it held the token.
 
     Attributes:
@@ -383,7 +383,7 @@ class EnrolmentRequest(_File):
         return hmac.digest(token, tagged_hash("undersong enrolment token", canonical_json(body)), hashlib.sha256)
 
 
-class Grant(_File):
+class Grant(_SignedFile):
     """The operator's answer to an enrolment request, with the party's certificate.
 
     Attributes:

@@ -45,7 +45,7 @@ from undersong_protocol.statistics.vectors import Ring
 from undersong_protocol.wire.codec import parsed
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
-__all__ = ["Opened", "SumAborted", "check_void_certificate", "is_void", "private_sum"]
+__all__ = ["SumAborted", "UnmaskedSum", "check_void_certificate", "is_void", "private_sum"]
 
 Checked = TypeVar("Checked")
 Requests = Mapping[str, bytes]
@@ -53,7 +53,7 @@ Replies = Mapping[str, bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class UnmaskedSum:
     """An opened private sum.
 
     Attributes:
@@ -84,7 +84,7 @@ class _Dealt:
     pair_hashes: dict[int, bytes]
 
 
-def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Generator[Requests, Replies, Opened]:
+def private_sum(parameters: SumParameters, question: Callable[[], bytes]) -> Generator[Requests, Replies, UnmaskedSum]:
     """Runs one attempt: yields {party: request} per round, is sent {party: reply}, and returns the opened sum.
 
     A party that is missing from the replies has dropped out for good.
@@ -122,7 +122,7 @@ class _Attempt:
         self._question = question
         self._faults: list[PeerFault] = []
 
-    def run(self) -> Generator[Requests, Replies, Opened]:
+    def run(self) -> Generator[Requests, Replies, UnmaskedSum]:
         parameters = self._parameters
         replies = yield dict.fromkeys((member.name for member in parameters.roster), advertise_request(parameters))
         found_adverts = self._read_adverts(replies)
@@ -191,7 +191,7 @@ class _Attempt:
             masked = sid.masked_among(question, to_bitmap(sharers, parameters.size)) if parameters.merkle else question
             self._remove_masks(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
-        return Opened(
+        return UnmaskedSum(
             values=ring.to_signed(total, parameters.modulus_bits),
             survivors=tuple(map(parameters.name, survivors)),
             variance=float(parameters.noise_plan.opened_variance(dropped, unopened)),

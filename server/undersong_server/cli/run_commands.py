@@ -31,7 +31,7 @@ from undersong_server.cli.options import (
 from undersong_server.evaluation.options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from undersong_server.operations.releases import Evaluated, Verdict
+    from undersong_server.operations.releases import Evaluated, PrivacyVerdict
     from undersong_server.operations.runs import ActionRequest
 
 app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
@@ -463,7 +463,7 @@ def dossier(
     _leave(verdict)
 
 
-def _leave(verdict: "Verdict") -> None:
+def _leave(verdict: "PrivacyVerdict") -> None:
     """Ends with the exit code of a verdict that does not hold."""
     if verdict.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES, Role
 from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, json_answer
-from undersong_common.pages.stream import Stream
+from undersong_common.pages.stream import PulseStream
 from undersong_common.printable import is_number
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_common.version import SOFTWARE
@@ -59,7 +59,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
         actions=ACTIONS,
     )
     site = Site(settings)
-    Stream(site, context.pulse)
+    PulseStream(site, context.pulse)
     site.get("/", lambda visit: _home(visit, context))
     site.routes({}, {"/coordinator": lambda visit: _change_who_asks(visit, context)}, least="operator")
     PartyScreens(site, context)

@@ -185,7 +185,7 @@ class GrpcServer:
         handler = grpc.stream_stream_rpc_method_handler(self._connect)
         method = framing.METHOD.rpartition("/")[2]
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(_Health(self._admit, self._clock, stopping.is_set), server)
+        health_pb2_grpc.add_HealthServicer_to_server(_HealthService(self._admit, self._clock, stopping.is_set), server)
         gate = self._gate = Gate(*self._open_inner(server), self._refusals, is_not_yet_valid=self._is_not_yet_valid)
         await gate.listen(*self._address)
         await server.start()
@@ -523,7 +523,7 @@ class GrpcServer:
                 self._tell_once(type(error).__name__)
 
 
-class _Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
+class _HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
     """gRPC's health protocol, for callers with a certificate."""
 
     def __init__(

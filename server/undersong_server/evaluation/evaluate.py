@@ -91,7 +91,7 @@ class EvaluationReport:
 
     run: str
     synthetic_rows: int
-    trained: tuple[panel.Trained, ...]
+    trained: tuple[panel.TrainedModels, ...]
     distances: tuple[Distances, ...]
     overlap: Overlap | None
     overlap_base_rate: Overlap | None

@@ -223,7 +223,7 @@ Predicted = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedModels:
     """Scores on the test set of one training set's task models, one per seed.
 
     Attributes:
@@ -290,7 +290,7 @@ def judged(
     runs: Sequence[tuple[str, Predicted]],
     true: Sequence[str],
     groups: Sequence[str] | None = None,
-) -> Trained:
+) -> TrainedModels:
     """Scores task models of one training set, one per seed, on the test set and on each group of it.
 
     Args:
@@ -316,4 +316,4 @@ def judged(
     for row, group in enumerate(groups or ()):
         members[group].append(row)
     by_group = {name: scored(positions) for name, positions in members.items()}
-    return Trained(data, rows, runs[0][0], scored(range(len(true))), by_group)
+    return TrainedModels(data, rows, runs[0][0], scored(range(len(true))), by_group)

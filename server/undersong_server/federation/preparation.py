@@ -57,7 +57,7 @@ class SumAttempt:
     replies: dict[str, bytes | None] = field(default_factory=dict)
     has_inputs: bool = False
     is_stalled: bool = False
-    outcome: secagg.Opened | RoundAborted | None = None
+    outcome: secagg.UnmaskedSum | RoundAborted | None = None
     absences: dict[str, UndersongError] = field(default_factory=dict)
     request_cache: dict[str, tuple[tuple[object, ...], bytes]] = field(default_factory=dict)
 

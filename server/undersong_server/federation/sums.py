@@ -187,7 +187,7 @@ class Federation:
         facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
         return facts
 
-    def _run_attempt(self, attempt: SumAttempt, inputs: Sequence[Input]) -> secagg.Opened:
+    def _run_attempt(self, attempt: SumAttempt, inputs: Sequence[Input]) -> secagg.UnmaskedSum:
         while attempt.outcome is None:
             self._progress.update(f"private sum {attempt.name}", attempt.stage, 5)
             self._exchange_round(attempt, inputs)

@@ -30,7 +30,7 @@ from undersong_server.generators.interface import (
     Tuning,
 )
 from undersong_server.generators.orders import DrawWords, Order, Requests
-from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, Reading, misses_length, read
+from undersong_server.generators.reading import CUT, FAILED, MISSED_LENGTH, ReadText, misses_length, read
 from undersong_server.pool import Origin, Sample
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import LIST_KINDS, Prompts
@@ -48,7 +48,7 @@ _QUOTED = 160  # characters of an answer that an error shows
 
 
 @dataclass
-class Usage:
+class AuthorUsage:
     """Counts of one generator's answers and samples in this run, journaled answers included.
 
     Attributes:
@@ -149,7 +149,7 @@ class _ReadAnswer(NamedTuple):
     number: int
     name: str
     answer: Completion | GenerationError
-    reading: Reading
+    reading: ReadText
     request: GenerationRequest
 
 
@@ -232,7 +232,7 @@ class Author:
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
         self._open_problems: list[str] = []  # reasons of the failed orders
         self._proven = {name for name in generators if not self._requests.form_of(name).reads}
-        self.usage = {name: Usage() for name in generators}
+        self.usage = {name: AuthorUsage() for name in generators}
         self.speed = {name: Speed() for name in generators}
         for name in generators:
             self._charge_usage(
@@ -514,7 +514,7 @@ class Author:
                 places = [place for place, owner in enumerate(names) if owner == name]
                 generator.keep_texts([(requests[remaining[place]], not faults[place]) for place in places])
         return [
-            _ReadAnswer(step, index, name, answers[index], Reading(reading.text, fault), requests[index])
+            _ReadAnswer(step, index, name, answers[index], ReadText(reading.text, fault), requests[index])
             for index, name, reading, fault in zip(remaining, names, readings, faults, strict=True)
         ]
 
@@ -626,7 +626,7 @@ class Author:
             self._count_answer(self.usage[name], answer)
             self.usage[name].faults[THROWN_AWAY] += 1
 
-    def _read_answer(self, answer: Completion | GenerationError, request: GenerationRequest, name: str) -> Reading:
+    def _read_answer(self, answer: Completion | GenerationError, request: GenerationRequest, name: str) -> ReadText:
         return read(
             answer,
             request,
@@ -636,7 +636,7 @@ class Author:
         )
 
     def _find_faults(
-        self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[Reading], screening: Screening
+        self, verdict: Sequence[str] | None, orders: Sequence[Order], readings: Sequence[ReadText], screening: Screening
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
         texts = [number for number, fault in enumerate(faults) if not fault]
@@ -694,7 +694,7 @@ class Author:
             )
 
     @staticmethod
-    def _count_answer(usage: Usage, answer: Completion | GenerationError) -> None:
+    def _count_answer(usage: AuthorUsage, answer: Completion | GenerationError) -> None:
         usage.calls += 1
         if isinstance(answer, Completion):
             usage.cut += answer.finish == "length"
@@ -704,12 +704,12 @@ class Author:
             usage.notes.update([answer.note] if answer.note else ())
 
 
-def _judged_by_length(reading: Reading, request: GenerationRequest) -> Reading:
+def _judged_by_length(reading: ReadText, request: GenerationRequest) -> ReadText:
     missed = not reading.fault and misses_length(reading.text, request)
-    return Reading(reading.text, MISSED_LENGTH) if missed else reading
+    return ReadText(reading.text, MISSED_LENGTH) if missed else reading
 
 
-def _is_useless(reading: Reading) -> bool:
+def _is_useless(reading: ReadText) -> bool:
     return reading.fault not in ("", CUT, MISSED_LENGTH)
 
 

@@ -73,7 +73,7 @@ _MARKS = " .。।\"'`*_“”«»「」"
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadText:
     """The text of an answer, and its fault; "" if it is the text that was ordered."""
 
     text: str
@@ -87,7 +87,7 @@ def read(
     language: str = "",
     line_breaks: bool = True,
     whole: bool = True,
-) -> Reading:
+) -> ReadText:
     """Reads an answer: the text that was ordered, or the kind of fault.
 
     Args:
@@ -97,7 +97,7 @@ def read(
             is cut (unless most of it is whole sentences), leaves gaps, or is a text in place of a list.
     """
     if isinstance(answer, GenerationError):
-        return Reading("", FAILED)
+        return ReadText("", FAILED)
     if not whole:
         return _read_unprompted(answer.text, answer.end, request.kind, language)
     raw = answer.text if request.style == "chat" else _until_stop(answer.text, request.stop)
@@ -108,7 +108,7 @@ def read(
 
 
 @lru_cache(maxsize=REMEMBERED)
-def _read_unprompted(raw: str, end: End, kind: str, language: str) -> Reading:
+def _read_unprompted(raw: str, end: End, kind: str, language: str) -> ReadText:
     """Reads an answer of a generator that reads no prompt: the result depends on nothing else.
 
     It is kept, because a file of texts gives the same answers in every run of a comparison.
@@ -118,20 +118,20 @@ def _read_unprompted(raw: str, end: End, kind: str, language: str) -> Reading:
 
 def _read_text(
     raw: str, end: End, request: GenerationRequest, language: str, *, line_breaks: bool = True, whole: bool = True
-) -> Reading:
+) -> ReadText:
     if end == "filtered":
-        return Reading(raw.strip(), REFUSED)
+        return ReadText(raw.strip(), REFUSED)
     if end == "overlong":
-        return Reading("", TOO_LONG)
+        return ReadText("", TOO_LONG)
     # The last character of a cut answer may be cut, too.
     answer, tagged, wrapped = clean(raw.rstrip("\ufffd") if end == "cut" else raw, prompt=request.prompt)
     if is_empty(TAG.sub("", answer)):
-        return Reading("", EMPTY if end == "good" else CUT)
+        return ReadText("", EMPTY if end == "good" else CUT)
     if QUOTE in request.stop and raw[-1:].isspace() and end != "cut":
-        return Reading(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
+        return ReadText(answer, CUT)  # the quotation mark that ended it opened a quotation inside the text
     if request.kind in LIST_KINDS:
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
-        return Reading(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
+        return ReadText(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
     text = unpacked(wrapped, tagged=bool(tagged))
     is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
@@ -144,11 +144,11 @@ def _read_text(
         or ("" if is_marked else _unmarked_fault(text, request, line_breaks=line_breaks, is_asked=is_asked))
     )
     if fault:
-        return Reading(text, fault)
+        return ReadText(text, fault)
     if not whole or (fault := _prompted_fault(text, request)):
-        return Reading(text, fault if whole else "")
+        return ReadText(text, fault if whole else "")
     if tags_end(answer) + (end == "good") > 0:
-        return Reading(text)
+        return ReadText(text)
     sentences = whole_sentences(text)
     # The end of a document says how it came out, and an answer without tags may have ended before its text.
     is_kept = (
@@ -157,7 +157,7 @@ def _read_text(
         and not request.is_long
         and len(sentences) >= KEPT_SHARE * len(text)
     )
-    return Reading(sentences) if is_kept else Reading(text, CUT)
+    return ReadText(sentences) if is_kept else ReadText(text, CUT)
 
 
 def _text_fault(text: str, wrapped: str, language: str) -> str:

@@ -150,7 +150,7 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
-    state = State(options, run, [request.name for request in plan(options, run.setting)])
+    state = RunState(options, run, [request.name for request in plan(options, run.setting)])
     # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
@@ -191,7 +191,7 @@ class LabelRows:
     label_of: Int64
 
 
-class State:
+class RunState:
     """Decisions of one run of the method so far, and the steps that make them.
 
     Attributes:
@@ -572,7 +572,7 @@ def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tupl
 
 
 @dataclass(frozen=True)
-class Tuning:
+class Constants:
     """Constants of the method. ``TUNING`` is the only instance that runs use."""
 
     part_labels: float = constant(2.0, "part of the budget", "label shares need little precision")
@@ -613,13 +613,13 @@ class Tuning:
     )
 
 
-TUNING = Tuning()
+TUNING = Constants()
 
 
 # Choice of generators by how well the classifiers of their texts label the records; docs/method.md, step 3.
 
 
-class Usefulness(NamedTuple):
+class GeneratorUsefulness(NamedTuple):
     """Accuracy of each generator's classifier less the generators' mean, and its variance: float64 [K, C] each.
 
     ``by_label`` is True if generators differ so much from label to label that each label chooses its own.
@@ -638,7 +638,7 @@ class Usefulness(NamedTuple):
         return found
 
 
-def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> Usefulness:
+def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> GeneratorUsefulness:
     """Estimates the generators' usefulness from the opened sum of centred answers, C blocks of K.
 
     Args:
@@ -661,14 +661,16 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
         left = each - whole[:, None]
         different = float((left**2 - apart).mean())
         if different > TUNING.by_label_variance:
-            return Usefulness(each, apart, True)
-    return Usefulness(np.repeat(whole[:, None], labels, axis=1), np.repeat(variance[:, None], labels, axis=1), False)
+            return GeneratorUsefulness(each, apart, True)
+    return GeneratorUsefulness(
+        np.repeat(whole[:, None], labels, axis=1), np.repeat(variance[:, None], labels, axis=1), False
+    )
 
 
 # Labels of texts, by where the records of each label lie; docs/method.md, step 6.
 
 
-class Judged(NamedTuple):
+class JudgedLabels(NamedTuple):
     """Likeliest label of each text, int64 [n], and its probability, float64 [n]."""
 
     label_of: Int64
@@ -676,7 +678,7 @@ class Judged(NamedTuple):
 
 
 @one_library_thread()
-def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> Judged:
+def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64, rare: Bools) -> JudgedLabels:
     """Judges texts by noisy sums of the embeddings of each label's records, and by the label they were ordered for.
 
     A label's texts are normal around its centre, alike in all directions. A centre is the mean of its records, less the
@@ -705,7 +707,7 @@ def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64,
     near = (at @ centre.T - (centre**2).sum(axis=1) / 2) / spread
     found = softmax(near + np.log(np.maximum(share, 1e-9)) + np.log(ordered), axis=1)
     likeliest = np.where(rare[label_of], label_of, found.argmax(axis=1))
-    return Judged(likeliest, found[rows, likeliest])
+    return JudgedLabels(likeliest, found[rows, likeliest])
 
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.

@@ -210,7 +210,7 @@ def _of_party(each: PartyFacts, now: float, *, served: bool, needed: bool, await
 
 
 @dataclass(frozen=True)
-class Spending:
+class RecentCosts:
     """Cost of the newest runs: money for their generators, and the privacy that they have spent.
 
     Attributes:
@@ -233,7 +233,7 @@ class Spending:
         return impact.total(self.epsilon, self.delta, composed=False)
 
 
-def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
+def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
     """Adds up the cost of the started runs, at most the 200 newest."""
     coordinator_home = CoordinatorHome(home)
     started = [run for run in runs if run.status.since is not None][:200]
@@ -241,7 +241,7 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> Spending:
     charged = [run for run in charged if run.status.state != UNREADABLE]
     promises = [coordinator_home.run(run.run).planned().task["privacy"] for run in charged]
     usages = [usages for run in started for usages in coordinator_home.run(run.run).usage().values()]
-    return Spending(
+    return RecentCosts(
         len(started),
         math.fsum(float(usage["price_usd"]) for usage in usages),
         len(charged),

@@ -22,7 +22,7 @@ from undersong_common.models import embedders
 from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.printable import counted, printable
 from undersong_common.privacy import impact
-from undersong_common.program.printed_page import Page
+from undersong_common.program.printed_page import PrintedPage
 from undersong_common.text.row_files import SUFFIXES
 from undersong_common.text.table import Table, read_column, read_table
 from undersong_server.cluster import Cluster, connected, spread
@@ -44,11 +44,11 @@ from undersong_server.release.files import (
     published_manifest,
     sign_archive,
 )
-from undersong_server.release.verify import Verdict, dossier_page, verify
+from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.data import PANEL_SCORE, Good, Measure, measures_of
 from undersong_server.runs.folder import RunFolder, read_json, replace_json
 
-__all__ = ["Verdict", "verify"]  # commands and pages use these of release.verify
+__all__ = ["PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
 EVALUATION_FILE = "evaluation.json"  # file of a run's folder with its figures beside a test file
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
 
@@ -90,7 +90,7 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
 
 def dossier(
     home: Path, run: str, *, fingerprint: str | None, parties: Mapping[str, str], audit: Path | None
-) -> "tuple[Page, Verdict]":
+) -> "tuple[PrintedPage, PrivacyVerdict]":
     """Returns the page about a run that a privacy officer files, and the verdict of :func:`verify` on the run.
 
     Args:
@@ -200,7 +200,7 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
     )
 
 
-def verdict(home: Path, run: str) -> Verdict:
+def verdict(home: Path, run: str) -> PrivacyVerdict:
     """Verifies a run's own folder with this coordinator's fingerprint, like `undersong verify`."""
     return verify(_output(home, run), fingerprint=CoordinatorHome(home).authority().fingerprint)
 

@@ -23,7 +23,7 @@ from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_common.printable import counted, finite, noun, printable, shell_path, that_hold
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.spending import charged_of
-from undersong_common.program.printed_page import Page, Section
+from undersong_common.program.printed_page import PageSection, PrintedPage
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint, same_fingerprint
 from undersong_protocol.agreement.manifest import Manifest
@@ -57,7 +57,9 @@ Events = tuple[accounting.Event, ...]
 MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError, ArithmeticError, IndexError)
 
 
-def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None) -> "Verdict":
+def verify(
+    folder: Path, *, fingerprint: str | None = None, parties: Mapping[str, str] | None = None
+) -> "PrivacyVerdict":
     """Checks a published folder.
 
     Args:
@@ -111,7 +113,7 @@ def verify(folder: Path, *, fingerprint: str | None = None, parties: Mapping[str
     if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
         faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
     names = [planned.name for planned in manifest.plan.sums]
-    return Verdict(
+    return PrivacyVerdict(
         manifest=manifest,
         epsilon=total,
         spent=spent,
@@ -184,8 +186,8 @@ def _publisher_signature(
     return signature
 
 
-def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, Opened]":
-    opened_sums: dict[str, Opened] = {}
+def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, ProvedSum]":
+    opened_sums: dict[str, ProvedSum] = {}
     for name, facts in sums.items():
         with _note_faults(faults, f"private sum {name}"):
             attempt = int(facts["attempt"])
@@ -200,7 +202,7 @@ def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) 
             possible = [float(plan.opened_variance(dropped, unopened)) for unopened in range(len(proved.survivors) + 1)]
             if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
                 raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
-            opened_sums[name] = Opened(attempt, proved)
+            opened_sums[name] = ProvedSum(attempt, proved)
     return opened_sums
 
 
@@ -214,7 +216,7 @@ def _check_receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: lis
 
 
 def _charged_events(
-    manifest: Manifest, opened_sums: "Mapping[str, Opened]", final: Mapping[str, Receipt], faults: list[str]
+    manifest: Manifest, opened_sums: "Mapping[str, ProvedSum]", final: Mapping[str, Receipt], faults: list[str]
 ) -> dict[str, Events]:
     """Returns the charged events by party; every vector in an opened sum must have been charged by its party.
 
@@ -297,7 +299,7 @@ LONGEST_LIST = 40  # faults or names on a screen; JSON has them all
 
 
 @dataclass(frozen=True)
-class Opened:
+class ProvedSum:
     """One private sum of the data set: the attempt that opened it, and who is in it and signed for that."""
 
     attempt: int
@@ -305,7 +307,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PrivacyVerdict:
     """The recomputed privacy cost of a data set, and every fault of its papers.
 
     Attributes:
@@ -337,7 +339,7 @@ class Verdict:
     guess_alone: float | None
     voided: int
     without_receipt: tuple[str, ...]
-    opened: Mapping[str, Opened]
+    opened: Mapping[str, ProvedSum]
     unopened: tuple[str, ...]
     faults: tuple[str, ...]
     insecure: bool
@@ -567,7 +569,9 @@ RETENTION = (
 )
 
 
-def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, audit: Mapping[str, Any] | None) -> Page:
+def dossier_page(
+    folder: Path, verdict: PrivacyVerdict, *, fingerprint: str | None, audit: Mapping[str, Any] | None
+) -> PrintedPage:
     """Renders the dossier of a published folder, a page for a privacy officer.
 
     Args:
@@ -577,7 +581,7 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
     """
     manifest = verdict.manifest
     unit = UNIT_WORDS[manifest.plan.privacy.unit]
-    return Page(
+    return PrintedPage(
         f"Dossier of the data set {printable(str(manifest.task['name']), 120)!r}, run {printable(manifest.run, 120)!r}",
         (
             *_faults_section(verdict),
@@ -585,14 +589,14 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
             _flow_section(manifest),
             _sums_section(verdict),
             _guarantee_section(verdict, unit),
-            Section(
+            PageSection(
                 "Assumptions",
                 points=impact.assumptions(
                     manifest.plan.quorum.colluders, manifest.plan.quorum.parties, manifest.plan.privacy.unit
                 ),
             ),
             impact.audit_section(audit),
-            Section("What is kept, and erased", table=RETENTION),
+            PageSection("What is kept, and erased", table=RETENTION),
             _parties_section(verdict),
             _files_section(folder, published_manifest(folder)),
             _steps_section(folder, verdict, fingerprint),
@@ -603,21 +607,21 @@ def dossier_page(folder: Path, verdict: Verdict, *, fingerprint: str | None, aud
     )
 
 
-def _faults_section(verdict: Verdict) -> list[Section]:
+def _faults_section(verdict: PrivacyVerdict) -> list[PageSection]:
     if not verdict.faults:
         return []
     points = tuple(printable(fault, 600) for fault in verdict.faults)
-    return [Section("NOT VERIFIED: the papers do not hold, and nothing below counts", points=points, loud=True)]
+    return [PageSection("NOT VERIFIED: the papers do not hold, and nothing below counts", points=points, loud=True)]
 
 
-def _purpose_section(verdict: Verdict) -> Section:
+def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
     manifest = verdict.manifest
     task, unstated = manifest.task, "its operator has not stated it"
     unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
     publisher = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
     if verdict.signature is not None:
         publisher += f", fingerprint {verdict.signature.fingerprint}"
-    return Section(
+    return PageSection(
         "What it is",
         figures=(
             ("purpose", printable(str(task.get("purpose") or unstated), 600)),
@@ -632,9 +636,9 @@ def _purpose_section(verdict: Verdict) -> Section:
     )
 
 
-def _flow_section(manifest: Manifest) -> Section:
+def _flow_section(manifest: Manifest) -> PageSection:
     quorum, questions = manifest.plan.quorum, words.questions(manifest.plan)
-    return Section(
+    return PageSection(
         "The flow of the data",
         points=(
             "language models write candidate texts from public prompts;",
@@ -647,7 +651,7 @@ def _flow_section(manifest: Manifest) -> Section:
     )
 
 
-def _sums_section(verdict: Verdict) -> Section:
+def _sums_section(verdict: PrivacyVerdict) -> PageSection:
     plan = verdict.manifest.plan
     rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
     for planned in plan.sums:
@@ -664,7 +668,7 @@ def _sums_section(verdict: Verdict) -> Section:
             )
         )
     numbers = sum(planned.dimension for planned in plan.sums)
-    return Section(
+    return PageSection(
         "What left the parties",
         (
             f"{counted(len(verdict.opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned ({numbers:,}"
@@ -676,7 +680,7 @@ def _sums_section(verdict: Verdict) -> Section:
     )
 
 
-def _guarantee_section(verdict: Verdict, unit: str) -> Section:
+def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
     plan = verdict.manifest.plan.privacy
     alone_words = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
     nominal = f"{words.NOMINAL}: " if verdict.insecure else ""
@@ -693,31 +697,31 @@ def _guarantee_section(verdict: Verdict, unit: str) -> Section:
         figures.append(("records of a patient", f"at most {plan.max_per_unit} count; their {plan.contribution}"))
     if verdict.without_receipt:
         figures.append(("no final receipt", f"{', '.join(verdict.without_receipt)}: priced at the whole plan"))
-    return Section(
+    return PageSection(
         "The guarantee, and what it cost", impact.guarantee(promised, plan.delta, unit), figures=tuple(figures)
     )
 
 
-def _parties_section(verdict: Verdict) -> Section:
+def _parties_section(verdict: PrivacyVerdict) -> PageSection:
     rows = [("party", "fingerprint", "identity", "epsilon spent")]
     for member in verdict.manifest.roster:
         unknown = "simulated" if verdict.simulated else "only its name is known"
         identity_words = "confirmed" if member.name in verdict.known else unknown
         spent = verdict.spent[member.name]
         rows.append((member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent:.4g}"))
-    return Section("Who took part", verdict.participation.sentences, table=tuple(rows))
+    return PageSection("Who took part", verdict.participation.sentences, table=tuple(rows))
 
 
-def _files_section(folder: Path, published: Mapping[str, Any]) -> Section:
+def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
     rows = [("file", "bytes", "SHA-256, as signed")]
     for name, digest in sorted(dict(published.get("files", {})).items()):
         is_here = name in OUTPUT_NAMES and (folder / name).is_file()
         size = f"{(folder / name).stat().st_size:,}" if is_here else "not here"
         rows.append((printable(str(name), 60), size, printable(str(digest), 64)))
-    return Section("What was published", table=tuple(rows))
+    return PageSection("What was published", table=tuple(rows))
 
 
-def _steps_section(folder: Path, verdict: Verdict, fingerprint: str | None) -> Section:
+def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | None) -> PageSection:
     fingerprint_words = fingerprint or "THE COORDINATOR'S, AS A HOSPITAL HAS TOLD YOU"
     state = "fits together; nothing shows whose it is"
     if verdict.holds:
@@ -726,7 +730,7 @@ def _steps_section(folder: Path, verdict: Verdict, fingerprint: str | None) -> S
         state = "does NOT hold"
     request = "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
     option = "" if verdict.simulated else f' --fingerprint "{fingerprint_words}"'
-    return Section(
+    return PageSection(
         "How to check it",
         (f"On any machine, without a network.{request}", f"When this page was made the data set {state}."),
         columns=(f"undersong verify {shell_path(folder)}{option}",),

@@ -20,7 +20,7 @@ from undersong_protocol.agreement import words
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport
-from undersong_server.generators.author import Usage
+from undersong_server.generators.author import AuthorUsage
 from undersong_server.generators.cleaning import DUPLICATE, NEAR_DUPLICATE
 from undersong_server.generators.reading import CUT, REFUSED
 from undersong_server.methods.parts.private_score import PrivateScore
@@ -129,7 +129,7 @@ class GeneratorUse:
 
     name: str
     kind: str
-    count: Usage
+    count: AuthorUsage
 
     @property
     def tokens(self) -> int:

@@ -9,7 +9,7 @@ from undersong_common.models.model_files import PACKAGED
 from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.evaluation.panel import FIGURES, Trained
+from undersong_server.evaluation.panel import FIGURES, TrainedModels
 from undersong_server.report.data import Accuracy, Measure, measures_of
 from undersong_server.runs.task import Task
 
@@ -78,7 +78,7 @@ def figures(
     return tuple(rows), measures
 
 
-def _make_accuracy(data: str, trained: Trained, *, panel: bool) -> Accuracy:
+def _make_accuracy(data: str, trained: TrainedModels, *, panel: bool) -> Accuracy:
     intervals = {name: trained.interval(name) for name in FIGURES}
     return Accuracy(
         data,

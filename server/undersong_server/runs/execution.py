@@ -22,7 +22,7 @@ from undersong_server.database.journal import Journal
 from undersong_server.federation.agreement import introduce
 from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PublicBlocks, Transport
 from undersong_server.federation.sums import Federation
-from undersong_server.generators.author import Author, Usage
+from undersong_server.generators.author import Author, AuthorUsage
 from undersong_server.methods.interface import Observe, RunContext
 from undersong_server.methods.parts import distance, metadata
 from undersong_server.pool import Origin, Sample, each_once
@@ -54,7 +54,7 @@ class Outcome:
     samples: tuple[Sample, ...]
     sums: Mapping[str, Mapping[str, Any]]
     receipts: Mapping[str, wire.Receipt]
-    usage: Mapping[str, Usage]
+    usage: Mapping[str, AuthorUsage]
     records: Mapping[str, Sequence[tuple[int, Any]]]
     seconds: Mapping[str, float]
     adapters: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from undersong_server.prompts.rendering import TaskWords
 DEFAULT_PARTIES = 5
 
 
-class Section(BaseModel):
+class StrictSection(BaseModel):
     """A section of the task file: frozen, and every key it does not know is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -81,7 +81,7 @@ class TaskSection(TaskWords):
         return labels
 
 
-class DataSection(Section):
+class DataSection(StrictSection):
     """[data]: a simulation's private records and its parties' local model.
 
     Paths are relative to root, or else to the task file.
@@ -120,7 +120,7 @@ class DataSection(Section):
         return self
 
 
-class PublicationSection(Section):
+class PublicationSection(StrictSection):
     """[publication]: intended publication of the data set, for those who approve the run and those who receive it.
 
     Attributes:
@@ -153,7 +153,7 @@ class PublicationSection(Section):
 UNPLANNED_EPSILON = 1.0  # epsilon of a task that states its noise, until it is planned
 
 
-class PrivacySection(Section):
+class PrivacySection(StrictSection):
     """[privacy]: the promise. epsilon = inf is for research only and marks every output as not private.
 
     Attributes:
@@ -206,7 +206,7 @@ class PrivacySection(Section):
         )
 
 
-class FederationSection(Section):
+class FederationSection(StrictSection):
     """[federation]: numbers of parties, dropouts and colluders.
 
     The defaults follow from the number of parties (docs/secagg.md, "Manifest").
@@ -242,7 +242,7 @@ class MethodSection(BaseModel):
     name: str
 
 
-class AttributeSection(Section):
+class AttributeSection(StrictSection):
     """[[attributes]]: a public attribute of a record, beside its label.
 
     Attributes:
@@ -266,7 +266,7 @@ class AttributeSection(Section):
         return self
 
 
-class EmbedderSection(Section):
+class EmbedderSection(StrictSection):
     """[embedder]: "packaged" (all-MiniLM-L6-v2), a local folder, or another package's, "plug-in:NAME".
 
     Attributes:
@@ -286,7 +286,7 @@ def _left_out_if_blank(name: object) -> object:
 OptionalFile = Annotated[str | None, BeforeValidator(_left_out_if_blank)]
 
 
-class EvaluationSection(Section):
+class EvaluationSection(StrictSection):
     """[evaluation]: a public test file, evaluated when the run has ended.
 
     Attributes:
@@ -307,7 +307,7 @@ class EvaluationSection(Section):
     max_tokens: Annotated[int, Field(ge=1)] = 256
 
 
-class PromptsSection(Section):
+class PromptsSection(StrictSection):
     """[prompts]: prompts of the language models.
 
     Attributes:
@@ -321,7 +321,7 @@ class PromptsSection(Section):
     near_duplicate: Annotated[float, Field(gt=0, le=1)] = 0.98
 
 
-class OutputSection(Section):
+class OutputSection(StrictSection):
     """[output]: the run's results.
 
     Attributes:
@@ -331,7 +331,7 @@ class OutputSection(Section):
     dir: str = "runs/undersong"
 
 
-class Task(Section):
+class Task(StrictSection):
     """A whole task file, validated.
 
     Attributes:

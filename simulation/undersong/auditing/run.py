@@ -108,7 +108,7 @@ def _check_settings(settings: AuditSettings, run_plan: RunPlan) -> None:
     )
 
 
-class _Watched:
+class _WatchedComputation:
     """Computes what a party computes, and keeps it: the audit's attacker knows every record but one."""
 
     def __init__(self) -> None:
@@ -173,7 +173,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     )
     present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
     planted_canaries = [canary for canary, is_present in zip(canaries, present, strict=True) if is_present]
-    watched = _Watched()
+    watched = _WatchedComputation()
     with (
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
         Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
@@ -203,7 +203,7 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     )
 
 
-def _is_paid(watched: _Watched, ledger: Ledger) -> bool:
+def _is_paid(watched: _WatchedComputation, ledger: Ledger) -> bool:
     """Returns True if a party's ledger charged each computed sum at the price of the plan."""
     charged = {(charge.query, charge.events) for charge in ledger.charges()}
     return all((name, (planned.event(),)) in charged for name, (planned, _) in watched.sums.items())
@@ -229,7 +229,7 @@ def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
 
 def _attack_sums(
     run_plan: RunPlan,
-    watched: _Watched,
+    watched: _WatchedComputation,
     opened_sums: Mapping[str, NoisySum],
     canaries: Sequence[Canary],
     present: Bools,

@@ -230,14 +230,14 @@ class Bench:
             self._checked.add(generator)
         return remarks
 
-    def made(self, cell: Cell) -> references.Trained:
+    def made(self, cell: Cell) -> references.ReferenceResult:
         """Runs the cell's method or reference, for its corpus or predictions; ``private-only`` gives the records."""
         task, variant, seed = self.task(cell), cell.variant, cell.seed
         if variant.method:
             return self._run_simulation(task, seed)
         records = concatenate(list(dealt(task, self._private_files, seed).values()))
         if variant.training is None:
-            return references.Trained(records)
+            return references.ReferenceResult(records)
         return variant.training.train(
             task, records, self.judged_on[0], embed=self._embed_private, seed=seed,
             insecure_noise_seed=self._noise_seed(seed),
@@ -269,7 +269,7 @@ class Bench:
         seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
         return figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in seconds.items()}}
 
-    def _run_simulation(self, task: tasks.Task, seed: int) -> references.Trained:
+    def _run_simulation(self, task: tasks.Task, seed: int) -> references.ReferenceResult:
         """Corpus and facts of a run."""
         run_plan = plan_run(task)
         tables = dealt(task, self._private_files, seed)
@@ -306,7 +306,7 @@ class Bench:
             "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
             **({"figures": dict(figures)} if figures else {}),
         }
-        return references.Trained(table_of(outcome.samples), facts=facts, records=outcome.records)
+        return references.ReferenceResult(table_of(outcome.samples), facts=facts, records=outcome.records)
 
     def _noise_seed(self, seed: int) -> int | None:
         return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed

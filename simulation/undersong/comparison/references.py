@@ -20,7 +20,7 @@ OF_THE_CHECKOUT = ("dp-sgd", "dp-lora", "dp-sgd-classifier", "ghost-classifier",
 
 
 @dataclass(frozen=True, repr=False)
-class Trained:
+class ReferenceResult:
     """Result of a reference, or of a method's run in its place.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reference(BaseModel):
 
     def train(
         self, task: Task, records: Table, test: Table, *, embed: Embed, seed: int, insecure_noise_seed: int | None
-    ) -> Trained:
+    ) -> ReferenceResult:
         """Trains on the records and writes a corpus, or predicts the labels of the test texts.
 
         Args:

@@ -232,7 +232,7 @@ WEIGHT = "weight "  # begins the column of a generator's mean weight
 
 
 @dataclass(frozen=True)
-class Usefulness:
+class UsefulnessMeasure:
     """The measure of usefulness in the table's first columns: name, heading, and factor for the screen."""
 
     metric: str
@@ -243,7 +243,7 @@ class Usefulness:
     further_metrics: tuple[tuple[str, str], ...]  # further metrics in the same unit, with their headings
 
 
-ACCURACY = Usefulness(
+ACCURACY = UsefulnessMeasure(
     "accuracy",
     "panel score %",
     100.0,
@@ -255,10 +255,10 @@ ACCURACY = Usefulness(
         ("rarest_recall", "rarest label %"),
     ),
 )
-NEXT_WORD = Usefulness("bits_per_word", "bits per word", 1.0, 3, "highest", ())
+NEXT_WORD = UsefulnessMeasure("bits_per_word", "bits per word", 1.0, 3, "highest", ())
 
 
-def usefulness(table: Frame) -> Usefulness:
+def usefulness(table: Frame) -> UsefulnessMeasure:
     """The measure of usefulness of a table: the panel score, or the next-word loss if the task has no labels."""
     return NEXT_WORD if len(table) and table["bits_per_word_seeds"].any() else ACCURACY
 
@@ -277,7 +277,7 @@ def _cell_columns(table: Frame) -> Columns:
     return [("method", list(table["method"])), ("epsilon", _format_figures(table["epsilon"], "g")), *cells.items()]
 
 
-def _usefulness_columns(table: Frame, useful: Usefulness) -> Columns:
+def _usefulness_columns(table: Frame, useful: UsefulnessMeasure) -> Columns:
     """The first table's columns."""
 
     def own(column: str) -> list[str]:
@@ -331,7 +331,7 @@ SAYS = {
 }
 
 
-def explanation(grid: ComparisonGrid, useful: Usefulness) -> str:
+def explanation(grid: ComparisonGrid, useful: UsefulnessMeasure) -> str:
     """Explains the columns of the table in a few sentences, which stand beside it."""
     centralised = ", ".join(variant.name for variant in grid.variants if variant.training is not None)
     return (
@@ -364,7 +364,7 @@ WEIGHTS = "Means over the seeds of the generators' last weights; methods that gi
 
 
 @dataclass(frozen=True)
-class Section:
+class TableSection:
     """One table of the document and of the page, with its heading and what its columns mean."""
 
     heading: str
@@ -376,22 +376,22 @@ class Section:
         return list(zip(*(cells for _, cells in self.columns), strict=True))
 
 
-def sections(grid: ComparisonGrid, table: Frame) -> list[Section]:
+def sections(grid: ComparisonGrid, table: Frame) -> list[TableSection]:
     """The tables in reading order: usefulness, precision and recall, closeness and diversity, and weights if any."""
     useful = usefulness(table)
     measures = [(heading, _format_figures(table[f"{name}_mean"], ".4g")) for name, heading in HEADINGS.items()]
-    tables = [Section("", explanation(grid, useful), _usefulness_columns(table, useful))]
+    tables = [TableSection("", explanation(grid, useful), _usefulness_columns(table, useful))]
     if useful is ACCURACY:
         scores = [
             (f"{heading} %", _format_figures(table[f"{name}_mean"], ".2f", 100.0)) for name, heading in AVERAGES.items()
         ]
-        tables.append(Section("Precision, recall and F1", AVERAGED, [*_cell_columns(table), *scores]))
-    tables.append(Section("Closeness and diversity", MEASURES, [*_cell_columns(table), *measures]))
+        tables.append(TableSection("Precision, recall and F1", AVERAGED, [*_cell_columns(table), *scores]))
+    tables.append(TableSection("Closeness and diversity", MEASURES, [*_cell_columns(table), *measures]))
     weights = table.filter(regex=f"^{WEIGHT}")
     if len(weights.columns):
         weighed = table[weights.notna().any(axis=1)]
         shares = [(name.removeprefix(WEIGHT), _format_figures(weighed[name], ".3f")) for name in weights]
-        tables.append(Section("Weights of the generators", WEIGHTS, [*_cell_columns(weighed), *shares]))
+        tables.append(TableSection("Weights of the generators", WEIGHTS, [*_cell_columns(weighed), *shares]))
     return tables
 
 

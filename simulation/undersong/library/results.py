@@ -20,7 +20,7 @@ from undersong.run.frames import Frame, pandas_package
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted
 from undersong_server.evaluation.evaluate import EvaluationReport
-from undersong_server.operations.releases import Verdict
+from undersong_server.operations.releases import PrivacyVerdict
 from undersong_server.operations.tasks import TaskPlan
 from undersong_server.release.files import JSONL_NAME, REPORT_NAME, charges
 from undersong_server.runs.planning import PlanFigures
@@ -402,7 +402,7 @@ class Verification(Judged):
     (True, ())
     """
 
-    found: Verdict
+    found: PrivacyVerdict
 
     @property
     def holds(self) -> bool:

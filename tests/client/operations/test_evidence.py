@@ -115,7 +115,7 @@ def test_what_is_here_stays_when_evidence_comes_back(home, tmp_path):
     command("evidence", saved, "--home", home)
     command("revoke", "spring", "--home", home)
     Outbox(PartyHome(home)).record(b"later", at=10.0, kind="receipt", run="spring")
-    assert evidence.restore(home, saved) == evidence.Restored(0, 0, 0)
+    assert evidence.restore(home, saved) == evidence.RestoredCounts(0, 0, 0)
     with raises(PrivacyRefusal, "plan-revoked"):
         Proposals(PartyHome(home)).check(approved)
 

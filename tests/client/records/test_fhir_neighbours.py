@@ -128,5 +128,5 @@ def test_each_planted_mistake_moves_the_sum_beyond_its_bound(tmp_path, monkeypat
 
 
 def test_a_note_of_two_resources_that_counts_twice_is_noticed(tmp_path, monkeypatch):
-    monkeypatch.setattr(documents.Notes, "with_text", lambda *_: "")
+    monkeypatch.setattr(documents.NoteRegister, "with_text", lambda *_: "")
     assert changed_units(tmp_path) == (1, 7)  # the texts differ by a space, so that they count here

@@ -236,7 +236,7 @@ def test_log_left_by_a_crash_after_key_destruction_is_emptied_at_start(
         raise KeyboardInterrupt
 
     erased.run(until="mask")
-    monkeypatch.setattr(store.Journal, "empty_log", dies)
+    monkeypatch.setattr(store.PartyJournal, "empty_log", dies)
     with pytest.raises(KeyboardInterrupt):
         closed(erased)
     monkeypatch.undo()

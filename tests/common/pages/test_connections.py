@@ -12,7 +12,7 @@ from tests.doubles.loops import wait_for
 from tests.doubles.served_page import ServedPage
 from undersong_common.pages import frame
 from undersong_common.pages.site import PageSettings, Site
-from undersong_common.pages.stream import Pulse, Stream
+from undersong_common.pages.stream import Pulse, PulseStream
 
 pytestmark = pytest.mark.heavy
 
@@ -30,7 +30,7 @@ def served(tmp_path, monkeypatch):
                 title="Test page", hosts=hosts, port=port, tls=False, folder=tmp_path / "page", menu=(), packages=()
             )
         )
-        Stream(made, lambda _topic: Pulse("1"))
+        PulseStream(made, lambda _topic: Pulse("1"))
         return made
 
     with ServedPage(build) as made:

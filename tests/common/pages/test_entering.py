@@ -18,7 +18,7 @@ from undersong_common.pages import accounts as module
 from undersong_common.pages.accounts import FAILURES, Accounts, TooManyAttempts
 from undersong_common.pages.site import PageSettings, Site
 from undersong_common.pages.store import PageStore
-from undersong_common.pages.stream import Pulse, Stream
+from undersong_common.pages.stream import Pulse, PulseStream
 
 pytestmark = pytest.mark.heavy  # argon2id takes its time
 
@@ -358,7 +358,7 @@ def test_half_a_character_in_a_form_is_an_ordinary_wrong_field(browser):
 
 def test_one_half_of_a_sessions_secret_reads_and_does_nothing(inside, site):
     """Cookies know no ports: whoever serves another port of this host may hold one."""
-    Stream(site, lambda _topic: Pulse("1"))
+    PulseStream(site, lambda _topic: Pulse("1"))
     fields = inside.hidden("/")
     cookie, base = inside.client.cookies["undersong_8700"], inside.client.base
     other = Browser(site).enter(site.accounts.link("ada"))

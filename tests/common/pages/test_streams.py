@@ -17,7 +17,7 @@ pytestmark = pytest.mark.heavy
 def served(tmp_path):
     def build(hosts, port):
         site = Site(PageSettings("Test", hosts, port, False, tmp_path / "page", (("/", "Now", "viewer"),), ()))
-        module.Stream(site, lambda _topic: module.Pulse("1"))
+        module.PulseStream(site, lambda _topic: module.Pulse("1"))
         return site
 
     with ServedPage(build) as made:

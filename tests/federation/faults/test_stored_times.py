@@ -128,7 +128,7 @@ NOT_IN_FILES = {
     *("RunOptions.patience_s", "FlowerRunSettings.patience_s", "Speed.busy_s", "Speed.latency_s", "time_s", "s"),
     *("BatchSettings.deadline_s", "BatchSettings.max_wait_s", "BatchSettings.patience_s", "BatchSettings.poll_s"),
     *("BatchSettings.timeout_s", "EndpointSettings.batch_poll_s", "EndpointSettings.deadline_s", "Planned.patience_s"),
-    *("EndpointSettings.max_wait_s", "EndpointSettings.timeout_s", "Verdict.pause_s", "_Patience.begun_s"),
+    *("EndpointSettings.max_wait_s", "EndpointSettings.timeout_s", "ExchangeOutcome.pause_s", "_Patience.begun_s"),
     *(
         "_Patience.busy_since_s",
         "_OpenRequest.since",
@@ -140,7 +140,7 @@ NOT_IN_FILES = {
         "date",
         "time",
     ),
-    *("Membership.valid_until", "_Deletion.at_s", "Entry.at", "OwnFigures.read_s", "Notice.at_s", "Account.created_at"),
+    *("Enrolment.valid_until", "_Deletion.at_s", "Entry.at", "OwnFigures.read_s", "Notice.at_s", "Account.created_at"),
     *("Session.created_at", "Session.seen_at", "Token.created_at", "Token.expires_at", "Token.used_at", "let_in_at"),
     *(
         "AuditEntry.at",

@@ -30,7 +30,7 @@ from tests.doubles.secagg import (
     stage_of,
 )
 from undersong_common.errors import PrivacyRefusal, UndersongError
-from undersong_protocol.secagg.coordinator import Opened, SumAborted
+from undersong_protocol.secagg.coordinator import SumAborted, UnmaskedSum
 from undersong_protocol.secagg.messages import advertise_request
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
@@ -134,7 +134,7 @@ def _bend_list(values: Any, how: Bend) -> None:
 
 def opened_under(
     parameters: SumParameters, parties: dict[str, PartyMachine], **given: Any
-) -> tuple[Opened | None, dict[str, UndersongError], list[bytes]]:
+) -> tuple[UnmaskedSum | None, dict[str, UndersongError], list[bytes]]:
     refusals: dict[str, UndersongError] = {}
     sent: list[bytes] = []
     try:
@@ -143,7 +143,7 @@ def opened_under(
         return None, refusals, sent
 
 
-def check_sum(parameters: SumParameters, opened: Opened, doubtful: set[str]) -> None:
+def check_sum(parameters: SumParameters, opened: UnmaskedSum, doubtful: set[str]) -> None:
     """The exact sum of the survivors, where those in doubt may or may not have opened their excess noise."""
     survivors = set(opened.survivors)
     doubtful = doubtful & survivors

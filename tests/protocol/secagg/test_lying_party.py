@@ -24,7 +24,7 @@ from tests.doubles.secagg import (
 )
 from undersong_common.errors import PeerFault, UndersongError
 from undersong_protocol.secagg import keys, shamir, sid
-from undersong_protocol.secagg.coordinator import Opened, SumAborted
+from undersong_protocol.secagg.coordinator import SumAborted, UnmaskedSum
 from undersong_protocol.secagg.evidence import check_evidence
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.transitions import Stage
@@ -43,7 +43,7 @@ def play(
     sign: bool = True,
     lost: tuple[str, ...] = (),
     refusals: dict[str, UndersongError] | None = None,
-) -> Opened:
+) -> UnmaskedSum:
     """Bend the liar's reply of one stage and, being the liar, sign it; ``lost`` parties' vectors do not arrive."""
 
     def lie(name: str, reply: wire.Reply) -> None:

@@ -20,13 +20,13 @@ from tests.doubles.host import Cut, Host
 from tests.doubles.pace import examples, slow_but
 from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
-from undersong_protocol.secagg.coordinator import Opened, SumAborted, private_sum
+from undersong_protocol.secagg.coordinator import SumAborted, UnmaskedSum, private_sum
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import Stage
 from undersong_protocol.wire.messages import secagg_pb2 as wire
 
-Coordinator = Generator[Mapping[str, bytes], Mapping[str, bytes], Opened]
+Coordinator = Generator[Mapping[str, bytes], Mapping[str, bytes], UnmaskedSum]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _handle(host: Host, request: bytes, events: list[Event], older: list[bytes])
     return reply
 
 
-def play(schedule: Schedule) -> tuple[Opened | None, dict[str, Host], dict[Stage, set[str]]]:
+def play(schedule: Schedule) -> tuple[UnmaskedSum | None, dict[str, Host], dict[Stage, set[str]]]:
     """(the opened sum or None for a clean abort, the hosts, who answered in time in each stage)."""
     parameters = schedule.parameters
     hosts = {member.name: Host(parameters, member.name) for member in parameters.roster}

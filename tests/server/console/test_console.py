@@ -194,7 +194,7 @@ def test_a_rejected_run_names_the_hospital_and_its_telephone(tmp_path, entered):
 
 
 def test_home_explains_its_total_beside_that_of_a_ledger(console, monkeypatch):
-    spent = overview.Spending(3, 0.0, 3, 4.5, 3e-5)
+    spent = overview.RecentCosts(3, 0.0, 3, 4.5, 3e-5)
     monkeypatch.setattr(overview, "spending", lambda home, runs: spent)
     assert impact.total(4.5, 3e-5, composed=False) in html.unescape(console.get("/").text)
     for silent in (replace(spent, charged=0, epsilon=0.0), replace(spent, epsilon=math.inf)):

@@ -426,7 +426,7 @@ def test_health_says_that_a_coordinator_stops_while_one_is_asked():
         return None
 
     stopping = threading.Event()
-    asked, health = Asked(), grpc_server._Health(admitted, lambda: 3.0, stopping.is_set)
+    asked, health = Asked(), grpc_server._HealthService(admitted, lambda: 3.0, stopping.is_set)
     for wanted in ("SERVING", "NOT_SERVING"):
         reply = in_a_thread(health.Check(health_pb2.HealthCheckRequest(), asked))
         assert health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status) == wanted

@@ -17,7 +17,7 @@ from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.openai import OpenAIGenerator, OpenAISettings
 from undersong_server.generators.kinds.openai import batches as openai_batches
 from undersong_server.generators.kinds.openai.attempt import EndpointConnection
-from undersong_server.generators.kinds.openai.states import Exchange, State, judge
+from undersong_server.generators.kinds.openai.states import Exchange, ExchangeState, judge
 from undersong_server.generators.orders import Order
 from undersong_server.generators.reading import read
 from undersong_server.progress import Silent
@@ -52,7 +52,7 @@ def exchange(case: dict[str, Any]) -> Exchange:
 def test_corpus_holds_of_an_answer_what_it_may(case: dict[str, Any]) -> None:
     verdict = judge(exchange(case), (500, 100))
     if verdict.completion is None:
-        assert verdict.state is State.LOST
+        assert verdict.state is ExchangeState.LOST
         assert None in case["accept"]
         return
     prompt = prompts(case).render("zero_shot", label="cardiac")

@@ -12,7 +12,7 @@ from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.languages import is_refusal
-from undersong_server.generators.reading import CUT, SEVERAL, Reading, read
+from undersong_server.generators.reading import CUT, SEVERAL, ReadText, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"
@@ -32,13 +32,13 @@ def fault(text: str, finish: str = "", **options: str) -> str:
 def test_a_continued_text_ends_with_the_sentence_that_reaches_its_length():
     bounded = GenerationRequest("worded", "card", "Text:", 1, style="completion", words=4, bounded=True)
     said = Completion("My card is gone. I saw it on Monday. And then I went to", finish="length")
-    assert read(said, bounded) == Reading("My card is gone.")
+    assert read(said, bounded) == ReadText("My card is gone.")
     assert read(said, CONTINUED).text == "My card is gone. I saw it on Monday."
 
 
 def test_any_text_has_a_vocabulary():
     request = GenerationRequest("vocabulary", "card", "Words:", 1)
-    assert read(Completion("I lost my card"), request) == Reading("I lost my card")
+    assert read(Completion("I lost my card"), request) == ReadText("I lost my card")
     assert read(Completion("I cannot help with that request."), request).fault == "refused"
 
 
@@ -219,7 +219,7 @@ def test_a_continuation_that_ends_where_a_quotation_opens_is_cut() -> None:
     quoted = GenerationRequest("zero_shot", "card", 'Text: "', 1, style="completion", stop=('"', "\n"))
     assert read(Completion('I got "Error 5" twice.'), quoted).fault == "cut"
     assert read(Completion("I got ", finish=""), quoted).fault == "cut"
-    assert read(Completion('My card is gone." said he'), quoted) == Reading("My card is gone.")
+    assert read(Completion('My card is gone." said he'), quoted) == ReadText("My card is gone.")
 
 
 def test_a_text_that_goes_round_in_circles_is_none() -> None:
@@ -279,8 +279,8 @@ NOTES = "40M with chest pain at rest.", "30F with a broken wrist.", "5M with fev
 )
 def test_numbered_texts_in_one_pair_of_tags_are_several_texts(text: str, is_kept: bool) -> None:
     found = read(Completion(f"<text>{text}</text>"), REQUEST, line_breaks=False)
-    assert found == (Reading(text) if is_kept else Reading(text, SEVERAL))
-    assert read(Completion(f"<text>{text}</text>"), REQUEST) == Reading(text)
+    assert found == (ReadText(text) if is_kept else ReadText(text, SEVERAL))
+    assert read(Completion(f"<text>{text}</text>"), REQUEST) == ReadText(text)
 
 
 NURSE = Prompts(
@@ -455,7 +455,7 @@ def test_a_long_document_without_its_end_is_written_anew() -> None:
     ],
 )
 def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
-    assert read(Completion(f"<text>{text}</text>"), REQUEST) == Reading(text)
+    assert read(Completion(f"<text>{text}</text>"), REQUEST) == ReadText(text)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.corpora import write_corpus
 from undersong_common.errors import ConfigurationError, MachineFault
-from undersong_server.generators.author import Usage
+from undersong_server.generators.author import AuthorUsage
 from undersong_server.pool import RESERVED_COLUMNS, Sample
 from undersong_server.release.files import charges
 from undersong_server.report.data import FEWER, GeneratorUse
@@ -71,9 +71,9 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
 
 
 def test_a_generators_line_says_how_many_prompts_had_to_show_less():
-    used = Usage(calls=3, fewer_examples=2, notes=Counter({"repeat": 1}))
+    used = AuthorUsage(calls=3, fewer_examples=2, notes=Counter({"repeat": 1}))
     assert GeneratorUse("far", "openai", used).notes == [f"{FEWER}: 2", "repeat: 1"]
-    assert GeneratorUse("far", "openai", Usage(calls=3)).notes == []
+    assert GeneratorUse("far", "openai", AuthorUsage(calls=3)).notes == []
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.agreement.words import NO_GUARANTEE
 from undersong_server.evaluation.evaluate import Distances, EvaluationReport, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
-from undersong_server.generators.author import Usage
+from undersong_server.generators.author import AuthorUsage
 from undersong_server.methods.parts.private_score import PrivateScore, ZeroShot
 from undersong_server.pool import Sample
 from undersong_server.release.files import corpus_files
@@ -68,7 +68,7 @@ def run(count=60, *, evil=False, labels=("chest", "ankle"), generators=("good", 
         "settings": (("votes" + suffix, "8" + suffix),),
         "seconds": (("generation" + suffix, 2.0), ("private sums", 1.0)),
         "usage": tuple(
-            GeneratorUse(name, "ngram" + suffix, Usage(30, 25, 20, 5, 5, notes=Counter({"n" + suffix: 1})))
+            GeneratorUse(name, "ngram" + suffix, AuthorUsage(30, 25, 20, 5, 5, notes=Counter({"n" + suffix: 1})))
             for name in generators
         ),
         "accuracy": (
@@ -498,7 +498,7 @@ def test_the_final_screen_has_ten_lines(generators):
 
 def test_final_screen_tells_lost_answers_and_missing_usage():
     data = run()
-    counts = Usage(30, 25, 20, 5, 5, lost=4, notes=Counter({"usage not reported": 3}))
+    counts = AuthorUsage(30, 25, 20, 5, 5, lost=4, notes=Counter({"usage not reported": 3}))
     shown = printed(replace(data, usage=(replace(data.usage[0], count=counts),)), width=300)
     assert "4 answers lost on the way" in shown
     assert "usage not reported: 3" in shown
@@ -548,7 +548,7 @@ def test_the_receiver_s_page_has_the_questions_of_the_first_screen():
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
-    data = run(usage=(GeneratorUse("good", "ngram", Usage(80, kept=75)),), set_aside=7)
+    data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
     published = len(data.samples)
     shown = both(data)[place]
     assert f"Of 75 texts that were kept when they were written, {published} are published, 7 are set aside" in shown
@@ -561,7 +561,7 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
 def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place):
     data = run(**SCORED)
     first, other = data.generators[:2]
-    uses = (GeneratorUse(first, "ngram", Usage(30)), GeneratorUse(other, "openai", Usage(30)))
+    uses = (GeneratorUse(first, "ngram", AuthorUsage(30)), GeneratorUse(other, "openai", AuthorUsage(30)))
     mine = tuple(replace(sample, generator=first) for sample in data.samples)
     data = replace(data, usage=uses, samples=mine, generators=(first, other))
     shown = both(data)[place]

@@ -83,7 +83,7 @@ def _attachments(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
     return objects(resource.get("presentedForm"))
 
 
-class Notes:
+class NoteRegister:
     """The notes that were read or entered in error: by their stored attachments, and by text and day."""
 
     def __init__(self) -> None:
@@ -125,7 +125,7 @@ class Documents:
         self.newest.sort(key=lambda entry: DOCUMENTS.index(entry.kind))
         self._patients: dict[int, PatientId] = {}
         self._faults: dict[int, str] = {}
-        self._notes, self._withdrawn = Notes(), Notes()
+        self._notes, self._withdrawn = NoteRegister(), NoteRegister()
 
     def _choose(self, versions: list[ResourceEntry]) -> None:
         """Keeps the newest version of a document, and names the others with its place."""

@@ -75,7 +75,7 @@ def _documents(content: bytes) -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _RtfGroup:
     """Properties that end with their group.
 
     Attributes:
@@ -107,8 +107,8 @@ class _Document:
         self._encoding = "cp1252"
         self._fonts: dict[bytes, str] = {}
         self._default_font = b""
-        self._group = _Group()
-        self._outer: list[_Group] = []
+        self._group = _RtfGroup()
+        self._outer: list[_RtfGroup] = []
         self._parts: list[str] = []
         self._decoder: codecs.IncrementalDecoder | None = None
         self._surrogate = 0
@@ -155,7 +155,7 @@ class _Document:
             self._outer.append(self._group)
         was_shown = self._group.is_shown
         if brace == b"}":
-            self._group = self._outer.pop() if self._outer else _Group()
+            self._group = self._outer.pop() if self._outer else _RtfGroup()
         # The braces of a dropped group go with it; those of a hidden one may enclose words that count outside.
         if was_shown or self._group.is_shown or not (self._group.is_dropped or self._group.is_font_table):
             self._parts.append(brace.decode())

@@ -83,7 +83,7 @@ KIND = ReplaySettings
 
 
 @dataclass(frozen=True, eq=False)
-class _File:
+class _TextFile:
     """Texts of a file, each once per label, label after label. Immutable.
 
     Attributes:
@@ -115,7 +115,7 @@ class _File:
 
 
 @lru_cache(maxsize=_KEPT_FILES)
-def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _File:
+def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _TextFile:
     """Returns the file, which a comparison reads once for all its runs. Raises ConfigurationError as a table does."""
     table = read_table(path, "text", "label" if labels else None)
     by_label: dict[str, dict[str, str]] = {label: {} for label in labels or ("",)}
@@ -137,7 +137,7 @@ def _read_file(path: Path, _state: FileState, labels: tuple[str, ...]) -> _File:
     rows: dict[str, list[int]] = {}
     for row, key in enumerate(keys):
         rows.setdefault(key, []).append(row)
-    return _File(texts, keys, slices, rows, ignored, duplicates)
+    return _TextFile(texts, keys, slices, rows, ignored, duplicates)
 
 
 class ReplayGenerator:

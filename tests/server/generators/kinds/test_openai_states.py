@@ -10,12 +10,19 @@ import pytest
 
 from tests.doubles.misbehaving_endpoint import SCENARIOS, Endpoint, completion
 from undersong_server.generators.kinds.openai import states
-from undersong_server.generators.kinds.openai.states import Exchange, State, Usage, Verdict, judge, read_usage
+from undersong_server.generators.kinds.openai.states import (
+    Exchange,
+    ExchangeOutcome,
+    ExchangeState,
+    TokenUsage,
+    judge,
+    read_usage,
+)
 
 WORST = (500, 100)
 
 
-def verdict(status: int, body: Any, **headers: str) -> Verdict:
+def verdict(status: int, body: Any, **headers: str) -> ExchangeOutcome:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     return judge(Exchange(status, headers, content), WORST, ["secret-key"])
 
@@ -24,28 +31,28 @@ def said(words: str, **fields: Any) -> dict[str, Any]:
     return {"error": {"message": words, **fields}}
 
 
-STATES: list[tuple[int, Any, State]] = [
-    (200, completion("<text>A note.</text>"), State.ANSWER),
-    *((status, said("no"), State.WAIT) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
-    *((status, said("no"), State.ACCOUNT) for status in (301, 307, 401, 402, 403, 404, 407)),
-    *((status, said("no"), State.REFUSED) for status in (400, 405, 410, 418, 422, 451)),
-    *((status, said("flagged by moderation"), State.REQUEST) for status in (200, 400, 403, 422)),
-    (400, said("This model's maximum context length is 8192 tokens"), State.REQUEST),
-    (413, said("no"), State.REQUEST),
-    (400, said("Billing hard limit has been reached"), State.ACCOUNT),
-    (400, said("API key not valid"), State.ACCOUNT),
-    (400, said("the model is loading"), State.WAIT),
-    (400, said("Enqueued token limit reached"), State.WAIT),
-    (429, said("exceeded", code="insufficient_quota"), State.ACCOUNT),
-    (429, said("You exceeded your current quota. Please retry in 20s."), State.WAIT),
-    (429, said("quota of requests per minute; see billing"), State.WAIT),
-    (200, said("Insufficient credits", code=402), State.ACCOUNT),
-    (200, said("slow down", code="429"), State.WAIT),
-    (200, {"choices": []}, State.LOST),
-    (200, b'data: {"choices": []}\n\n', State.LOST),
-    (200, b'{"choices": [{"mess', State.LOST),
-    (200, b"[" * 100_000, State.LOST),
-    *((200, completion("half", reason=reason), State.LOST) for reason in ("error", "abort", "network-error")),
+STATES: list[tuple[int, Any, ExchangeState]] = [
+    (200, completion("<text>A note.</text>"), ExchangeState.ANSWER),
+    *((status, said("no"), ExchangeState.WAIT) for status in (408, 409, 425, 429, 500, 502, 503, 504, 529)),
+    *((status, said("no"), ExchangeState.ACCOUNT) for status in (301, 307, 401, 402, 403, 404, 407)),
+    *((status, said("no"), ExchangeState.REFUSED) for status in (400, 405, 410, 418, 422, 451)),
+    *((status, said("flagged by moderation"), ExchangeState.REQUEST) for status in (200, 400, 403, 422)),
+    (400, said("This model's maximum context length is 8192 tokens"), ExchangeState.REQUEST),
+    (413, said("no"), ExchangeState.REQUEST),
+    (400, said("Billing hard limit has been reached"), ExchangeState.ACCOUNT),
+    (400, said("API key not valid"), ExchangeState.ACCOUNT),
+    (400, said("the model is loading"), ExchangeState.WAIT),
+    (400, said("Enqueued token limit reached"), ExchangeState.WAIT),
+    (429, said("exceeded", code="insufficient_quota"), ExchangeState.ACCOUNT),
+    (429, said("You exceeded your current quota. Please retry in 20s."), ExchangeState.WAIT),
+    (429, said("quota of requests per minute; see billing"), ExchangeState.WAIT),
+    (200, said("Insufficient credits", code=402), ExchangeState.ACCOUNT),
+    (200, said("slow down", code="429"), ExchangeState.WAIT),
+    (200, {"choices": []}, ExchangeState.LOST),
+    (200, b'data: {"choices": []}\n\n', ExchangeState.LOST),
+    (200, b'{"choices": [{"mess', ExchangeState.LOST),
+    (200, b"[" * 100_000, ExchangeState.LOST),
+    *((200, completion("half", reason=reason), ExchangeState.LOST) for reason in ("error", "abort", "network-error")),
 ]
 
 
@@ -83,17 +90,17 @@ def check_ends() -> None:
 
 
 def check_usage() -> None:
-    def usage(**fields: Any) -> Usage:
+    def usage(**fields: Any) -> TokenUsage:
         return read_usage(fields, "A note.", WORST)
 
-    assert usage(prompt_tokens=40, completion_tokens=20) == Usage(40, 20)
-    assert usage(prompt_tokens=40, completion_tokens=20, total_tokens=90) == Usage(40, 50)
+    assert usage(prompt_tokens=40, completion_tokens=20) == TokenUsage(40, 20)
+    assert usage(prompt_tokens=40, completion_tokens=20, total_tokens=90) == TokenUsage(40, 50)
     reasoning = {"completion_tokens_details": {"reasoning_tokens": 2000}}
-    assert usage(prompt_tokens=300, completion_tokens=60, total_tokens=2360, **reasoning) == Usage(300, 2060)
-    assert usage(prompt_tokens=300, completion_tokens=60, **reasoning) == Usage(300, 2060)
+    assert usage(prompt_tokens=300, completion_tokens=60, total_tokens=2360, **reasoning) == TokenUsage(300, 2060)
+    assert usage(prompt_tokens=300, completion_tokens=60, **reasoning) == TokenUsage(300, 2060)
     for tokens in (0, -500, 10**7 + 1, 10**30, 2.5, True, "7", None, float("nan")):
-        assert usage(prompt_tokens=40, completion_tokens=tokens) == Usage(*WORST, reported=False)
-    assert usage(prompt_tokens=40, completion_tokens=10**7) == Usage(40, 10**7)
+        assert usage(prompt_tokens=40, completion_tokens=tokens) == TokenUsage(*WORST, reported=False)
+    assert usage(prompt_tokens=40, completion_tokens=10**7) == TokenUsage(40, 10**7)
 
 
 def check_limits() -> None:
@@ -115,14 +122,14 @@ def check_all() -> None:
 
 
 MISTAKES: list[tuple[str, Any]] = [
-    *(("STATUS_STATES", {**states.STATUS_STATES, status: State.REFUSED}) for status in (408, 409, 425, 429)),
-    *(("STATUS_STATES", {**states.STATUS_STATES, status: State.WAIT}) for status in (401, 402, 404, 407)),
+    *(("STATUS_STATES", {**states.STATUS_STATES, status: ExchangeState.REFUSED}) for status in (408, 409, 425, 429)),
+    *(("STATUS_STATES", {**states.STATUS_STATES, status: ExchangeState.WAIT}) for status in (401, 402, 404, 407)),
     ("WORDED_STATUSES", {400, 413, 422}),
     ("WORDED_STATUSES", {403, 413, 422}),
     ("BILLED_STATUSES", {504, 520, 522, 524}),
     ("BILLED_STATUSES", states.BILLED_STATUSES | {500}),
-    ("FAULT_STATES", {**states.FAULT_STATES, "late": State.WAIT}),
-    ("FAULT_STATES", {**states.FAULT_STATES, "unreachable": State.LOST}),
+    ("FAULT_STATES", {**states.FAULT_STATES, "late": ExchangeState.WAIT}),
+    ("FAULT_STATES", {**states.FAULT_STATES, "unreachable": ExchangeState.LOST}),
     ("ENDS", {**states.ENDS, "length": ""}),
     ("ENDS", {**states.ENDS, "tool_calls": ""}),
     ("ENDS", {**states.ENDS, "safety": ""}),
@@ -133,7 +140,11 @@ MISTAKES: list[tuple[str, Any]] = [
     ("SHOWN_CHARACTERS", 2000),
     *(
         ("PROBLEMS", {**states.PROBLEMS, kind: states.Problem(state, "x", "x")})
-        for kind, state in (("content", State.REFUSED), ("long", State.WAIT), ("quota", State.REFUSED))
+        for kind, state in (
+            ("content", ExchangeState.REFUSED),
+            ("long", ExchangeState.WAIT),
+            ("quota", ExchangeState.REFUSED),
+        )
     ),
 ]
 
@@ -147,19 +158,19 @@ def test_a_mistake_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch, numb
 
 
 # Bodies of vendors: Anthropic's and Gemini's compatible endpoints, vLLM, llama.cpp, Ollama, Azure, MiniMax, ...
-VENDORS: list[tuple[int, Any, State, str]] = [
-    (400, {"__type": "ThrottlingException", "message": "Rate exceeded"}, State.WAIT, "Rate exceeded"),
-    (400, {"__type": "TooManyRequestsException", "message": "Slow down"}, State.WAIT, "Slow down"),
+VENDORS: list[tuple[int, Any, ExchangeState, str]] = [
+    (400, {"__type": "ThrottlingException", "message": "Rate exceeded"}, ExchangeState.WAIT, "Rate exceeded"),
+    (400, {"__type": "TooManyRequestsException", "message": "Slow down"}, ExchangeState.WAIT, "Slow down"),
     (
         403,
         {"error": {"message": "We have suspended your organization's access for violating our usage policies."}},
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "suspended",
     ),
     (
         529,
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
-        State.WAIT,
+        ExchangeState.WAIT,
         "Overloaded",
     ),
     (
@@ -171,20 +182,30 @@ VENDORS: list[tuple[int, Any, State, str]] = [
                 "message": "Your credit balance is too low to access the API.",
             },
         },
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "credit balance",
     ),
-    (200, {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, State.REQUEST, "PROHIBITED"),
-    (200, {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}, State.REQUEST, "SAFETY"),
-    (400, [{"error": {"code": 400, "message": "User location is not supported."}}], State.REFUSED, "User location"),
+    (200, {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}, ExchangeState.REQUEST, "PROHIBITED"),
+    (200, {"promptFeedback": {"blockReason": "SAFETY"}, "usageMetadata": {}}, ExchangeState.REQUEST, "SAFETY"),
+    (
+        400,
+        [{"error": {"code": 400, "message": "User location is not supported."}}],
+        ExchangeState.REFUSED,
+        "User location",
+    ),
     (
         400,
         {"object": "error", "message": "This model's maximum context length is 2048 tokens.", "code": 400},
-        State.REQUEST,
+        ExchangeState.REQUEST,
         "2048",
     ),
-    (404, {"object": "error", "message": "The model `x` does not exist."}, State.ACCOUNT, "does not exist"),
-    (503, {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}}, State.WAIT, "Loading"),
+    (404, {"object": "error", "message": "The model `x` does not exist."}, ExchangeState.ACCOUNT, "does not exist"),
+    (
+        503,
+        {"error": {"code": 503, "message": "Loading model", "type": "unavailable_error"}},
+        ExchangeState.WAIT,
+        "Loading",
+    ),
     (
         400,
         {
@@ -194,11 +215,11 @@ VENDORS: list[tuple[int, Any, State, str]] = [
                 "type": "exceed_context_size_error",
             }
         },
-        State.REQUEST,
+        ExchangeState.REQUEST,
         "context size",
     ),
-    (404, said('model "x" not found, try pulling it first'), State.ACCOUNT, "try pulling"),
-    (500, said("model requires more system memory than is available"), State.WAIT, "system memory"),
+    (404, said('model "x" not found, try pulling it first'), ExchangeState.ACCOUNT, "try pulling"),
+    (500, said("model requires more system memory than is available"), ExchangeState.WAIT, "system memory"),
     (
         400,
         said(
@@ -206,61 +227,76 @@ VENDORS: list[tuple[int, Any, State, str]] = [
             code="content_filter",
             innererror={"code": "ResponsibleAIPolicyViolation"},
         ),
-        State.REQUEST,
+        ExchangeState.REQUEST,
         "filtered",
     ),
     (
         429,
         said("exceeded token rate limit of your pricing tier. Please retry after 7 seconds."),
-        State.WAIT,
+        ExchangeState.WAIT,
         "retry after 7",
     ),
-    (401, {"error": {"code": "401", "message": "invalid subscription key"}}, State.ACCOUNT, "subscription key"),
-    (403, said("Public access is disabled."), State.ACCOUNT, "Public access"),
+    (401, {"error": {"code": "401", "message": "invalid subscription key"}}, ExchangeState.ACCOUNT, "subscription key"),
+    (403, said("Public access is disabled."), ExchangeState.ACCOUNT, "Public access"),
     (
         200,
         {"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"}, "choices": None},
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "insufficient balance",
     ),
-    (200, {"code": 1113, "msg": "账户余额不足"}, State.ACCOUNT, "余额不足"),
-    (200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded"}}, State.WAIT, "rate limit"),
-    (422, {"error": "Input validation error: `inputs` must have less than 4096 tokens."}, State.REQUEST, "4096"),
+    (200, {"code": 1113, "msg": "账户余额不足"}, ExchangeState.ACCOUNT, "余额不足"),
+    (200, {"base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded"}}, ExchangeState.WAIT, "rate limit"),
+    (
+        422,
+        {"error": "Input validation error: `inputs` must have less than 4096 tokens."},
+        ExchangeState.REQUEST,
+        "4096",
+    ),
     (
         422,
         {"object": "error", "message": {"detail": [{"type": "extra_forbidden", "msg": "Extra inputs not permitted"}]}},
-        State.REFUSED,
+        ExchangeState.REFUSED,
         "Extra inputs",
     ),
-    (403, {"Message": "User is not authorized to access this resource"}, State.ACCOUNT, "not authorized"),
-    (403, {"code": "no permission", "error": "Your team has no credits left."}, State.ACCOUNT, "no credits"),
-    (200, b"<html><head><title>Sign in to the network</title></head></html>", State.LOST, "Sign in"),
+    (403, {"Message": "User is not authorized to access this resource"}, ExchangeState.ACCOUNT, "not authorized"),
+    (403, {"code": "no permission", "error": "Your team has no credits left."}, ExchangeState.ACCOUNT, "no credits"),
+    (200, b"<html><head><title>Sign in to the network</title></head></html>", ExchangeState.LOST, "Sign in"),
     (
         200,
         b'{"message":{"content":"54M"},"done":false}\n{"message":{"content":""},"done":true}\n',
-        State.LOST,
+        ExchangeState.LOST,
         "stream",
     ),
-    (200, b': keep-alive\n\ndata: {"choices": []}\n\n', State.LOST, "stream"),
-    (200, b'id: 1\ndata: {"choices": []}\n\n', State.LOST, "stream"),
-    (200, {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "54M"}}]}, State.LOST, "no complete"),
-    (200, {"success": False, "errors": [{"code": 7003, "message": "Could not route"}]}, State.LOST, "Could not route"),
-    (200, b"", State.LOST, ""),
-    (204, b"", State.LOST, ""),
+    (200, b': keep-alive\n\ndata: {"choices": []}\n\n', ExchangeState.LOST, "stream"),
+    (200, b'id: 1\ndata: {"choices": []}\n\n', ExchangeState.LOST, "stream"),
+    (
+        200,
+        {"object": "chat.completion.chunk", "choices": [{"delta": {"content": "54M"}}]},
+        ExchangeState.LOST,
+        "no complete",
+    ),
+    (
+        200,
+        {"success": False, "errors": [{"code": 7003, "message": "Could not route"}]},
+        ExchangeState.LOST,
+        "Could not route",
+    ),
+    (200, b"", ExchangeState.LOST, ""),
+    (204, b"", ExchangeState.LOST, ""),
     (
         403,
         said("Your organization's access has been suspended for violating our usage policies."),
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "susp",
     ),
-    (400, said("Your account was banned under our content policy."), State.REFUSED, "banned"),
-    (403, b"<html><title>Just a moment...</title></html>", State.ACCOUNT, "Just a moment"),
+    (400, said("Your account was banned under our content policy."), ExchangeState.REFUSED, "banned"),
+    (403, b"<html><title>Just a moment...</title></html>", ExchangeState.ACCOUNT, "Just a moment"),
 ]
 
 
 @pytest.mark.parametrize(("status", "body", "state", "words"), VENDORS, ids=lambda value: str(value)[:40])
 def test_an_error_has_its_state_and_words_in_the_body_of_any_vendor(
-    status: int, body: Any, state: State, words: str
+    status: int, body: Any, state: ExchangeState, words: str
 ) -> None:
     judged = verdict(status, body)
     assert judged.state is state
@@ -282,13 +318,13 @@ def test_throttling_under_any_status_slows_the_calls() -> None:
 )
 def test_the_remedy_for_a_withdrawn_model_names_the_setting(status: int, words: str, names: bool) -> None:
     judged = verdict(status, {"error": {"message": words}})
-    assert judged.state is State.REFUSED
+    assert judged.state is ExchangeState.REFUSED
     assert ("set model" in judged.problem.remedy) == names
 
 
 def test_a_completion_that_mentions_an_error_is_an_answer() -> None:
     for words in ("Billing office called, credits refunded.", "The card is loading.", "Flagged for review."):
-        assert verdict(200, completion(f"<text>{words}</text>", message="ok")).state is State.ANSWER
+        assert verdict(200, completion(f"<text>{words}</text>", message="ok")).state is ExchangeState.ANSWER
 
 
 @pytest.mark.parametrize(
@@ -332,7 +368,7 @@ def test_every_scenario_of_single_calls_has_a_state() -> None:
         if callable(scenario):
             status, headers, content = Endpoint(scenario).respond("POST", "/v1/chat/completions", body)
             lower = {name.lower(): value for name, value in headers.items()}
-            assert judge(Exchange(status, lower, content), WORST).state in State
+            assert judge(Exchange(status, lower, content), WORST).state in ExchangeState
 
 
 @pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
@@ -347,7 +383,7 @@ def test_every_scenario_of_single_calls_has_a_state() -> None:
 def test_a_redirect_shows_its_words_and_where_it_leads(status: int, body: bytes) -> None:
     location = {"location": "https://me:pass@eu-2.example/v1/chat?key=hidden#there"}
     verdict = judge(Exchange(status, location, body), (1, 1))
-    assert (verdict.state, verdict.kind) == (State.ACCOUNT, "redirect")
+    assert (verdict.state, verdict.kind) == (ExchangeState.ACCOUNT, "redirect")
     assert verdict.words == f"status {status}: leads to eu-2.example/v1/chat: moved to eu-2"
     assert judge(Exchange(status, {"location": "https://[x"}, body), (1, 1)).words == f"status {status}: moved to eu-2"
 
@@ -355,19 +391,19 @@ def test_a_redirect_shows_its_words_and_where_it_leads(status: int, body: bytes)
 @pytest.mark.parametrize(
     ("error", "state", "words"),
     [
-        ({"code": 402, "message": "Provider credits exhausted"}, State.ACCOUNT, "credits exhausted"),
-        ({"code": 400, "message": "bad parameter"}, State.REFUSED, "bad parameter"),
-        ({"code": "503", "message": "no worker"}, State.WAIT, "no worker"),
-        ({"message": "flagged by moderation"}, State.REQUEST, "flagged by moderation"),
-        ("overloaded", State.WAIT, "overloaded"),
-        ("the worker died", State.LOST, "the worker died"),
+        ({"code": 402, "message": "Provider credits exhausted"}, ExchangeState.ACCOUNT, "credits exhausted"),
+        ({"code": 400, "message": "bad parameter"}, ExchangeState.REFUSED, "bad parameter"),
+        ({"code": "503", "message": "no worker"}, ExchangeState.WAIT, "no worker"),
+        ({"message": "flagged by moderation"}, ExchangeState.REQUEST, "flagged by moderation"),
+        ("overloaded", ExchangeState.WAIT, "overloaded"),
+        ("the worker died", ExchangeState.LOST, "the worker died"),
     ],
 )
-def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, state: State, words: str) -> None:
+def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, state: ExchangeState, words: str) -> None:
     choice = {"message": {"content": "half a text"}, "finish_reason": "error", "error": error}
     verdict = judge(Exchange(200, {}, json.dumps({"choices": [choice]}).encode()), (1, 1))
     assert verdict.state is state
-    assert verdict.billed == (state is State.LOST)
+    assert verdict.billed == (state is ExchangeState.LOST)
     assert words in verdict.words
     assert "half a text" not in verdict.words
     assert "status 400" not in verdict.words or isinstance(error, dict)
@@ -376,7 +412,7 @@ def test_an_error_inside_a_choice_has_its_state_and_its_words(error: object, sta
 def test_a_quota_that_renews_asks_for_time_not_for_fewer_calls() -> None:
     body = {"error": {"message": "You exceeded your monthly allotment.", "code": "insufficient_quota"}}
     verdict = judge(Exchange(429, {"retry-after": "86400"}, json.dumps(body).encode()), (1, 1))
-    assert (verdict.state, verdict.pause_s) == (State.WAIT, 86400.0)
+    assert (verdict.state, verdict.pause_s) == (ExchangeState.WAIT, 86400.0)
     assert verdict.problem.remedy.startswith("wait until the quota renews")
     short = judge(Exchange(429, {"retry-after": "2"}, b'{"error": {"message": "Rate limit reached"}}'), (1, 1))
     assert short.problem.remedy.startswith("lower concurrency")

@@ -170,7 +170,7 @@ def _timed_backend() -> "httpcore.NetworkBackend":
         if time.monotonic() > _ends_at.get():
             raise httpcore.ReadTimeout
 
-    class Stream(httpcore.NetworkStream):
+    class DeadlineStream(httpcore.NetworkStream):
         def __init__(self, stream: httpcore.NetworkStream) -> None:
             self._stream = stream
 
@@ -187,12 +187,12 @@ def _timed_backend() -> "httpcore.NetworkBackend":
         def start_tls(
             self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
         ) -> httpcore.NetworkStream:
-            return Stream(self._stream.start_tls(ssl_context, server_hostname, left_s(timeout)))
+            return DeadlineStream(self._stream.start_tls(ssl_context, server_hostname, left_s(timeout)))
 
         def get_extra_info(self, info: str) -> Any:
             return self._stream.get_extra_info(info)
 
-    class Backend(httpcore.SyncBackend):
+    class DeadlineBackend(httpcore.SyncBackend):
         def connect_tcp(
             self,
             host: str,
@@ -200,7 +200,7 @@ def _timed_backend() -> "httpcore.NetworkBackend":
             timeout: float | None = None,
             local_address: str | None = None,
             socket_options: Any = None,
-        ) -> Stream:
-            return Stream(super().connect_tcp(host, port, left_s(timeout), local_address, socket_options))
+        ) -> DeadlineStream:
+            return DeadlineStream(super().connect_tcp(host, port, left_s(timeout), local_address, socket_options))
 
-    return Backend()
+    return DeadlineBackend()

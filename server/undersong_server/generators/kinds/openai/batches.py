@@ -22,7 +22,7 @@ from undersong_common.errors import GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.endpoints import AttemptLog, batch_prefix
 from undersong_server.generators.kinds.openai.attempt import EndpointConnection, longest_body
-from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, parsed
+from undersong_server.generators.kinds.openai.states import Exchange, ExchangeOutcome, ExchangeState, parsed
 
 _WHOLE = frozenset({"completed", "success", "succeeded", "ended"})
 ENDED = _WHOLE | {"failed", "expired", "cancelled", "canceled", "error", "timeout_exceeded"}
@@ -85,13 +85,13 @@ class Result(NamedTuple):
 
     identifier: str
     key: str
-    verdict: Verdict
+    verdict: ExchangeOutcome
 
 
 class _Gone(Exception):
     """The endpoint has no longer, or not for this key, what it accepted."""
 
-    def __init__(self, verdict: Verdict) -> None:
+    def __init__(self, verdict: ExchangeOutcome) -> None:
         super().__init__(verdict.words)
         self.verdict = verdict
 
@@ -105,7 +105,7 @@ class _Line(NamedTuple):
     """
 
     identifier: str
-    verdict: Verdict
+    verdict: ExchangeOutcome
     is_exchange: bool = True
 
 
@@ -120,8 +120,8 @@ class Batches:
         settings: BatchSettings,
         *,
         name: str,
-        judge: Callable[[Exchange, tuple[int, int]], Verdict],
-        stopped: Callable[[Verdict, str], GenerationError],
+        judge: Callable[[Exchange, tuple[int, int]], ExchangeOutcome],
+        stopped: Callable[[ExchangeOutcome, str], GenerationError],
     ) -> None:
         """The journal keeps the batches' numbers, the log their worst cases.
 
@@ -147,7 +147,7 @@ class Batches:
         key or address has no batches either, and what was paid would be asked for again.
         """
         answered_names: set[str] = set()
-        missing: Verdict | None = None
+        missing: ExchangeOutcome | None = None
         for batch in self._journaled_batches(requests):
             open_ = [name for name in batch.identifiers if name in requests and name not in answered_names]
             if not open_:
@@ -172,7 +172,7 @@ class Batches:
         """
         for batch in [self._submit_part(part, endpoint) for part in _split_requests(requests)]:
             stem, verdicts = self._batch_outcome(batch, requests, endpoint)
-            pauses = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is State.WAIT]
+            pauses = [verdict.pause_s or 0.0 for verdict in verdicts.values() if verdict.state is ExchangeState.WAIT]
             self._next_s = time.monotonic() + max((s for s in pauses if s <= self._settings.deadline_s), default=0.0)
             if self._empty_in_a_row >= EMPTY_IN_A_ROW:
                 for name, verdict in verdicts.items():
@@ -185,7 +185,7 @@ class Batches:
 
     def _batch_outcome(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest], endpoint: Path
-    ) -> tuple[str, dict[str, Verdict]]:
+    ) -> tuple[str, dict[str, ExchangeOutcome]]:
         """Returns the verdict on each request of a new batch; submits it again while an enqueued limit ends it."""
         started_s = time.monotonic()
         pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
@@ -195,7 +195,7 @@ class Batches:
                 self._note_gone(batch)
                 raise self._stopped(loss, _NOT_THERE)
             last = next(iter(verdicts.values()))
-            if came_back or last.state is not State.WAIT or last.billed:
+            if came_back or last.state is not ExchangeState.WAIT or last.billed:
                 break
             for name in batch.identifiers:
                 self._log.end(self._log.batch_key(batch.stem, name), lost=False)
@@ -209,7 +209,7 @@ class Batches:
 
     def _batch_verdicts(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest]
-    ) -> tuple[dict[str, Verdict], bool, Verdict | None]:
+    ) -> tuple[dict[str, ExchangeOutcome], bool, ExchangeOutcome | None]:
         """Waits until a batch has ended. Returns the verdict on each of its requests, and whether any came back.
 
         The last item says why one of them cannot be found any more: the batch or a file of it is gone.
@@ -219,7 +219,7 @@ class Batches:
         except _Gone as error:
             return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
         lines, loss = self._read_files(batch, requests, batch_body)
-        verdicts: dict[str, Verdict] = {}
+        verdicts: dict[str, ExchangeOutcome] = {}
         for line in lines:
             if line.identifier in batch.identifiers:
                 verdicts.setdefault(line.identifier, line.verdict)
@@ -240,14 +240,14 @@ class Batches:
                 return batch
             time.sleep(self._settings.poll_s)
 
-    def _batch_failure(self, batch: Mapping[str, Any]) -> Verdict:
+    def _batch_failure(self, batch: Mapping[str, Any]) -> ExchangeOutcome:
         """Returns the verdict on what a batch leaves out, by its own errors."""
         errors = batch.get("errors") or f"the batch is {batch.get('status')}, and ended without it"
         return self._judge(Exchange(400, body=json.dumps({"error": errors}).encode()), (0, 0))
 
     def _read_files(
         self, batch: _Submitted, requests: Mapping[str, BatchRequest], batch_body: Mapping[str, Any]
-    ) -> tuple[list[_Line], Verdict | None]:
+    ) -> tuple[list[_Line], ExchangeOutcome | None]:
         """Returns the lines of a batch's files, and why one of the files is gone, if one is."""
         longest = max((request.worst[1] for request in requests.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
@@ -282,7 +282,9 @@ class Batches:
         entry = parsed(line)
         identifier = entry.get("custom_id") if isinstance(entry, dict) else None
         if not isinstance(identifier, str):
-            return _Line("", Verdict(State.LOST, "lost", "a line of its result cannot be read", billed=True))
+            return _Line(
+                "", ExchangeOutcome(ExchangeState.LOST, "lost", "a line of its result cannot be read", billed=True)
+            )
         response = entry.get("response")
         response = response if isinstance(response, dict) else {}
         status, body = response.get("status_code"), response.get("body")
@@ -347,7 +349,7 @@ class Batches:
         )
         self._journal.put(f"{prefix}{stem}/requests", json.dumps(identifiers).encode())
 
-        def refused(verdict: Verdict) -> None:
+        def refused(verdict: ExchangeOutcome) -> None:
             for key in keys:
                 self._log.end(key, lost=verdict.billed, words=verdict.words)
 
@@ -424,7 +426,7 @@ class Batches:
         *,
         most_bytes: int = _SMALL_BYTES,
         timeout_s: float = 0.0,
-        on_failure: Callable[[Verdict], None] | None = None,
+        on_failure: Callable[[ExchangeOutcome], None] | None = None,
     ) -> bytes:
         """Returns the body of a good answer; makes the call again while it fails and that is safe.
 
@@ -446,7 +448,7 @@ class Batches:
             if not exchange.fault and 200 <= exchange.status < 300:
                 return exchange.body
             verdict = self._judge(exchange, (0, 0))
-            is_again = verdict.state in (State.WAIT, State.LOST)
+            is_again = verdict.state in (ExchangeState.WAIT, ExchangeState.LOST)
             wait_s = min(pause, settings.max_wait_s) if verdict.pause_s is None else verdict.pause_s
             is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
             is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
@@ -454,7 +456,7 @@ class Batches:
                 on_failure(verdict)
             if not is_again:
                 if method == "GET" and verdict.kind in _GONE:
-                    raise _Gone(replace(verdict, state=State.LOST, kind="gone", billed=True))
+                    raise _Gone(replace(verdict, state=ExchangeState.LOST, kind="gone", billed=True))
                 problem = "its batch cannot be asked after" if method == "GET" else "its batch is not accepted"
                 raise self._stopped(verdict, problem)
             if is_over:
@@ -475,7 +477,7 @@ def _json_object(body: bytes) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Verdict]) -> bool:
+def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[ExchangeOutcome]) -> bool:
     """Returns whether an ended batch may bill requests of which its files say nothing.
 
     By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,

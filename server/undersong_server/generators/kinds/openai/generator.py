@@ -34,7 +34,7 @@ from undersong_server.generators.kinds.openai.batches import Batches, BatchReque
 from undersong_server.generators.kinds.openai.batches import Path as BatchPath
 from undersong_server.generators.kinds.openai.batches import Result as BatchResult
 from undersong_server.generators.kinds.openai.settings import Endpoint, EndpointSettings
-from undersong_server.generators.kinds.openai.states import Exchange, State, Verdict, judge
+from undersong_server.generators.kinds.openai.states import Exchange, ExchangeOutcome, ExchangeState, judge
 
 PATIENCE_S = 120.0  # shortest wait for a busy endpoint that announces no pause
 _FIRST_PAUSE_S = 0.5
@@ -55,7 +55,7 @@ class _Patience:
     attempts: int = 0
     busy_since_s: float | None = None
 
-    def pause_s(self, verdict: Verdict, settings: EndpointSettings, *, answered: bool) -> float | None:
+    def pause_s(self, verdict: ExchangeOutcome, settings: EndpointSettings, *, answered: bool) -> float | None:
         """Returns the pause before the next attempt; None if there is none."""
         now = time.monotonic()
         self.attempts += 1
@@ -71,7 +71,7 @@ class _Patience:
         retries = settings.max_retries
         if verdict.kind == "unreachable" and not answered:
             retries = min(retries, _RETRIES_OF_UNREACHABLE)
-        elif verdict.state is State.WAIT and not verdict.billed:
+        elif verdict.state is ExchangeState.WAIT and not verdict.billed:
             self.busy_since_s = now if self.busy_since_s is None else self.busy_since_s
             if now - self.busy_since_s < PATIENCE_S:
                 return pause
@@ -87,7 +87,7 @@ class _Patience:
 
 
 @dataclass
-class _Health:
+class _AddressHealth:
     """Answers and failures of one address in this process."""
 
     answered: bool = False
@@ -147,7 +147,7 @@ class OpenAIGenerator:
         self._tally: Counter[str] = Counter(calls=0, retries=0, lost_attempts=0, failed=0)
         self._lock = threading.Lock()
         self._answered = False
-        self._healths = [_Health() for _ in self._connections]
+        self._healths = [_AddressHealth() for _ in self._connections]
         self._first_call = threading.Lock()  # held by one call at a time until the first answer shows what is billed
         self._overrun = 1.0  # largest number of tokens that an answer took, in multiples of those that it was allowed
         self._pace = Pace(
@@ -204,7 +204,7 @@ class OpenAIGenerator:
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Counts the tokens and dollars of journaled answers towards the budgets."""
         # The journal does not say which of several addresses an earlier process's answer came from.
-        health = self._healths[0] if len(self._healths) == 1 else _Health()
+        health = self._healths[0] if len(self._healths) == 1 else _AddressHealth()
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Completion):
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
@@ -275,7 +275,7 @@ class OpenAIGenerator:
             if attempt is None or isinstance(attempt, Completion):
                 return attempt
             verdict, connection = attempt
-            if verdict.state not in (State.WAIT, State.LOST):
+            if verdict.state not in (ExchangeState.WAIT, ExchangeState.LOST):
                 return self._end_request(verdict, connection)
             pause = patience.pause_s(verdict, self._settings, answered=self._answered)
             if pause is None:
@@ -287,14 +287,14 @@ class OpenAIGenerator:
                 return None
 
     def _end_request(
-        self, verdict: Verdict, connection: EndpointConnection, said: str = ""
+        self, verdict: ExchangeOutcome, connection: EndpointConnection, said: str = ""
     ) -> Completion | GenerationError:
         """Returns what becomes of a request without an answer. Raises GenerationError if the run stops with it."""
         if verdict.kind == "content":
             self._count_event("failed")
             return Completion(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
         words = f"{said} ({verdict.words})" if said else verdict.words
-        is_fatal = verdict.state is State.ACCOUNT or verdict.kind == "unreachable"
+        is_fatal = verdict.state is ExchangeState.ACCOUNT or verdict.kind == "unreachable"
         health = self._healths[self._connections.index(connection)]
         if verdict.kind == "forbidden" and health.answered:
             with self._lock:
@@ -304,7 +304,7 @@ class OpenAIGenerator:
             raise self._stopped_error(verdict, connection, words)
         self._count_event("failed")
         with self._lock:
-            health.failed_in_a_row += verdict.state is not State.REQUEST and verdict.kind != "forbidden"
+            health.failed_in_a_row += verdict.state is not ExchangeState.REQUEST and verdict.kind != "forbidden"
             failures = health.failed_in_a_row
         if failures >= states.FAILURES_IN_A_ROW:
             raise GenerationError(
@@ -314,14 +314,14 @@ class OpenAIGenerator:
             )
         return GenerationError(f"generator {self.name}: {words}", self._verdict_remedy(verdict, connection))
 
-    def _stopped_error(self, verdict: Verdict, connection: EndpointConnection, words: str) -> GenerationError:
+    def _stopped_error(self, verdict: ExchangeOutcome, connection: EndpointConnection, words: str) -> GenerationError:
         return GenerationError(
             f"generator {self.name}: {connection.base_url}, model {self._settings.model!r}: {words}",
             self._verdict_remedy(verdict, connection),
             code=verdict.problem.code,
         )
 
-    def _verdict_remedy(self, verdict: Verdict, connection: EndpointConnection) -> str:
+    def _verdict_remedy(self, verdict: ExchangeOutcome, connection: EndpointConnection) -> str:
         variable = self._settings.addresses[self._connections.index(connection)].api_key_env or "api_key_env"
         return verdict.problem.remedy.format(variable=variable)
 
@@ -329,7 +329,7 @@ class OpenAIGenerator:
         with self._lock:
             self._tally[what] += number
 
-    def _note_answer(self, request: GenerationRequest, answer: Completion, health: _Health) -> None:
+    def _note_answer(self, request: GenerationRequest, answer: Completion, health: _AddressHealth) -> None:
         """Notes that an address answers, and how much of what a request was allowed its answer took."""
         _, (_, longest) = self._settings.body_of(request)
         with self._lock:
@@ -347,7 +347,7 @@ class OpenAIGenerator:
 
     def _attempt_call(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Completion | tuple[Verdict, EndpointConnection] | None:
+    ) -> Completion | tuple[ExchangeOutcome, EndpointConnection] | None:
         """Makes one call within the limits. Returns the answer, the verdict of any other state, or None if stopped.
 
         Under a cap the calls before the first answer are made one at a time: what an endpoint bills beyond what it was
@@ -358,7 +358,7 @@ class OpenAIGenerator:
 
     def _attempt_within_limits(
         self, request: GenerationRequest, patience: _Patience, stop: threading.Event
-    ) -> Completion | tuple[Verdict, EndpointConnection] | None:
+    ) -> Completion | tuple[ExchangeOutcome, EndpointConnection] | None:
         settings = self._settings
         body, most = settings.body_of(request)
         worst = self._worst_case(most)
@@ -396,7 +396,7 @@ class OpenAIGenerator:
         body: Mapping[str, Any],
         worst: tuple[int, int],
         patience: _Patience,
-    ) -> Verdict:
+    ) -> ExchangeOutcome:
         settings = self._settings
         left_s = patience.begun_s + settings.deadline_s - time.monotonic()
         exchange = connection.exchange(
@@ -412,10 +412,10 @@ class OpenAIGenerator:
             exchange = replace(exchange, detail=f"no answer within the {settings.deadline_s:g} s of deadline_s")
         return self._judge_exchange(exchange, worst)
 
-    def _judge_exchange(self, exchange: Exchange, worst: tuple[int, int]) -> Verdict:
+    def _judge_exchange(self, exchange: Exchange, worst: tuple[int, int]) -> ExchangeOutcome:
         return judge(exchange, worst, self._secrets, time.time())
 
-    def _answer_of(self, completion: states.Completion, key: str, allowed: int, seconds: float = 0.0) -> Completion:
+    def _answer_of(self, completion: states.ReadCompletion, key: str, allowed: int, seconds: float = 0.0) -> Completion:
         """Returns the answer that settles an attempt, of a request that was allowed so many tokens."""
         usage = completion.usage
         is_overlong = not completion.finish and len(completion.text) > MOST_CHARACTERS * allowed
@@ -521,9 +521,9 @@ class OpenAIGenerator:
         self._note_answer(request, answer, self._healths[0])
         return answer, (answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
 
-    def _batch_failure(self, verdict: Verdict) -> Completion | GenerationError:
+    def _batch_failure(self, verdict: ExchangeOutcome) -> Completion | GenerationError:
         """Returns what becomes of a line of a batch without an answer. Raises GenerationError if the run stops."""
-        if verdict.state is State.ACCOUNT and verdict.kind != "forbidden":
+        if verdict.state is ExchangeState.ACCOUNT and verdict.kind != "forbidden":
             raise self._stopped_error(verdict, self._connections[0], f"a line of its batch: {verdict.words}")
         if verdict.kind == "content":
             return self._end_request(verdict, self._connections[0])

@@ -27,7 +27,7 @@ from undersong_common.printable import printable
 from undersong_server.generators.interface import Finish
 
 
-class State(Enum):
+class ExchangeState(Enum):
     """The six states of an exchange."""
 
     ANSWER = "answer"
@@ -42,22 +42,22 @@ Fault = Literal["", "unreachable", "certificate", "proxy", "late", "cut", "large
 SHOWN_CHARACTERS = 200  # characters of an endpoint's message that are shown
 MOST_TOKENS = 10**7  # largest token count that a usage can state
 
-STATUS_STATES: dict[int, State] = {
-    **dict.fromkeys((408, 409, 425, 429), State.WAIT),
-    **dict.fromkeys((401, 402, 404, 407), State.ACCOUNT),
+STATUS_STATES: dict[int, ExchangeState] = {
+    **dict.fromkeys((408, 409, 425, 429), ExchangeState.WAIT),
+    **dict.fromkeys((401, 402, 404, 407), ExchangeState.ACCOUNT),
 }
 """States that a status has whatever is said; the rest is in :func:`_state_of_status`."""
 WORDED_STATUSES = {200, 400, 403, 413, 422}
 """Statuses whose words decide the state; 200 is that of an error inside a good answer that states no code."""
 BILLED_STATUSES = {502, 504, 520, 522, 524}
 """Gateways that lost the answer of a server that may have written it."""
-FAULT_STATES: dict[Fault, State] = {
-    "unreachable": State.WAIT,
-    "certificate": State.ACCOUNT,
-    "proxy": State.ACCOUNT,
-    "late": State.LOST,
-    "cut": State.LOST,
-    "large": State.LOST,
+FAULT_STATES: dict[Fault, ExchangeState] = {
+    "unreachable": ExchangeState.WAIT,
+    "certificate": ExchangeState.ACCOUNT,
+    "proxy": ExchangeState.ACCOUNT,
+    "late": ExchangeState.LOST,
+    "cut": ExchangeState.LOST,
+    "large": ExchangeState.LOST,
 }
 ENDS: dict[str, Finish] = {
     **dict.fromkeys(("stop", "eos", "eos_token", "end_turn", "stop_sequence"), ""),
@@ -77,66 +77,70 @@ LOST_ENDS = {"error", "abort", "network_error", "insufficient_system_resource"}
 class Problem:
     """A kind of problem that an endpoint states, with the state that it has and its remedy."""
 
-    state: State
+    state: ExchangeState
     code: str
     remedy: str
 
 
 PROBLEMS: dict[str, Problem] = {
-    "content": Problem(State.REQUEST, "endpoint-content", "reword task.description or the label"),
-    "long": Problem(State.REQUEST, "endpoint-prompt-long", "set context_tokens, or lower max_tokens"),
-    "busy": Problem(State.WAIT, "endpoint-busy", "lower concurrency, or wait, and run the same command again"),
+    "content": Problem(ExchangeState.REQUEST, "endpoint-content", "reword task.description or the label"),
+    "long": Problem(ExchangeState.REQUEST, "endpoint-prompt-long", "set context_tokens, or lower max_tokens"),
+    "busy": Problem(ExchangeState.WAIT, "endpoint-busy", "lower concurrency, or wait, and run the same command again"),
     "used-up": Problem(
-        State.WAIT,
+        ExchangeState.WAIT,
         "endpoint-quota",
         "wait until the quota renews, or raise it, then run the same command again; answers are kept",
     ),
     "quota": Problem(
-        State.ACCOUNT, "endpoint-quota", "top the account up or raise its limit, then run the same command again"
+        ExchangeState.ACCOUNT,
+        "endpoint-quota",
+        "top the account up or raise its limit, then run the same command again",
     ),
     "key": Problem(
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "endpoint-key-refused",
         "set {variable} to a key that may use it, then run the same command again",
     ),
     "forbidden": Problem(
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "endpoint-key-refused",
         "set {variable} to a key that may use it, then run the same command again",
     ),
     "model": Problem(
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "endpoint-model-unknown",
         "correct model, or base_url (which ends before /chat/completions, mostly with /v1)",
     ),
-    "redirect": Problem(State.ACCOUNT, "endpoint-redirects", "write the address itself as base_url"),
-    "proxy": Problem(State.ACCOUNT, "endpoint-proxy", "look after the proxy, or correct the key proxy"),
+    "redirect": Problem(ExchangeState.ACCOUNT, "endpoint-redirects", "write the address itself as base_url"),
+    "proxy": Problem(ExchangeState.ACCOUNT, "endpoint-proxy", "look after the proxy, or correct the key proxy"),
     "certificate": Problem(
-        State.ACCOUNT,
+        ExchangeState.ACCOUNT,
         "endpoint-certificate",
         "name the file with your authority's certificate as ca_file, or correct base_url",
     ),
     "unreachable": Problem(
-        State.WAIT, "endpoint-unreachable", "start the endpoint or correct base_url, then run the same command again"
+        ExchangeState.WAIT,
+        "endpoint-unreachable",
+        "start the endpoint or correct base_url, then run the same command again",
     ),
     "refused": Problem(
-        State.REFUSED,
+        ExchangeState.REFUSED,
         "endpoint-fails",
         "look after the endpoint and the generator's settings, then run the same command again; answers are kept",
     ),
     "withdrawn": Problem(
-        State.REFUSED,
+        ExchangeState.REFUSED,
         "endpoint-fails",
         "set model to one that the endpoint serves, then run the same command again; answers are kept",
     ),
     "gone": Problem(
-        State.LOST,
+        ExchangeState.LOST,
         "batch-gone",
         "correct base_url or the key if these are not those that it was submitted with; then run the same command"
         " again: what is still not there is asked for again, and counts at its worst case",
     ),
     "lost": Problem(
-        State.LOST,
+        ExchangeState.LOST,
         "endpoint-fails",
         "look after the endpoint and base_url, then run the same command again; answers are kept",
     ),
@@ -203,7 +207,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Usage:
+class TokenUsage:
     """Tokens of one answer; not ``reported`` where the endpoint states none that can be true."""
 
     prompt: int
@@ -212,16 +216,16 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Completion:
+class ReadCompletion:
     """A completion that was read, as the endpoint wrote it."""
 
     text: str
     finish: Finish
-    usage: Usage
+    usage: TokenUsage
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ExchangeOutcome:
     """The state of an exchange.
 
     Attributes:
@@ -232,20 +236,22 @@ class Verdict:
         throttled: the endpoint is asked too often.
     """
 
-    state: State
+    state: ExchangeState
     kind: str = ""
     words: str = ""
     pause_s: float | None = None
     billed: bool = False
     throttled: bool = False
-    completion: Completion | None = None
+    completion: ReadCompletion | None = None
 
     @property
     def problem(self) -> Problem:
         return PROBLEMS[self.kind]
 
 
-def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (), now_s: float = 0.0) -> Verdict:
+def judge(
+    exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (), now_s: float = 0.0
+) -> ExchangeOutcome:
     """Returns the state of an exchange.
 
     Args:
@@ -256,7 +262,7 @@ def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (
     if exchange.fault:
         state = FAULT_STATES[exchange.fault]
         kind = exchange.fault if exchange.fault in PROBLEMS else "lost"
-        return Verdict(state, kind, masked(exchange.detail, secrets), billed=state is State.LOST)
+        return ExchangeOutcome(state, kind, masked(exchange.detail, secrets), billed=state is ExchangeState.LOST)
     value = parsed(exchange.body)
     words = masked(words_of(value, exchange.body), secrets)
     pause = announced_pause_s(exchange.headers, exchange.body, now_s)
@@ -267,11 +273,11 @@ def judge(exchange: Exchange, worst: tuple[int, int], secrets: Sequence[str] = (
         return _judge_status(exchange.status, value, words, pause)
     content_type = exchange.headers.get("content-type", "").casefold()
     if "event-stream" in content_type or (value is None and _STREAM.match(exchange.body)):
-        return Verdict(State.LOST, "lost", "an event stream, where none was asked for", billed=True)
+        return ExchangeOutcome(ExchangeState.LOST, "lost", "an event stream, where none was asked for", billed=True)
     return _judge_answer(value, words, pause, worst)
 
 
-def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> Verdict:
+def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
     choices = value.get("choices") if isinstance(value, dict) else None
     choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
@@ -281,22 +287,22 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
     if error is not None:
         status = _status_in(error) or _status_in(value)
         verdict = _judge_status(status or 200, value, words, pause)
-        if not status and choice is not None and verdict.state is State.REFUSED:
+        if not status and choice is not None and verdict.state is ExchangeState.REFUSED:
             said = f"the answer ended by an error{f': {words}' if words else ''}"
-            return Verdict(State.LOST, "lost", said, pause, billed=True)
+            return ExchangeOutcome(ExchangeState.LOST, "lost", said, pause, billed=True)
         return verdict
     completion = None if choice is None else _read_completion(value, choice, worst)
     if completion is not None:
-        return Verdict(State.ANSWER, completion=completion)
+        return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
     kind = _kind_of_words(200, words) if choice is None and isinstance(value, dict) else "refused"
     if kind != "refused":
-        return Verdict(PROBLEMS[kind].state, kind, words, pause)
+        return ExchangeOutcome(PROBLEMS[kind].state, kind, words, pause)
     said = f"the answer is no complete completion{f' ({words})' if words else ''}"
-    return Verdict(State.LOST, "lost", said, billed=True)
+    return ExchangeOutcome(ExchangeState.LOST, "lost", said, billed=True)
 
 
-def _judge_status(status: int, value: Any, words: str, pause: float | None) -> Verdict:
+def _judge_status(status: int, value: Any, words: str, pause: float | None) -> ExchangeOutcome:
     signs = f"{words} {' '.join(_codes_of(value))}"
     kind = _kind_of(status, signs, announced=pause is not None)
     if kind == "refused" and (status == 410 or _WITHDRAWN.search(signs)):
@@ -307,7 +313,9 @@ def _judge_status(status: int, value: Any, words: str, pause: float | None) -> V
     if status == 407:
         said = f"the proxy answers with {said}"
     throttled = status in (429, 503, 529) or (kind == "busy" and bool(_THROTTLED.search(signs)))
-    return Verdict(PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=throttled)
+    return ExchangeOutcome(
+        PROBLEMS[kind].state, kind, said, pause, billed=status in BILLED_STATUSES, throttled=throttled
+    )
 
 
 def _place_of(location: str) -> str:
@@ -329,10 +337,10 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
         return "quota"
     if status == 429 and _QUOTA.search(signs):
         return "used-up"
-    state = STATUS_STATES.get(status, State.WAIT if status >= 500 else State.REFUSED)
-    if state is State.ACCOUNT:
+    state = STATUS_STATES.get(status, ExchangeState.WAIT if status >= 500 else ExchangeState.REFUSED)
+    if state is ExchangeState.ACCOUNT:
         return STATUS_PROBLEMS[status]
-    return "busy" if state is State.WAIT else "refused"
+    return "busy" if state is ExchangeState.WAIT else "refused"
 
 
 def _kind_of_words(status: int, signs: str) -> str:
@@ -504,7 +512,9 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
 # Completions
 
 
-def _read_completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]) -> Completion | None:
+def _read_completion(
+    body: Mapping[str, Any], choice: Mapping[str, Any], worst: tuple[int, int]
+) -> ReadCompletion | None:
     """Returns the completion in the first choice of a body; None if there is none that can be read."""
     reason = choice.get("finish_reason")
     finish = _finish_of(reason)
@@ -521,7 +531,7 @@ def _read_completion(body: Mapping[str, Any], choice: Mapping[str, Any], worst: 
         return None
     if isinstance(refusal, str) and refusal.strip():
         text, finish = text or refusal, "refusal"
-    return Completion(text, finish, read_usage(body.get("usage"), text, worst))
+    return ReadCompletion(text, finish, read_usage(body.get("usage"), text, worst))
 
 
 def _finish_of(reason: Any) -> Finish | None:
@@ -541,7 +551,7 @@ def content_text(content: Any) -> str:
     return "".join(text for text in texts if isinstance(text, str))
 
 
-def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
+def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
     """Returns the tokens of an answer as its body states them where that can be true; otherwise the worst case.
 
     Completion tokens are the larger of ``completion_tokens`` and the total less the prompt, plus the reasoning tokens
@@ -550,7 +560,7 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
     stated = usage if isinstance(usage, dict) else {}
     prompt, completion = _token_count(stated.get("prompt_tokens")), _token_count(stated.get("completion_tokens"))
     if prompt is None or completion is None:
-        return Usage(*worst, reported=False)
+        return TokenUsage(*worst, reported=False)
     details = stated.get("completion_tokens_details")
     total, reasoning = (
         stated.get("total_tokens"),
@@ -560,12 +570,12 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> Usage:
     total_tokens = prompt + completion if total is None else _token_count(total)
     reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
     if total_tokens is None or reasoning_tokens is None:
-        return Usage(*worst, reported=False)
+        return TokenUsage(*worst, reported=False)
     completion = max(completion, total_tokens - prompt)
     completion += reasoning_tokens if reasoning_tokens > completion else 0
     if prompt == 0 or (completion == 0 and text):
-        return Usage(*worst, reported=False)
-    return Usage(prompt, completion)
+        return TokenUsage(*worst, reported=False)
+    return TokenUsage(prompt, completion)
 
 
 def _token_count(value: Any) -> int | None:
