@@ -26,7 +26,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from tests.doubles import long_notes
 from tools.kernels import kernels
 from undersong_common.arrays import Float32
 from undersong_common.models.embedding import Embedder
-from undersong_common.models.encoders import Tokens
+from undersong_common.models.encoders import Tokens, TorchModel
 from undersong_common.models.model_files import PACKAGED, model_folder
 from undersong_common.models.numpy_bert import NumpyBert, _normalise, _TextGroup
 from undersong_common.models.places import features_by_tokens
@@ -73,7 +72,7 @@ def _of_kernel(kernel: str, quick: bool) -> dict[str, float]:
     """Ratios to plain batches, in a process of its own: a process has one kernel."""
     command = [sys.executable, "-m", "benchmarks.embedding", "--this-kernel", "--json", *["--quick"] * quick]
     environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
-    done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
     figures: dict[str, float] = json.loads(done.stdout)["this kernel"]
     return figures
 
@@ -121,7 +120,7 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
     hidden = np.where(present, np.float32(0), np.float32(-1e9))[:, None, None, :]  # of keys that no query reads
     padded = [np.concatenate([window, np.zeros(length - len(window), dtype=np.int32)]) for window in windows]
     group = _TextGroup(0, len(windows), length, length)
-    state = model._embedded(padded, [group], len(windows) * length)
+    state = model._embed_tokens(padded, [group], len(windows) * length)
     _normalise(state, model._norm, model._epsilon)
     context = np.empty_like(state)
     for layer in model._layers:
@@ -136,7 +135,7 @@ def plain_batch(model: NumpyBert, windows: Sequence[Tokens]) -> Float32:
         read /= scores.sum(axis=-1)[:, :, None, :]
         heads = group.of(context).reshape(model._heads, -1, group.texts, length)
         heads[:] = read.transpose(1, 2, 0, 3)
-        state = model._transformed(context, state, layer, features_by_tokens)
+        state = model._transform_list(context, state, layer, features_by_tokens)
     sums = (group.of(state) * present).sum(axis=2)
     means: Float32 = (sums / lengths.astype(np.float32)).T
     return means
@@ -156,9 +155,7 @@ def measure(file: Path | None, *, texts: int | None, repetitions: int) -> dict[s
 def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     """Seconds and ratios for these texts."""
     embedder, by_torch = Embedder.load(), Embedder.load(model_folder(PACKAGED))
-    embedder._loaded()
-    loaded: Any = by_torch._loaded()
-    plain = loaded.model
+    plain = TorchModel(model_folder(PACKAGED)).model
     tasks: dict[str, Callable[[], object]] = {
         "plain": lambda: plain.encode(texts, normalize_embeddings=True, show_progress_bar=False),
         "numpy": lambda: embedder.encode(texts),
@@ -177,7 +174,7 @@ def compare(texts: list[str], repetitions: int) -> dict[str, float]:
     seconds, used_s = ({name: statistics.median(each) for name, each in of.items()} for of in (wall, processor))
     return {
         "texts": float(len(texts)),
-        "tokens_a_text": statistics.mean(map(len, embedder._loaded().ids(texts))),
+        "tokens_a_text": statistics.mean(map(len, embedder._load_encoder().ids(texts))),
         "ratio": seconds["numpy"] / seconds["plain"],
         "processor_ratio": used_s["numpy"] / used_s["plain"],
         "to_torch": used_s["numpy"] / used_s["torch"],

@@ -103,10 +103,12 @@ class Daemons:
         except sqlite3.OperationalError:  # not made yet
             return False
 
-    def check(self) -> None:
+    def all_run(self) -> bool:
+        """Returns True. Raises RuntimeError with the end of a daemon's log if that daemon has ended."""
         for name, process in zip(self.names, self._processes, strict=True):
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended: {(self._folder / f'{name}.log').read_text()[-2000:]}")
+        return True
 
     def _enrol(self, name: str) -> None:
         from typer.testing import CliRunner
@@ -214,9 +216,9 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
         daemons = stack.enter_context(Daemons(folder, home, parties))
         report("waiting for the daemons")
         begun = time.perf_counter()
-        wait(lambda: (daemons.check(), server.connected == daemons.names)[1], 300.0)
+        wait(lambda: daemons.all_run() and server.connected == daemons.names, 300.0)
         report("waiting until their notes are embedded")
-        wait(lambda: (daemons.check(), daemons.are_ready())[1], 600.0)
+        wait(lambda: daemons.all_run() and daemons.are_ready(), 600.0)
         ready_s = time.perf_counter() - begun
         load = os.getloadavg()[0]
         figures = _sums(folder, home, coordinator.transport, coordinator.metrics, daemons, repeats, report)

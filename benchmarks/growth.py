@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks import loglog, merkle
 from tests.doubles.votes import top_q_votes
+from undersong_common.arrays import Float64
 from undersong_common.models.embedding import publishable, quantise
 from undersong_protocol.secagg import keys
 from undersong_protocol.secagg.coordinator import private_sum
@@ -56,10 +58,17 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
     roster = tuple(Member(f"p{i:04d}", key.public_key().public_bytes_raw()) for i, key in enumerate(identities))
     dropouts = max(1, parties // 10)
     parameters = SumParameters(
-        bytes(32),
-        *("growth", "sum", 0),
-        roster,
-        *(default_threshold(parties, 1), dropouts, 1, coordinates, 32, 0.0),
+        manifest_hash=bytes(32),
+        run="growth",
+        query="sum",
+        attempt=0,
+        roster=roster,
+        threshold=default_threshold(parties, 1),
+        tolerated_dropouts=dropouts,
+        colluders=1,
+        dimension=coordinates,
+        modulus_bits=32,
+        sigma=0.0,
         post_quantum=post_quantum,
     )
     vector = GridVector(np.random.default_rng(1).integers(-100, 101, coordinates))
@@ -72,7 +81,7 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
         return result
 
     machines = {
-        member.name: timed("parties", lambda m=member, i=identity: PartyMachine.open(parameters, m.name, i, os.urandom))
+        member.name: timed("parties", partial(PartyMachine.open, parameters, member.name, identity, os.urandom))
         for member, identity in zip(roster, identities, strict=True)
     }
     coordinator = private_sum(parameters, lambda: QUESTION)
@@ -84,12 +93,12 @@ def private_sum_costs(parties: int, coordinates: int, post_quantum: bool) -> Cos
         replies = {}
         for name, request in list(requests.items())[dropouts if masked else 0 :]:
             keys.verified.cache_clear()  # a party of its own has checked nothing before
-            reply = timed("parties", lambda n=name, r=request: machines[n].receive(r))
+            reply = timed("parties", partial(machines[name].receive, request))
             if isinstance(reply, WantsInput):
-                reply = timed("parties", lambda n=name: machines[n].provide(vector, QUESTION))
+                reply = timed("parties", partial(machines[name].provide, vector, QUESTION))
             replies[name] = reply.payload
         try:
-            requests = timed("coordinator", lambda r=replies: coordinator.send(r))
+            requests = timed("coordinator", partial(coordinator.send, replies))
         except StopIteration:
             return {
                 "party_ms": 1e3 * spent["parties"] / parties,
@@ -113,9 +122,10 @@ def vote_costs(records: int, candidates: int) -> Costs:
     return {"party_ms": 1e3 * (time.process_time() - begun)}
 
 
-def _unit(rng: np.random.Generator, rows: int) -> np.ndarray:
+def _unit(rng: np.random.Generator, rows: int) -> Float64:
     values = rng.standard_normal((rows, WIDTH))
-    return values / np.linalg.norm(values, axis=1, keepdims=True)
+    unit: Float64 = values / np.linalg.norm(values, axis=1, keepdims=True)
+    return unit
 
 
 def run_costs(generators: int) -> Costs:
@@ -173,17 +183,17 @@ def measure(quick: bool, report: Callable[[str], None] = lambda _words: None) ->
     repeats = 1 if quick else 2
     rows: list[dict[str, Any]] = []
 
-    def add(*arguments: Any) -> None:
-        # Of many parties each is a repeat.
-        rows.extend(rows_of(*arguments, 1 if arguments[0] == "parties" else repeats))
-        report(f"{arguments[0]}: done")
+    def add(grows: str, fixed: str, sizes: Sequence[int], measured: Callable[[int], Costs]) -> None:
+        # A sum over many parties repeats its own work for every one of them.
+        rows.extend(rows_of(grows, fixed, sizes, measured, 1 if grows == "parties" else repeats))
+        report(f"{grows}: done")
 
     counts = (8, 16, 32, 64) if quick else (10, 20, 40, 80, 160)
     for kind, named in ((True, "on"), (False, "off")):
         fixed = f"{COORDINATES} coordinates, post-quantum {named}"
-        add("parties", fixed, counts, lambda n, k=kind: private_sum_costs(n, COORDINATES, k))
+        add("parties", fixed, counts, partial(private_sum_costs, coordinates=COORDINATES, post_quantum=kind))
         many, fixed = merkle.SIZES[:2] if quick else (2_001, *merkle.SIZES[1:]), f"Merkle graph, post-quantum {named}"
-        add("parties", fixed, many, lambda n, k=kind: merkle_costs(n, k))
+        add("parties", fixed, many, partial(merkle_costs, post_quantum=kind))
     lengths = (10_000, 40_000, 160_000) if quick else (10_000, 40_000, 160_000, 640_000)
     add("coordinates", f"{PARTIES} parties, post-quantum on", lengths, lambda d: private_sum_costs(PARTIES, d, True))
     wide = (1_000, 2_000, 4_000, 8_000) if quick else (1_000, 2_000, 4_000, 8_000, 16_000)

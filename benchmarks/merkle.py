@@ -28,6 +28,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,17 @@ def parameters(roster: tuple[Member, ...], colluders: int, post_quantum: bool) -
     """Parameters of a sum of which a tenth of the parties may drop out."""
     threshold, dropouts = default_threshold(len(roster), colluders), len(roster) // 10
     return SumParameters(
-        bytes(32),
-        *("merkle", "sum", 0),
-        roster,
-        *(threshold, dropouts, colluders, COORDINATES, 32, 0.0),
+        manifest_hash=bytes(32),
+        run="merkle",
+        query="sum",
+        attempt=0,
+        roster=roster,
+        threshold=threshold,
+        tolerated_dropouts=dropouts,
+        colluders=colluders,
+        dimension=COORDINATES,
+        modulus_bits=32,
+        sigma=0.0,
         post_quantum=post_quantum,
         merkle_above=0,
     )
@@ -149,7 +157,7 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
         masked = stage == "mask"
         replies = {}
         for name in requests:
-            request = timed("coordinator", lambda n=name, r=requests: r[n])
+            request = timed("coordinator", partial(requests.__getitem__, name))
             down[name] += len(request)
             if masked and name in gone:
                 continue
@@ -173,7 +181,7 @@ def measure(parties: int, colluders: int, post_quantum: bool, report: Callable[[
         gc.collect()
         gc.freeze()  # the parties' objects are looked through no more, as they would not be in a coordinator alone
         try:
-            requests = timed("coordinator", lambda r=replies: coordinator.send(r))
+            requests = timed("coordinator", partial(coordinator.send, replies))
         except StopIteration as stop:
             total = stop.value
             break

@@ -38,8 +38,8 @@ def measure() -> dict[str, float]:
     """Seconds and memory."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, DIMENSION))
-    x = centres[rng.integers(0, CLUSTERS, SAMPLES)] + rng.standard_normal((SAMPLES, DIMENSION))
-    x = quantise((x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32))
+    samples = centres[rng.integers(0, CLUSTERS, SAMPLES)] + rng.standard_normal((SAMPLES, DIMENSION))
+    x = quantise((samples / np.linalg.norm(samples, axis=1, keepdims=True)).astype(np.float32))
     votes = rng.standard_normal(SAMPLES)
     begun, processor = time.perf_counter(), time.process_time()
     elite, tau = suppressed(x, votes, ELITE, TAU)

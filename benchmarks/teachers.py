@@ -42,6 +42,8 @@ class Records:
         x = centres[self.labels] + 1.5 * rng.normal(size=(count, WIDTH)) + shift
         self.embeddings = quantise(x / np.linalg.norm(x, axis=1, keepdims=True))
         self.texts = [""] * count
+        self.columns: dict[str, list[str]] = {}
+        self.local_model = ""
         self.units = np.arange(count)
         self.unit_hashes = rng.integers(0, 2**63, count).astype(np.uint64)
 
@@ -114,7 +116,8 @@ def measure_texts(data: Path, model: str, records: int, teachers: int) -> list[d
         begun = time.perf_counter(), time.process_time()
         rows = statistic.rows(own, public, {})
         wall, processor = time.perf_counter() - begun[0], time.process_time() - begun[1]
-        votes, classes = rows.take(np.arange(len(rows))).sum(axis=0), read["queries"].labels
+        votes = rows.take(np.arange(len(rows))).sum(axis=0).astype(np.float64)
+        classes = read["queries"].labels
         _, auc = discrimination(votes[:half], classes[:half], votes[half:], classes[half:])
         found.append(
             {

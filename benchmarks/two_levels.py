@@ -59,7 +59,8 @@ def nearest(x: Float32, c: Float32) -> tuple[Int64, float]:
 def votes_of(near: Int64, candidates: int) -> Float64:
     """Exact votes, one full vote being 1, float64 [N]."""
     weights = np.broadcast_to(2.0 ** -np.arange(Q), near.shape)
-    return np.bincount(near.reshape(-1), weights=weights.reshape(-1), minlength=candidates)
+    votes = np.bincount(near.reshape(-1), weights=weights.reshape(-1), minlength=candidates)
+    return np.asarray(votes, dtype=np.float64)
 
 
 def check_exact(x: Float32, c: Float32, near: Int64, rows: Int64) -> None:

@@ -41,7 +41,7 @@ def main() -> None:
         for kernel in kernels():
             command = [sys.executable, "-m", "benchmarks.votes", "--json", *["--quick"] * arguments.quick]
             own = {**os.environ, "OPENBLAS_CORETYPE": kernel}
-            row = json.loads(subprocess.run(command, env=own, check=True, capture_output=True, text=True).stdout)
+            row = json.loads(subprocess.run(command, env=own, check=True, stdout=subprocess.PIPE, text=True).stdout)
             ratios = "  ".join(f"{name} {value:.2f}" for name, value in row.items() if name.endswith("ratio"))
             print(f"{kernel:10} {ratios}  ratio_to_matmul {row['ratio_to_matmul']:.2f}", flush=True)
         return
