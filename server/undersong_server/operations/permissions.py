@@ -24,7 +24,10 @@ MOST_FILES = 200  # most files that a form offers for a key
 
 
 def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Task files in the folders that the operator has named: TOML files with a [task] section."""
+    """Task files in the folders that the operator has named: TOML files with a [task] section.
+
+    A file that cannot be read may be one, and is among them: its error names the reason once somebody opens it.
+    """
     return tuple(path for folder in folders for path in sorted(folder.glob("*.toml")) if _is_offered(path))
 
 
@@ -33,9 +36,9 @@ def _is_offered(path: Path) -> bool:
         data = path.read_bytes()
         return is_task_file(configuration.parse_toml(path.name, data))
     except OSError:
-        return False
+        return not path.is_dir()
     except ConfigurationError:
-        return b"[task]" in data  # The error names the wrong line once somebody opens the file.
+        return b"task" in data  # The error names the wrong line once somebody opens the file.
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
@@ -48,10 +51,11 @@ def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
 def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
     """Files of public texts in the operator's folders, without ``private`` paths and the records of a task there.
 
-    Beside a task file that cannot be read no file is offered: it may be a file of records.
+    Beside a task file that cannot be read, in the folders and below them, no file is offered: it may be one of records.
     """
     private = set(private)
-    for path in offered(folders):
+    below = [place for folder in folders for place in (folder, *_folders_below(folder))]
+    for path in offered(below):
         try:
             private |= _private(path.parent, configuration.read_toml(path))
         except (OSError, ConfigurationError):
@@ -59,6 +63,10 @@ def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> li
     everything = (path for folder in folders for path in folder.absolute().rglob("*"))
     texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
     return sorted(islice(texts, MOST_FILES))
+
+
+def _folders_below(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if path.is_dir())
 
 
 def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:

@@ -497,6 +497,33 @@ def test_the_private_records_of_a_task_are_offered_as_no_corpus(home, tmp_path, 
     assert permissions.files(template, (tmp_path,)) == offered
 
 
+@pytest.mark.parametrize("place", ["", "below"])
+def test_beside_a_task_file_that_cannot_be_read_no_text_is_offered(tmp_path, monkeypatch, place):
+    (tmp_path / "below").mkdir()
+    for folder in ("", "below"):
+        (tmp_path / folder / "records.jsonl").write_text("{}\n", encoding="utf-8")
+    task_file = tmp_path / place / "task.toml"
+    task_file.write_text('[task]\nname = "spring"\n[data]\npath = "records.jsonl"\n', encoding="utf-8")
+
+    def public_places():
+        return {str(path.parent.relative_to(tmp_path)) for path in permissions.public_files([tmp_path])}
+
+    others = {"below"} if not place else {"."}
+    assert public_places() == others  # the records that it names are left out
+    for broken in ("[ task ]\nname = ", "task = { name = "):
+        task_file.write_text(broken, encoding="utf-8")
+        assert public_places() == (set() if not place else others)
+    read_bytes = Path.read_bytes
+
+    def closed(path):
+        if path.name == "task.toml":
+            raise PermissionError(13, "Permission denied", str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", closed)
+    assert public_places() == (set() if not place else others)
+
+
 def ngram(corpus):
     return {"name": "new", "kind": "ngram", "corpus": [str(corpus)]}
 
