@@ -51,6 +51,8 @@ from undersong_protocol.wire.public import (
 )
 
 MOST_REFUSALS = 10  # of the reasons that people may read
+EPOCH_SILENCE_S = 86400.0  # An epoch that was not heard for so long is forgotten.
+EPOCH_NOTED_S = 3600.0  # The journal says to this last when an epoch was heard, instead of a write for each request.
 
 log = logging.getLogger(__name__)
 
@@ -114,12 +116,18 @@ class Notes:
 
 
 class Epochs:
-    """The highest epoch that was heard of each coordinator, in the party's journal."""
+    """The highest epoch that was heard of each coordinator, and when it was heard last, in the party's journal.
+
+    Only the process that took over keeps an epoch in force, by its requests. One that nobody has used for a day is
+    forgotten: a single forged request would shut out the coordinator until its next lease. Nothing private rests on an
+    epoch. What a forgotten one lets in again is asked, charged and answered as any coordinator's request.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._coordinator = ""
         self._highest: int | None = None  # None until it is read from the journal
+        self._heard_s = self._noted_s = 0.0  # when it was heard last, and what the journal says of that
 
     def forget(self, coordinator: str | None = None) -> None:
         """Reads the journal again at the next request, of another coordinator (fingerprint) if one is named."""
@@ -127,21 +135,37 @@ class Epochs:
         self._highest = None
 
     def check(self, epoch: int, now_s: float) -> None:
-        """Journals a higher epoch of the coordinator with what this request writes; refuses a lower one.
+        """Journals the highest epoch of the coordinator with what this request writes; refuses a lower one.
 
         Of two processes that serve the coordinator, the one that was replaced is thus answered nothing any more.
         """
-        key = f"epoch/{self._coordinator}"
         checks.check_epoch_clock(epoch, now_s)
-        highest = int(self._store.get(key) or 0) if self._highest is None else self._highest
+        if self._highest is None:
+            self._read_journal(now_s)
+        highest = self._highest or 0
+        # A time ahead of now is a wrong clock's: the epoch counts as heard now.
+        self._heard_s = min(self._heard_s, now_s)
         if highest > int(now_s) + checks.EPOCH_AHEAD_S:
             log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", highest)
             highest = 0
-        self._highest = highest
+        elif epoch < highest and now_s - self._heard_s >= EPOCH_SILENCE_S:
+            log.warning("the remembered epoch %d was not heard for a day and is forgotten", highest)
+            highest = 0
+        self._highest = max(epoch, highest)
+        if epoch >= highest:
+            self._heard_s = now_s
+        is_noted = not self._highest or 0 <= self._heard_s - self._noted_s < EPOCH_NOTED_S
+        if epoch > highest or not is_noted:
+            self._store.put(f"epoch/{self._coordinator}", f"{self._highest} {int(self._heard_s)}".encode())
+            self._noted_s = self._heard_s
         checks.check_epoch_order(epoch, highest)
-        if epoch > highest:
-            self._store.put(key, str(epoch).encode())
-            self._highest = epoch
+
+    def _read_journal(self, now_s: float) -> None:
+        """Reads the epoch and its time; a journal of an earlier version has no time, and the epoch counts as of now."""
+        epoch, _, heard_s = (self._store.get(f"epoch/{self._coordinator}") or b"0").partition(b" ")
+        self._highest = int(epoch)
+        self._noted_s = float(heard_s or "inf")
+        self._heard_s = min(self._noted_s, now_s)
 
 
 class ResolvedQuestion:

@@ -64,7 +64,59 @@ def test_an_epoch_heard_while_the_clock_was_ahead_is_forgotten(tmp_path, caplog)
     assert heard(party, 1)
     assert "is forgotten" in caplog.text
     world.restart()
+    world.parties["p0"]._clock = lambda: 0.0
     assert not heard(world.parties["p0"], 0), "what was heard since is remembered"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_an_epoch_that_nobody_uses_for_a_day_is_forgotten(tmp_path, caplog, restart):
+    """A forged request, a day ahead as is allowed, shuts the coordinator out for a day, and not for good."""
+    world = World(tmp_path)
+    served, begin_s = 300 * DAY_S, 330.0 * DAY_S
+
+    def heard_after(passed_s, epoch):
+        if restart:
+            world.restart()
+        party = world.parties["p0"]
+        party._clock = lambda: begin_s + passed_s
+        return heard(party, epoch)
+
+    assert heard_after(0, served)
+    assert heard_after(1, int(begin_s) + DAY_S)
+    assert not heard_after(DAY_S - 7200, served)
+    assert heard_after(DAY_S + 2, served)
+    assert "was not heard for a day" in caplog.text
+    assert not heard_after(DAY_S + 3, served - 1), "what was heard since is remembered"
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_requests_of_who_took_over_keep_its_epoch_in_force(tmp_path, restart):
+    world = World(tmp_path)
+    party = world.parties["p0"]
+    for hour in range(0, 72, 5):
+        party._clock = lambda hour=hour: DAY_S + 3600.0 * hour
+        assert heard(party, 9)
+        if restart:
+            world.restart()
+            party = world.parties["p0"]
+            party._clock = lambda hour=hour: DAY_S + 3600.0 * hour
+        assert not heard(party, 8)
+    party._store.put("epoch/", b"9")  # as an earlier version has written it
+    party.forget()
+    party._clock = lambda: 99.0 * DAY_S
+    assert not heard(party, 8)
+    party._clock = lambda: 100.0 * DAY_S
+    assert heard(party, 8)
+
+
+def test_an_epoch_heard_by_a_clock_ahead_counts_as_heard_once_it_is_right(tmp_path):
+    world = World(tmp_path)
+    party = world.parties["p0"]
+    party._clock = lambda: 400.0 * DAY_S
+    assert heard(party, 20 * DAY_S)
+    for day, is_heard in ((20, False), (20.9, False), (21, True)):
+        party._clock = lambda day=day: day * DAY_S
+        assert heard(party, 1) is is_heard
 
 
 def test_who_was_replaced_moves_no_sum(tmp_path):
