@@ -61,9 +61,8 @@ class Proposal:
         people: the people who took part in the decision, in order; the first of two approvals is here before the
             decision is complete.
         restored_s: time at which it came back from saved evidence; 0 if it did not. An approval from before it is shown
-            and consents to nothing: it may have been withdrawn after the evidence was saved.
-            The signature of the decision does not cover it, because that is the evidence's, and must stay: whoever may
-            write this file may also read the key that would sign it anew.
+            and consents to nothing: it may have been withdrawn after the evidence was saved. What comes back is signed
+            anew with it.
         number: number of this plan among those proposed under the same name, from 1.
         revises: name of the earlier run, proposed here, that this one replaces; "" for no run.
         changes: differences from the plan that people here saw last under this name or the revised run's, or from the
@@ -142,7 +141,8 @@ class Proposal:
         """Returns the bytes that the decision's signature covers."""
         people = [person.to_json() for person in self.people]
         content = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
-        return tagged_hash(TAG, canonical_json(content))
+        restoration = [self.restored_s] if self.restored_s else []
+        return tagged_hash(TAG, canonical_json(content + restoration))
 
 
 class Consent:
@@ -410,6 +410,7 @@ class Proposals(Consent):
         Raises:
             ConfigurationError: the run has ended, the plan was replaced, the plan to approve was rejected or revoked,
                 or this person cannot give the approval that is missing.
+            PrivacyRefusal: an approval that would count is not signed by this party's key.
         """
         with self._hold_lock():
             request = _read_proposal(self._path_of(request.manifest))
@@ -423,6 +424,12 @@ class Proposals(Consent):
                     # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
                     approvals = request.approvals if request.restored_s <= at else ()
                     people = tuple(approval for approval in approvals if approval.sheet == read_hash)
+                    if people and not self.is_signed(request):
+                        raise PrivacyRefusal(
+                            f"an approval of run {request.run!r} stands here that this party's key has not signed",
+                            "find out who changed the file; reject the run, and have it proposed under a new name",
+                            code="not-signed",
+                        )
                     check_another(people, person, roles)
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=read_hash))
                 missing -= {approval.role for approval in people}
@@ -435,8 +442,10 @@ class Proposals(Consent):
                 if sheet is not None:
                     write_json(self._path_of(request.manifest).with_suffix(SHEET), sheet.to_json())
                     updated = replace(updated, sheet=read_hash)
-            signature = keys.identity(self._home).sign(updated.statement).hex()
-            return self._write_changes(replace(updated, signature=signature), always=True)
+            return self._write_changes(self._sign(updated), always=True)
+
+    def _sign(self, request: Proposal) -> Proposal:
+        return replace(request, signature=keys.identity(self._home).sign(request.statement).hex())
 
     def reason_to_wait(self, manifest: Manifest) -> str:
         from undersong_client.consent import policy
@@ -519,7 +528,9 @@ class Proposals(Consent):
                 replaced = request.replaced or any(
                     plan.manifest != request.manifest for plan in self.under(request.run)
                 )
-                self._write_changes(request, always=True, restored_s=restored_s, replaced=replaced)
+                restored = replace(request, restored_s=restored_s, replaced=replaced)
+                # What the evidence holds unsigned stays so.
+                self._write_changes(self._sign(restored) if self.is_signed(request) else restored, always=True)
             return len(missing)
 
     def check_words(self, request: Proposal, typed: str) -> None:

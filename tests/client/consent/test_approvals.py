@@ -107,6 +107,61 @@ def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, 
     consent.check(manifest())
 
 
+def change_request(home, wanted, **changes):
+    """Changes fields of a stored request by hand."""
+    path = home.requests / f"{wanted.hash.hex()}.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_an_approval_that_nobody_signed_is_none_of_two(home, consent):
+    wanted, requests = manifest(), Proposals(home)
+    consent.reason_to_wait(wanted)
+    ada = PersonalDecision("Ada", "privacy officer", account="ada", decision="approved", at_s=6.0)
+    change_request(home, wanted, people=[dataclasses.asdict(ada)])
+
+    def decide(decision):
+        person = Person("Bert", "IT", account="bert")
+        return requests.decide(requests.find("first"), decision, at=7.0, person=person, roles=ROLES_OF_TWO)
+
+    with raises(PrivacyRefusal, "not-signed"):
+        decide("approved")
+    assert requests.find("first").decision == "pending"
+    assert decide("rejected").decision == "rejected"
+
+
+def test_an_approval_of_another_plan_that_is_copied_here_is_none_of_two(home, consent):
+    requests = Proposals(home)
+    for wanted in (manifest(), manifest("second")):
+        consent.reason_to_wait(wanted)
+    ada, bert = Person("Ada", "privacy officer", account="ada"), Person("Bert", "IT", account="bert")
+    signed = requests.decide(requests.find("second"), "approved", at=6.0, person=ada, roles=ROLES_OF_TWO)
+    people = [dataclasses.asdict(person) for person in signed.people]
+    change_request(home, manifest(), people=people, signature=signed.signature)
+    with raises(PrivacyRefusal, "not-signed"):
+        requests.decide(requests.find("first"), "approved", at=7.0, person=bert, roles=ROLES_OF_TWO)
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_the_time_at_which_an_approval_came_back_is_signed(home, consent, is_whole):
+    wanted, requests = manifest(), Proposals(home)
+    consent.reason_to_wait(wanted)
+    ada, bert = Person("Ada", "privacy officer", account="ada"), Person("Bert", "IT", account="bert")
+    for person in (ada, bert)[: 1 + is_whole]:
+        requests.decide(requests.find("first"), "approved", at=6.0, person=person, roles=ROLES_OF_TWO)
+    files = requests.saved_files()
+    for name in files:
+        (home.requests / name).unlink()
+    requests.bring_back(files, at=7.0)
+    assert requests.is_signed(requests.find("first"))
+    for time_s in (0.0, 5.0):
+        change_request(home, wanted, restored_s=time_s)
+        with raises(PrivacyRefusal, "not-signed"):
+            if is_whole and not time_s:
+                requests.check(wanted)
+            else:
+                requests.decide(requests.find("first"), "approved", at=8.0, person=bert, roles=ROLES_OF_TWO)
+
+
 def test_a_run_named_like_a_plans_hash_does_not_stand_in_its_way(home, consent):
     wanted, requests = manifest(), Proposals(home)
     for each in (wanted, manifest(wanted.hash.hex())):
