@@ -385,10 +385,8 @@ class RunState:
         if len(self.weights) > 1:
             written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
             rate = np.bincount(author, weights=votes, minlength=len(written)) / written
-            weights = np.maximum(
-                rate.mean() + shares.shrink_to_mean(rate, float(opened.sigma / np.sqrt(written.mean()))), 0.0
-            )
-            weights *= self.chosen[:, 0]
+            signal = shares.signal_fraction(rate, float(opened.sigma / np.sqrt(written.mean())))
+            weights = shares.shrunk_rates(rate, signal) * self.chosen[:, 0]
             if weights.sum() > 0:
                 self.weights = (weights / weights.sum())[:, None]
 

@@ -4,7 +4,8 @@ The comments in ``run`` name the lines of Algorithm 1. Deviations: each generato
 is clipped at zero before it becomes a weight (Eq. 8 normalises by a noisy total, which can be negative and then
 reverses the ranking); weights sum to one. By default nearest and furthest votes are charged by their exact joint
 sensitivity (Theorem D.2 charges 4 vote units, the truth at Q = 8 is 1.633), the noise is calibrated over the releases
-that are made, and a good example of a label is never a bad one; ``preset = "paper"`` does all three as the paper does.
+that are made, weights shrink towards equal ones as far as that noise explains them, and a good example of a label is
+never a bad one; ``preset = "paper"`` does all four as the paper does.
 """
 
 import math
@@ -25,10 +26,13 @@ from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
     sample_without_replacement,
+    vote_rates,
+    weights_by_rates,
     weights_by_votes,
 )
-from undersong_server.methods.parts.shares import check_named
+from undersong_server.methods.parts.shares import check_named, shrunk_rates, signal_fraction
 
+Weighing = Callable[[Float64], Float64]  # votes for each generator's texts to its weight, float64 [K] both
 PAPER_SENSITIVITY = 4.0  # vote units, Zou et al. 2025, Theorem D.2
 
 
@@ -41,6 +45,7 @@ class Options(PresetOptions):
         shortlist: S, texts per label that examples are drawn from.
         furthest: False asks for nearest votes only, and prompts show no bad examples (Aug-PE's vote at ``votes`` 1).
         clip: where noisy votes are clipped at zero before they become weights: a generator's sum, or each candidate.
+        shrink: differences of weights are shrunk as far as the noise of the votes explains them; the paper's are not.
         plm_weighting: False has every generator write the same share in every round (the paper's ablation).
         contrastive: False shows ``examples`` good examples and no bad ones (the paper's ablation); furthest votes are
             asked for all the same, so that both have the same noise.
@@ -62,6 +67,7 @@ class Options(PresetOptions):
     shortlist: Annotated[int, Field(ge=1)] = 8
     furthest: bool = True
     clip: Literal["sum", "candidate"] = "sum"
+    shrink: bool = True
     plm_weighting: bool = True
     contrastive: bool = True
     base_contrast: bool = False
@@ -175,10 +181,24 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             written = np.bincount(run.pool.generator_of, minlength=generators)
             received = np.bincount(run.pool.generator_of, weights=counted, minlength=generators).astype(np.float64)
             deviations = run.sigma(f"votes/{t + 1}") * np.sqrt(written)
-            weights = weights_by_votes(received, written)
-            noise = noise_effect(partial(weights_by_votes, written=written), received, deviations)
-            run.record("weights noise", t + 1, noise.tolist())
+            weigh = _weighing(options, received, written, deviations)
+            weights = weigh(received)
+            run.record("weights noise", t + 1, noise_effect(weigh, received, deviations).tolist())
     return run.pool.samples if not options.prune else _prune_corpus(options, run, near, far)
+
+
+def _weighing(options: Options, received: Float64, written: Int64, deviations: Float64) -> Weighing:
+    """Returns the function from each generator's votes to its weight: Eq. 8, or with its differences shrunk.
+
+    Args:
+        received, deviations: votes for the texts of each generator and the deviation of their noise, float64 [K].
+        written: texts of each generator, int64 [K].
+    """
+    if not options.shrink:
+        return partial(weights_by_votes, written=written)
+    noise = float(np.sqrt(np.square(vote_rates(deviations, written)).mean()))
+    signal = signal_fraction(vote_rates(received, written), noise)
+    return lambda votes: weights_by_rates(shrunk_rates(vote_rates(votes, written), signal))
 
 
 def _round_orders(

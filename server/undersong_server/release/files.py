@@ -43,7 +43,15 @@ from undersong_server.methods.parts import private_score, support
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
 from undersong_server.release.rounds import RoundFigure, table_of_rounds
-from undersong_server.report.data import Accuracy, GeneratorUse, Measure, PrivacyStatement, ReportData, are_equal
+from undersong_server.report.data import (
+    EQUAL_WEIGHTS,
+    Accuracy,
+    GeneratorUse,
+    Measure,
+    PrivacyStatement,
+    ReportData,
+    are_equal,
+)
 from undersong_server.report.html import render_card, render_html
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
@@ -427,9 +435,9 @@ def _hash_statement(published: Mapping[str, Any], publisher: Mapping[str, str]) 
     return tagged_hash(TAG, canonical_json(published), canonical_json(publisher))
 
 
-EQUAL_WEIGHTS = (
-    "The generators' last weights are not distinguishable from equal: each is within two standard errors that the noise"
-    " of the private sums gives it"
+EQUAL_WEIGHTS_REMARK = (
+    f"The generators' last weights are {EQUAL_WEIGHTS}: each is within two standard errors that the noise of the"
+    " private sums gives it"
 )
 
 
@@ -497,7 +505,7 @@ def report_data(
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
-            *([EQUAL_WEIGHTS] if equal else []),
+            *([EQUAL_WEIGHTS_REMARK] if equal else []),
             *(
                 f"The label {label} has no text: every order of it was refused for its content."
                 for label in outcome.refused_labels

@@ -244,6 +244,11 @@ class ReportData:
     publisher: tuple[str, str] = ("", "")
 
     @property
+    def has_equal_weights(self) -> bool:
+        """True if the noise of private sums explains each difference of the last weights from equal ones."""
+        return bool(self.weights) and are_equal(self.weights[-1], self.weight_errors)
+
+    @property
     def published_accuracy(self) -> tuple[Accuracy, ...]:
         """The accuracies that may stand in a file: those of models that were not trained on private records."""
         return tuple(accuracy for accuracy in self.accuracy if not accuracy.reads_private)
@@ -363,6 +368,7 @@ class Measure:
 
 
 WEIGHT_ERRORS = 2.0  # standard errors from equal within which a weight says nothing
+EQUAL_WEIGHTS = "not distinguishable from equal"
 
 
 def are_equal(weights: Sequence[float], errors: Sequence[float]) -> bool:

@@ -21,7 +21,7 @@ from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import OurWords, answers
-from undersong_server.report.data import ReportData, are_equal, number
+from undersong_server.report.data import EQUAL_WEIGHTS, ReportData, number
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -56,7 +56,7 @@ def render_html(data: ReportData) -> str:
             "Weight of each generator by round", "round", data.generators, data.weights, _weight_noise(data), first=1
         ),
         weights_moved=any(tuple(row) != tuple(data.weights[0]) for row in data.weights),
-        weights_are_equal=bool(data.weights) and are_equal(data.weights[-1], data.weight_errors),
+        equal_weights=EQUAL_WEIGHTS if data.has_equal_weights else "",
         epsilon_chart=epsilon_chart(data.privacy.epsilon_after, data.privacy.promise.epsilon)
         if data.privacy.is_private
         else "",

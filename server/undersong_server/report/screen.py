@@ -10,7 +10,7 @@ from rich.text import Text
 from undersong_common.printable import counted, duration, noun
 from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.methods.parts.private_score import PrivateScore, measured_words
-from undersong_server.report.data import PrivacyStatement, ReportData, number
+from undersong_server.report.data import EQUAL_WEIGHTS, PrivacyStatement, ReportData, number
 
 BAR = 12  # columns of a bar
 LINES = 10
@@ -25,7 +25,8 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows.add_row("written", _summary_text(data))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        rows.add_row("weights", _weight_table(data, LINES - 4 - len(accuracy) - (data.score is not None)))
+        room = LINES - 4 - len(accuracy) - (data.score is not None)
+        rows.add_row("weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, room))
     if accuracy:
         rows.add_row("panel", Group(*accuracy))
     rows.add_row("privacy", _privacy_text(data.privacy))
@@ -70,6 +71,14 @@ def _weight_table(data: ReportData, most_rows: int) -> Table:
         remainder = sum(last[index] for index in order[len(top) :])
         table.add_row(Text(counted(len(order) - len(top), "other")), "", f"{100 * remainder:.0f} %")
     return table
+
+
+def _equal_weights_text(data: ReportData) -> Text:
+    """Says of weights whose differences are noise how far apart they are, in place of bars that would show noise."""
+    low, high = (round(100 * weight) for weight in (min(data.weights[-1]), max(data.weights[-1])))
+    error = round(100 * max(data.weight_errors))
+    share = f"{low} % each" if low == high else f"{low} to {high} %"
+    return Text(f"{EQUAL_WEIGHTS}: {share}" + (f", s.e. up to {error} %" if error else ""))
 
 
 def _accuracy_lines(data: ReportData) -> list[Text]:

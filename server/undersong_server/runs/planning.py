@@ -478,6 +478,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         weak=(
             *bounds.weak_plan(run.plan),
             *method.warnings(options, run.setting, partial(public_texts, run.task)),
+            *(noise_warnings(run, records) if (records := declared_records(run.task)) else ()),
             *cap_warnings(run),
         ),
     )
@@ -511,22 +512,29 @@ def cap_warnings(run: RunPlan) -> Iterator[str]:
             )
 
 
-def signal_notes(run: RunPlan) -> Iterator[str]:
-    """Yields a note on each kind of counts and votes: what the expected records would answer, beside its noise.
+def declared_records(task: Task) -> int | None:
+    """Returns how many records all parties hold together, as the task declares it; None if it does not.
 
-    Only where somebody declared how many records there are: the default is a guess that serves to divide a budget.
+    The default of privacy.expected_records is a guess that serves to divide a budget.
     """
-    if "expected_records" in run.task.privacy.model_fields_set:
-        records = run.setting.expected_records
+    if "expected_records" in task.privacy.model_fields_set:
+        return task.privacy.expected_records
+    return task.data.records or task.data.file_records
+
+
+def signal_notes(run: RunPlan) -> Iterator[str]:
+    """Yields a note on each kind of counts and votes that the declared records tell from noise, beside its noise."""
+    if records := declared_records(run.task):
         for name, signal in _sum_signals(run, records):
-            yield f"{name}: {_in_words(signal, records)}."
+            if not signal.is_noise:
+                yield f"{name}: {signal}, of {records} records."
 
 
 def noise_warnings(run: RunPlan, records: int) -> Iterator[str]:
     """Yields a warning for each kind of counts and votes whose answer of so many records will be noise."""
     for name, signal in _sum_signals(run, records):
         if signal.is_noise:
-            yield f"{name}: {_in_words(signal, records)}"
+            yield f"{name}: {signal}, of {records} records: most single coordinates will be noise"
 
 
 def _sum_signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
@@ -534,11 +542,6 @@ def _sum_signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
         statistic = group[0].build()
         if statistic.question in MEASURED:
             yield group[0].name, expected_signal(statistic, group[0].sigma, records)
-
-
-def _in_words(signal: Signal, records: int) -> str:
-    hidden = ": most single coordinates will be noise" if signal.is_noise else ""
-    return f"{signal}, of {records} records{hidden}"
 
 
 def batch_notes(run: RunPlan) -> Iterator[str]:

@@ -43,7 +43,7 @@ from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
-from undersong_server.report.data import ReportData
+from undersong_server.report.data import EQUAL_WEIGHTS, ReportData
 from undersong_server.runs import planning
 from undersong_server.runs.execution import Outcome, execute
 from undersong_server.runs.planning import RunPlan, build_author
@@ -261,6 +261,7 @@ class Delivered:
             "samples": len(self.report.samples),
             "weights": [list(row) for row in self.report.weights],
             "weight_errors": list(self.report.weight_errors),
+            "weights_remark": EQUAL_WEIGHTS if self.report.has_equal_weights else None,
             "epsilon_after": list(self.report.privacy.epsilon_after),
             "private": self.report.privacy.is_private,
             "score": None if self.report.score is None else self.report.score.to_json(),

@@ -60,6 +60,22 @@ def test_noise_of_weights_is_recorded_after_every_sum_that_has_noise(ran, epsilo
     assert any(each > 0 for _, row in noise for each in row) == (epsilon == "4")
 
 
+def test_weights_shrink_to_equal_as_far_as_their_noise_explains_them(ran):
+    for epsilon, equal in (("1.0", True), ("inf", False)):
+        _, _, shrunk, _ = ran("wasp", [f"privacy.epsilon={epsilon}"])
+        _, _, noisy, _ = ran("wasp", [f"privacy.epsilon={epsilon}", "method.shrink=false"])
+        first, other = (np.array(made.records["weights"][1][1]) for made in (shrunk, noisy))
+        assert first == pytest.approx([0.5, 0.5] if equal else other, abs=1e-9)
+        assert abs(other[0] - 0.5) > 0.01
+    rates, written = np.array([3.0, 1.0, 0.0]), np.array([50, 40, 0])
+    received, sigma = rates * written, 4.0
+    weigh = wasp._weighing(wasp.Options(), received, written, sigma * np.sqrt(written))
+    noise = np.array([1 / 50, 1 / 40]) * sigma**2
+    noise = np.append(noise, np.mean(np.sqrt(noise)) ** 2).mean()
+    kept = 1 - noise / np.var([3.0, 1.0, 2.0], ddof=1)
+    assert weigh(received) == pytest.approx((2 + kept * np.array([1.0, -1.0, 0.0])) / 6)
+
+
 def test_without_contrast_prompts_show_as_many_examples_and_no_bad_one(ran):
     for contrastive, halves in ((True, (2, 2)), (False, (4, 0))):
         asked, _, _, plan = ran("wasp", [f"method.contrastive={str(contrastive).lower()}", "method.examples=4"])

@@ -242,7 +242,11 @@ def test_every_chart_has_its_figures_as_a_table():
 def test_weights_within_their_error_are_called_equal():
     equal = {"weights": ((0.56, 0.44),), "weight_errors": (0.1, 0.1), "generators": ("a", "b")}
     assert "not distinguishable from equal" in render_html(run(**equal))
-    assert "not distinguishable from equal" not in render_html(run(**{**equal, "weight_errors": (0.01, 0.01)}))
+    assert "not distinguishable from equal: 44 to 56 %, s.e. up to 10 %" in printed(run(**equal))
+    apart = run(**{**equal, "weight_errors": (0.01, 0.01)})
+    assert "not distinguishable from equal" not in render_html(apart)
+    assert "not distinguishable from equal" not in printed(apart)
+    assert "(s.e. 1)" in printed(apart)
 
 
 def test_the_chart_of_lengths_counts_every_text():

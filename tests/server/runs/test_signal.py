@@ -14,15 +14,18 @@ def planned(folder: Path, *options: str) -> RunPlan:
 
 
 def test_a_plan_states_the_signal_where_somebody_declared_the_records(tmp_path: Path) -> None:
-    declared = plan_figures(planned(tmp_path, "privacy.expected_records=300")).method_notes
-    assert any(note.startswith("votes/1: ") and "of 300 records" in note for note in declared)
-    assert not any("records" in note for note in plan_figures(planned(tmp_path)).method_notes)
+    for option in ("privacy.expected_records=300", "data.file_records=300"):
+        declared = plan_figures(planned(tmp_path, option))
+        said = [*declared.method_notes, *declared.weak]
+        assert any(sentence.startswith("votes/1: ") and "of 300 records" in sentence for sentence in said), option
+    silent = plan_figures(planned(tmp_path))
+    assert not any("records" in sentence for sentence in (*silent.method_notes, *silent.weak))
 
 
 def test_a_simulation_warns_of_the_same_answers_that_the_plan_calls_noise(tmp_path: Path) -> None:
     for records in (10, 100_000):
         run = planned(tmp_path, f"privacy.expected_records={records}")
-        told = [note for note in plan_figures(run).method_notes if "will be noise" in note]
-        assert told == [f"{warning}." for warning in noise_warnings(run, records)]
+        told = [warning for warning in plan_figures(run).weak if "will be noise" in warning]
+        assert told == list(noise_warnings(run, records))
         assert bool(told) == (records == 10)
     assert not list(noise_warnings(planned(tmp_path, "privacy.epsilon=inf"), 10))

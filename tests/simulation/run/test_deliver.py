@@ -156,6 +156,7 @@ def test_figures_by_round_are_in_one_file(finished):
     assert errors == list(delivered.report.weight_errors) == delivered.to_json()["weight_errors"]
     equal = are_equal(delivered.report.weights[-1], delivered.report.weight_errors)
     assert equal == any("not distinguishable from equal" in remark for remark in delivered.report.remarks)
+    assert delivered.to_json()["weights_remark"] == ("not distinguishable from equal" if equal else None)
     assert all(row["standard_error"] for row in rows if row["figure"] == "weight" and row["round"] != "1")
     assert sum(float(row["value"]) for row in rows if row["figure"] == "texts") == len(delivered.report.samples)
 

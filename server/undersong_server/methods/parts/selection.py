@@ -90,14 +90,23 @@ def weights_by_votes(received: Float64, written: Int64) -> Float64:
         received: sum of each generator's noisy nearest votes, float64 [K].
         written: number of its samples, int64 [K].
     """
-    generators, received = len(written), np.maximum(received, 0.0)
+    return weights_by_rates(vote_rates(np.maximum(received, 0.0), written))
+
+
+def vote_rates(received: Float64, written: Int64) -> Float64:
+    """Votes for a text of each generator, float64 [K]; a generator without texts has the mean of the others."""
     present = written > 0
-    ratio = np.zeros(generators)
-    ratio[present] = received[present] / written[present]
+    rates = np.zeros(len(written))
+    rates[present] = received[present] / written[present]
     if not present.all() and present.any():
-        ratio[~present] = ratio[present].mean()
-    total = ratio.sum()
-    return ratio / total if total > 0 else np.full(generators, 1.0 / generators)
+        rates[~present] = rates[present].mean()
+    return rates
+
+
+def weights_by_rates(rates: Float64) -> Float64:
+    """Weights proportional to ``rates``, float64 [K] of at least 0: float64 [K], sum 1; equal ones where all are 0."""
+    total = rates.sum()
+    return rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))
 
 
 def balanced_labels(count: int, labels: int, already: Int64) -> Int64:

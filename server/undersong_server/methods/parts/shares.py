@@ -111,6 +111,19 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     return result
 
 
+def shrunk_rates(rates: Float64, fraction: float) -> Float64:
+    """Rates of votes for the generators' texts, with ``fraction`` of their differences, float64 [K], at least 0.
+
+    With :func:`signal_fraction` weights in proportion to them are equal where noise explains every difference.
+
+    >>> import numpy as np
+    >>> shrunk_rates(np.array([5.0, -1.0]), 0.5).tolist(), shrunk_rates(np.array([5.0, -1.0]), 1.0).tolist()
+    ([3.5, 0.5], [5.0, 0.0])
+    """
+    shrunk: Float64 = rates.mean() + (rates - rates.mean()) * fraction
+    return shrunk.clip(min=0.0)
+
+
 # Numbers of texts per generator and label, such that the whole corpus comes near to given shares.
 
 # Share of the ordered texts; a generator that gives less of a label is not asked for that label again.
