@@ -590,7 +590,7 @@ ACTS = {
     "client/undersong_client/records/fhir/resources.py Listing._is_resource": find_no_resource,
     "client/undersong_client/storage/checkpoints.py _salt": salt_a_folder,
     "client/undersong_client/storage/addition.py _writable": gives(False, "_writable", "below"),
-    "client/undersong_client/storage/store.py PartyJournal.__init__": open_no_database("Journal"),
+    "client/undersong_client/storage/store.py PartyJournal.__init__": open_no_database("PartyJournal"),
     "server/undersong_server/authority.py Authority._read_file": read_no_authority,
     "server/undersong_server/methods/parts/keyphrases.py read_vocabulary": read_no_file("read_vocabulary"),
     "server/undersong_server/operations/permissions.py _is_offered": gives(False, "_is_offered", "folder"),

@@ -324,7 +324,7 @@ class LiveRun:
         weights: rows by round, one weight per generator.
         weights_noise: by round, the standard deviation of each weight's noise, if the method reports it.
         texts: the latest texts, which language models wrote: untrusted; newest first; ``written`` counts all.
-        usage: per generator, the counts of :class:`undersong_server.generators.author.Usage` and of
+        usage: per generator, the counts of :class:`undersong_server.generators.author.AuthorUsage` and of
             :class:`undersong_server.generators.author.Speed`; ``counted`` holds the generator's own counts.
         times: end of each step as (seconds since the epoch, texts in all), for a rate.
         ordered: number of texts that the plan orders.
@@ -457,7 +457,7 @@ class GeneratorUsage:
     Attributes:
         run: the newest run, whose task a trial takes.
         runs: number of runs in which it has written.
-        counts: sums of the counts of :class:`undersong_server.generators.author.Usage`; ``faults`` by kind.
+        counts: sums of the counts of :class:`undersong_server.generators.author.AuthorUsage`; ``faults`` by kind.
         counted: the generator's own counts besides its calls: waits for a limit, retries, answers from a cache, ...
     """
 
