@@ -21,6 +21,7 @@ from pathlib import Path
 from undersong_client.consent.rules import PolicyChoices
 from undersong_client.home import Declared
 from undersong_client.operations import data, joining, rules
+from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator
 
 HERE = Path(__file__).resolve().parent
@@ -67,12 +68,14 @@ class ConsoleDemo:
         address = f"localhost:{port}"
         coordinator.create(
             self.home,
-            name="north-hospitals",
-            addresses=[address],
-            bind=f"127.0.0.1:{port}",
-            metrics="",
-            operator="North Hospitals Research Office",
-            contact="Mara Holm, 0123 456 78",
+            NewCoordinator(
+                name="north-hospitals",
+                addresses=[address],
+                bind=f"127.0.0.1:{port}",
+                metrics="",
+                operator="North Hospitals Research Office",
+                contact="Mara Holm, 0123 456 78",
+            ),
         )
         self.start("coordinator", OPERATOR, "coordinator", "serve", "--home", self.home)
         self.start("console", OPERATOR, "console", "serve", "--home", self.home, "--port", 0, "--tasks", HERE)

@@ -1,4 +1,4 @@
-"""The operator's options: how commands declare them, their default values, and the options of a run's plan."""
+"""The operator's options and their default values, those of a new coordinator and of a run's plan among them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +27,38 @@ def public_cache_path(environment: Mapping[str, str]) -> Path:
     base = environment.get("UNDERSONG_CACHE") or environment.get("XDG_CACHE_HOME")
     folder = Path(base) if base else home_folder() / ".cache"
     return folder / "undersong" / "public-embeddings.sqlite"
+
+
+OPERATOR = Option(help="Legal name of who asks; each hospital reads it first.")
+CONTACT = Option(help="A person there whom a hospital reaches, with a telephone number.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewCoordinator:
+    """The settings with which a coordinator's folder is made.
+
+    Attributes:
+        metrics: "" for no metrics.
+        drill: True for rehearsals only; writes a task of invented texts to ``drill/task.toml`` in the folder.
+        storage: connection string of an empty database that several machines share; "" for none.
+        operator, contact: legal name of who runs it, and a person there with telephone number or address.
+    """
+
+    addresses: Annotated[
+        Sequence[str],
+        Option(help="host:port by which parties reach it; repeat for several.", name="--address", type=list[str]),
+    ]
+    name: Annotated[str, Option(help="The coordinator's name, as the parties read it.")] = "coordinator"
+    bind: Annotated[str, Option(help="host:port to listen on; no party ever sees it.")] = BIND
+    metrics: Annotated[str, Option(help='host:port of metrics and health over HTTP; "" for none.')] = METRICS
+    drill: Annotated[
+        bool, Option(name="--drill", help="For a rehearsal only: also writes a small task of invented texts.")
+    ] = False
+    storage: Annotated[
+        str, Option(help="Connection string of an empty PostgreSQL database; without it, the folder is all.")
+    ] = ""
+    operator: Annotated[str, OPERATOR] = ""
+    contact: Annotated[str, CONTACT] = ""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,35 +11,40 @@ import typer
 from undersong.run.options import ComparisonOptions, Engine
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.program import entry, logs
-from undersong_common.program.options import with_options
+from undersong_common.program.options import Output, with_options
 from undersong_common.program.terminal import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
-    AsJson,
     Assignments,
-    CacheFile,
     RayAddress,
+    SimulationChanges,
+    TaskChanges,
     TaskFile,
-    overrides,
     print_json,
     print_result,
-    with_cache,
 )
 
 
+@dataclass(frozen=True)
+class AttackOptions:
+    """The extent of an audit: its simulations, its planted records, and where their coins begin."""
+
+    runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 64
+    canaries: Annotated[int, typer.Option(help="Records that each run plants or not, by fair coins.", min=1)] = 16
+    samples: Annotated[
+        int | None, typer.Option(help="Texts that a run writes (else as the task says, and takes its time).", min=1)
+    ] = None
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2
+    seed: Annotated[int, typer.Option(help="Of the canaries and their coins; never of noise or keys.", min=0)] = 0
+
+
+@with_options()
 def audit(
     context: typer.Context,
     task_file: TaskFile,
-    runs: Annotated[int, typer.Option(help="Whole simulations to attack.", min=2)] = 64,
-    canaries: Annotated[int, typer.Option(help="Records that each run plants or not, by fair coins.", min=1)] = 16,
-    samples: Annotated[
-        int | None, typer.Option(help="Texts that a run writes (else as the task says, and takes its time).", min=1)
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
-    seed: Annotated[int, typer.Option(help="Of the canaries and their coins; never of noise or keys.", min=0)] = 0,
+    attack: AttackOptions,
+    output: Output,
     assignments: Assignments = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Attacks real runs of a task with planted records; states what epsilon the attacks prove beside the promise.
 
@@ -50,12 +55,13 @@ def audit(
     from undersong.auditing.verdict import AuditSettings
     from undersong_server.cli.display import display
 
-    task_assignments = [*([] if samples is None else [f"method.samples={samples}"]), *(assignments or ())]
-    with display(quiet or as_json) as progress:
-        report = (context.obj or auditing.audit)(
-            AuditSettings(task_file, tuple(task_assignments), runs, canaries, seed, jobs), progress
-        )
-    print_result(report.to_json(), *report.lines(), as_json=as_json)
+    samples = [] if attack.samples is None else [f"method.samples={attack.samples}"]
+    settings = AuditSettings(
+        task_file, (*samples, *(assignments or ())), attack.runs, attack.canaries, attack.seed, attack.jobs
+    )
+    with display(output.quiet or output.as_json) as progress:
+        report = (context.obj or auditing.audit)(settings, progress)
+    print_result(report.to_json(), *report.lines(), as_json=output.as_json)
     if report.faults:
         raise typer.Exit(PrivacyRefusal.exit_code)
 
@@ -65,29 +71,32 @@ __all__ = ("app", "main")
 app.command()(audit)
 
 
-@app.command()
-def simulate(
-    task_file: TaskFile,
-    parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration over labels; inf: equal shares.")] = None,
-    method: Annotated[str | None, typer.Option(help="Run another method than the task file's.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
-    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0,
-    out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
-    assignments: Assignments = None,
-    cache: CacheFile = None,
-    engine: Annotated[
-        Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")
-    ] = "inprocess",
-    ray: RayAddress = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")
-    ] = False,
+@dataclass(frozen=True)
+class SimulationChoices:
+    """The seed of a simulation, and where and how it is computed."""
+
+    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0
+    out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None
+    engine: Annotated[Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")] = (
+        "inprocess"
+    )
+    ray: RayAddress = None
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")] = (
+        False
+    )
     insecure_noise_seed: Annotated[
         int | None, typer.Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
-    ] = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
+    ] = None
+
+
+@app.command()
+@with_options()
+def simulate(
+    task_file: TaskFile,
+    shorthand: SimulationChanges,
+    changes: TaskChanges,
+    choices: SimulationChoices,
+    output: Output,
     debug: Annotated[
         bool, typer.Option("--debug", help="Log what happens, and tracebacks of authors' code (never private data).")
     ] = False,
@@ -99,39 +108,41 @@ def simulate(
 
     packages = ("undersong_common", "undersong_protocol", "undersong_client", "undersong_server", "undersong")
     logs.to_stderr(packages if debug else (), as_json=False, debug=debug)
-    shorthand = overrides(parties=parties, alpha=alpha, method=method, epsilon=epsilon)
-    task = Task.load(task_file, *with_cache(task_file, [*shorthand, *(assignments or ())], cache))
-    with display(quiet or as_json) as progress:
-        run = front.simulate(
-            task,
-            out,
-            seed=seed,
-            fresh=fresh,
-            engine=engine,
-            ray=ray,
-            insecure_noise_seed=insecure_noise_seed,
-            progress=progress,
-        )
-    if as_json:
+    task = Task.load(task_file, *changes.of(task_file, *shorthand.assignments()))
+    with display(output.quiet or output.as_json) as progress:
+        run = front.simulate(task, **asdict(choices), progress=progress)
+    if output.as_json:
         print_json(run.to_json())
     else:
         screen().print(run.screen())
 
 
+@dataclass(frozen=True)
+class CellEngine:
+    """The processes that compute the cells of a comparison."""
+
+    engine: Annotated[
+        Literal["processes", "ray"], typer.Option(help="What spreads the cells: this machine's processes, or Ray.")
+    ] = "processes"
+    ray_address: Annotated[
+        str, typer.Option(help="Of a Ray cluster, with the same files under the same paths (else this machine).")
+    ] = ""
+
+    def ray(self) -> str | None:
+        """Returns the address of the cluster, None for processes. Raises ConfigurationError for an unused address."""
+        if self.ray_address and self.engine != "ray":
+            raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
+        return self.ray_address if self.engine == "ray" else None
+
+
 @app.command()
-@with_options(ComparisonOptions)
+@with_options()
 def compare(
     task_file: TaskFile,
     options: ComparisonOptions,
-    engine: Annotated[
-        Literal["processes", "ray"], typer.Option(help="What spreads the cells: this machine's processes, or Ray.")
-    ] = "processes",
-    ray_address: Annotated[
-        str, typer.Option(help="Of a Ray cluster, with the same files under the same paths (else this machine).")
-    ] = "",
+    cells: CellEngine,
+    output: Output,
     assignments: Assignments = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
     debug: entry.Debug = False,
 ) -> None:
     """Compares methods by what the panel's task models learn from their corpora; the same command continues.
@@ -142,14 +153,12 @@ def compare(
     from undersong.library.task_files import Task
     from undersong_server.cli.display import display
 
-    if ray_address and engine != "ray":
-        raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
     jobs = 1 if debug else options.jobs  # an error of another process has no traceback here
-    options = replace(options, ray=ray_address if engine == "ray" else None, jobs=jobs)
+    options = replace(options, ray=cells.ray(), jobs=jobs)
     command = shlex.join(["undersong", *sys.argv[1:]])
-    with display(quiet) as progress:
+    with display(output.quiet) as progress:
         comparison = front.compare_by(Task.load(task_file, *(assignments or ())), options, command, progress)
-    print_result(comparison.to_json(), str(comparison), as_json=as_json)
+    print_result(comparison.to_json(), str(comparison), as_json=output.as_json)
 
 
 def main() -> None:

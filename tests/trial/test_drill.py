@@ -13,6 +13,7 @@ from undersong_client.storage.addition import AdditionOptions
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import drill
 from undersong_protocol.wire.messages import federation_pb2, secagg_pb2
+from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, runs
 from undersong_server.runs import task as tasks
 
@@ -46,7 +47,7 @@ def test_no_message_has_a_word_for_a_drill():
 
 def test_a_drills_coordinator_marks_whatever_is_planned_there(tmp_path):
     home = tmp_path / "coordinator"
-    assert coordinator.create(home, name="drill", addresses=["localhost:1"], drill=True).drill
+    assert coordinator.create(home, NewCoordinator(name="drill", addresses=["localhost:1"], drill=True)).drill
     corpora = {name for each in tasks.load(home / "drill" / "task.toml").generators for name in each.corpus}
     assert corpora == {path.name for path in (home / "drill").glob("*.jsonl")}
     written = runs._rehearsed({"task": {"name": "t", "purpose": "to see"}, "privacy": {}})

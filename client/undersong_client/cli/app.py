@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,6 @@ import typer
 from undersong_client import operations
 from undersong_client.cli import data, joining, rules, runs, service
 from undersong_client.cli.options import (
-    AsJson,
     HomeFolder,
     checkpoints_folder,
     home_of,
@@ -27,9 +26,10 @@ from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, rea
 from undersong_common.errors import ConfigurationError, MachineFault, UndersongError
 from undersong_common.files import replace_file
 from undersong_common.models.model_files import MAX_WINDOWS
-from undersong_common.pages import options
+from undersong_common.pages.options import OrganisationLogin, PageAddress, Port
 from undersong_common.printable import printable, shell_path, that_hold
 from undersong_common.program import entry, logs
+from undersong_common.program.options import AsJson, Output, with_options
 from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ REFUSALS_SHOWN = 3
 
 
 @app.command()
+@with_options()
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The party's name, as agreed with the operator.")],
+    output: Output,
     embedder: Annotated[str, typer.Option(help='"packaged", or the folder of a local model.')] = "packaged",
     max_windows: Annotated[
         int, typer.Option(help="Of a long text, that the embedder reads; as the operator's task files state.", min=1)
@@ -74,8 +76,6 @@ def init(
         typer.Option("--drill", help="A rehearsal's folder (by default the usual one with -drill): invented records."),
     ] = False,
     home: HomeFolder = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Makes this party's folder, keys and a policy that allows nothing yet. Private keys never leave it."""
     folder = home_of(home)
@@ -98,13 +98,13 @@ def init(
         f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {home_option}",
     )
     print_result(
-        as_json,
+        output.as_json,
         {"home": str(party_home.path), "party": name, "fingerprint": fingerprint, "drill": drill},
         f"made {party_home.path}; {operations.joining.BACKUP}",
         f"this party's fingerprint, for the operator: {fingerprint}",
         *(drill_steps if drill else ()),
         "next: undersong-party enroll PACKAGE --fingerprint WORDS",
-        quiet=fingerprint if quiet else None,
+        quiet=fingerprint if output.quiet else None,
     )
 
 
@@ -334,36 +334,48 @@ def _say_paused(home: Path, as_json: bool) -> None:
     print_result(as_json, result, "paused: nothing is answered" if daemon_status.paused else "takes part")
 
 
-@app.command()
-def page(
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = PAGE_PORT,
-    person: Annotated[str, typer.Option(help="Whom the one-time link lets in.")] = "hospital",
-    role: Annotated[str, typer.Option(help="viewer (reads), operator (decides) or administrator.")] = "administrator",
-    link: Annotated[
-        bool, typer.Option("--link", help="Print a new link for a page that runs already, and end.")
-    ] = False,
-    audit: Annotated[
-        bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
-    ] = False,
-    log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None,
+@dataclass(frozen=True)
+class PartyPageAddress(PageAddress):
+    """The address of the hospital's page."""
+
+    port: Port = PAGE_PORT
+
+
+@dataclass(frozen=True)
+class OneTimeLink:
+    """The account that a one-time link opens; ``link`` prints one for a page that runs already."""
+
+    person: Annotated[str, typer.Option(help="Whom the one-time link lets in.")] = "hospital"
+    role: Annotated[str, typer.Option(help="viewer (reads), operator (decides) or administrator.")] = "administrator"
+    link: Annotated[bool, typer.Option("--link", help="Print a new link for a page that runs already, and end.")] = (
+        False
+    )
+
+
+@dataclass(frozen=True)
+class ShownFiles:
+    """Files of this machine that the page shows or offers."""
+
+    log: Annotated[Path | None, typer.Option(help="The daemon's log file, to show its last lines.")] = None
     data_folder: Annotated[
         list[Path] | None,
         typer.Option(
             help="A folder whose files an administrator may add as the data set; repeat for several. The folder"
             " `incoming` of the party's folder is always one."
         ),
-    ] = None,
-    bind: options.Bind = "127.0.0.1",
-    name: options.Name = None,
-    certificate: options.Certificate = None,
-    key: options.Key = None,
-    proxy: options.Proxy = "",
-    issuer: options.Issuer = "",
-    client: options.Client = "",
-    secret_variable: options.SecretVariable = options.SECRET_VARIABLE,
-    claim: options.Claim = "email",
-    groups: options.Groups = "groups",
-    roles: options.GroupRoles = None,
+    ] = None
+
+
+@app.command()
+@with_options()
+def page(
+    address: PartyPageAddress,
+    account: OneTimeLink,
+    files: ShownFiles,
+    login: OrganisationLogin,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Print what people did on the page, its chain checked, and end.")
+    ] = False,
     duties: Annotated[
         list[str] | None,
         typer.Option(
@@ -384,44 +396,44 @@ def page(
     from undersong_client.consent.people import ROLES
     from undersong_client.page.application import PartyPaths, build
     from undersong_common.pages.accounts import roles_by_group
-    from undersong_common.pages.serving import Listening, is_loopback, print_link, serve
+    from undersong_common.pages.serving import is_loopback, print_link, serve
 
     folder = home_of(home)
     accounts = PartyHome(folder).page
     if audit:
-        from undersong_common.pages.store import FILE_NAME, AuditLog
-
-        audit_log = AuditLog(accounts / FILE_NAME)
-        show_rows(
-            ("number", "when", "who", "what", "about"),
-            [
-                (str(entry.entry), local_time(entry.at), entry.who, entry.what, entry.about)
-                for entry in audit_log.entries()
-            ],
-            "nobody has done anything on the page yet",
-        )
+        _show_page_audit(accounts)
         return
-    if link:
-        print_link(accounts, person, role)
+    if account.link:
+        print_link(accounts, account.person, account.role)
         return
-    listening = Listening(bind, port, tuple(name or ()), certificate, key, proxy)
-    if not is_loopback(bind) and not issuer:
+    listening = address.listening()
+    if not is_loopback(address.bind) and not login.issuer:
         raise ConfigurationError(
-            f"{bind} is not this machine alone",
+            f"{address.bind} is not this machine alone",
             "name the hospital's identity provider: --oidc-issuer",
             code="no-issuer",
         )
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listener = listening.open()
     port = listener.getsockname()[1]
-    paths = PartyPaths(folder, checkpoints_folder(), log, tuple(data_folder or ()))
+    paths = PartyPaths(folder, checkpoints_folder(), files.log, tuple(files.data_folder or ()))
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    address = listening.address(port)
-    options.log_in_by_organisation(
-        site, address, issuer, client, secret_variable, claim, groups, roles or (), roles_by_group(duties or (), ROLES)
-    )
-    print_link(accounts, person, role, address=address)
+    browser_address = listening.address(port)
+    login.add_to(site, browser_address, roles_by_group(duties or (), ROLES))
+    print_link(accounts, account.person, account.role, address=browser_address)
     serve(site, listening, listener)
+
+
+def _show_page_audit(accounts: Path) -> None:
+    """Prints what people did on the page. Raises as the audit log does where its chain was changed."""
+    from undersong_common.pages.store import FILE_NAME, AuditLog
+
+    audit_log = AuditLog(accounts / FILE_NAME)
+    show_rows(
+        ("number", "when", "who", "what", "about"),
+        [(str(entry.entry), local_time(entry.at), entry.who, entry.what, entry.about) for entry in audit_log.entries()],
+        "nobody has done anything on the page yet",
+    )
 
 
 def main() -> None:

@@ -3,9 +3,9 @@
 import inspect
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ import typer
 
 from undersong_client import operations
 from undersong_client.cli.options import (
-    AsJson,
     DespiteCautions,
     HomeFolder,
     OtherPatient,
@@ -34,10 +33,11 @@ from undersong_client.home import PartyHome, case_caution, chosen_user_is, unit_
 from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.models.model_files import PACKAGED
 from undersong_common.printable import counted, printable, that_hold
+from undersong_common.program.options import AsJson, with_options
 from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
-    from undersong_client.home import PartySettings
+    from undersong_client.home import Declared, PartySettings
     from undersong_client.operations.data import LedgerFacts, Look
     from undersong_client.storage.checkpoints import RestoredLedger
     from undersong_client.storage.datasets import Survey
@@ -75,169 +75,215 @@ def mount(app: typer.Typer) -> None:
     app.command("restore-ledger")(restore_ledger)
 
 
-@data_app.command()
-def add(
+@dataclass(frozen=True)
+class SourceOptions:
+    """The source of a data set, the columns to read, and the records to leave out."""
+
     file: Annotated[
         Path,
         typer.Argument(
             metavar="FILE",
             help="JSONL, NDJSON, CSV, TSV (also .gz), Parquet or XLSX; FHIR NDJSON (also a folder); a query (.sql).",
         ),
-    ],
-    text_field: Annotated[str, typer.Option(help="The column of texts; a.b is a value inside a nested one.")] = "text",
-    label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = "",
-    user_field: Annotated[str, typer.Option(help="The column of patient numbers; none if empty.")] = "",
+    ]
+    text_field: Annotated[str, typer.Option(help="The column of texts; a.b is a value inside a nested one.")] = "text"
+    label_field: Annotated[str, typer.Option(help="The column of labels; none if empty.")] = ""
+    user_field: Annotated[str, typer.Option(help="The column of patient numbers; none if empty.")] = ""
     user_is: Annotated[
         str,
         typer.Option(
             metavar="patient|case|WORD", help="Whom one value of that column stands for: the word of every sentence."
         ),
-    ] = "",
+    ] = ""
     attribute: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=COLUMN", help="A column that stands for an attribute of the operator's; repeatable."
         ),
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
+    ] = None
+    encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8"
     quoting: Annotated[
         str, typer.Option(metavar="csv|none", help="Of a CSV or TSV file: quotes enclose fields, or are letters.")
-    ] = "",
-    sheet: Annotated[str, typer.Option(metavar="NAME", help="The sheet of a workbook, where several are filled.")] = "",
-    same_patient: SamePatient = None,
-    other_patient: OtherPatient = None,
+    ] = ""
+    sheet: Annotated[str, typer.Option(metavar="NAME", help="The sheet of a workbook, where several are filled.")] = ""
+    same_patient: SamePatient = None
+    other_patient: OtherPatient = None
     fhir_system: Annotated[
         list[str] | None,
         typer.Option(
             metavar="FOLDER=BASE",
             help="Whose resources a folder of a FHIR export holds: the server's base; repeatable.",
         ),
-    ] = None,
+    ] = None
     also_status: Annotated[
         list[str] | None,
         typer.Option(metavar="STATUS", help="FHIR documents of this status count too, as preliminary; repeatable."),
-    ] = None,
+    ] = None
     label_map: Annotated[
         list[str] | None,
         typer.Option(
             metavar="OLD=NEW",
             help="A label by what stands there; *=NEW: any other, =NEW: none there, OLD=: leave out; repeatable.",
         ),
-    ] = None,
+    ] = None
     row_filter: Annotated[
         str, typer.Option("--filter", help="A program of yours: rows in and rows out, one JSON object a line.")
-    ] = "",
+    ] = ""
     database: Annotated[
         str, typer.Option(metavar="FILE|env:NAME", help="Where the URL of a query's database is; never the URL itself.")
-    ] = "",
+    ] = ""
     exclude: Annotated[
         Path | None,
         typer.Option(help="Identifiers of patients who take no part: one a line, or a query. Kept until --no-exclude."),
-    ] = None,
+    ] = None
     hold_out: Annotated[
         int | None,
         typer.Option(
             help="Per cent of the patients to keep out, to judge a corpus by (default: as before).", min=0, max=50
         ),
-    ] = None,
-    no_exclude: Annotated[bool, typer.Option("--no-exclude", help="The exclusion list acts no more.")] = False,
+    ] = None
+    no_exclude: Annotated[bool, typer.Option("--no-exclude", help="The exclusion list acts no more.")] = False
+    cache_dir: Annotated[
+        Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
+    ] = None
+
+    def declaration(self, settings: "PartySettings") -> "Declared":
+        """Returns the declaration for a party; asks at a terminal for whom a case's column stands."""
+        from undersong_client.home import Declared
+
+        declaration = Declared(
+            data=str(self.file),
+            text_field=self.text_field,
+            label_field=self.label_field,
+            user_field=self.user_field,
+            attribute_fields=dict(map(_attribute, self.attribute or ())),
+            encoding=self.encoding,
+            label_map=dict(map(_label, self.label_map or ())),
+            row_filter=self.row_filter,
+            database=self.database,
+            exclusions="" if self.no_exclude else str(self.exclude or settings.exclusions),
+            hold_out=settings.hold_out if self.hold_out is None else self.hold_out,
+            quoting=self.quoting,
+            sheet=self.sheet,
+            same_patient=settings.same_patient,
+            other_patient=settings.other_patient,
+            fhir_systems=dict(map(_fhir_system, self.fhir_system or ())),
+            also_status=tuple(map(_status, self.also_status or ())),
+            user_is=ask_user_is(settings, self.user_field, self.user_is),
+        )
+        return declaration.decided(self.same_patient or "", self.other_patient or "")
+
+
+@dataclass(frozen=True)
+class FirstRules:
+    """The budget and the allowed questions that a data set begins with."""
+
+    epsilon: Annotated[float | None, typer.Option(help="Sets the budget too, as `budget set` does.")] = None
+    delta: Annotated[float | None, typer.Option(help="Of that budget (default: by the number of patients).")] = None
+    per_run: Annotated[float | None, typer.Option(help="Of that budget: the most of one run.")] = None
+    questions: Questions = None
+
+    def check(self) -> None:
+        """Raises ConfigurationError for a budget without epsilon."""
+        if self.epsilon is None and (self.delta is not None or self.per_run is not None):
+            raise ConfigurationError(
+                "a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out"
+            )
+
+    def set(self, folder: Path, confirm: Callable[[Sequence[str]], None]) -> list[str]:
+        """Sets the rules that were named, and returns lines about the budget."""
+        from undersong_client.consent.rules import PolicyChoices
+
+        lines = []
+        if self.epsilon is not None:
+            budget_facts = operations.rules.set_budget(
+                folder, epsilon=self.epsilon, delta=self.delta, per_run=self.per_run, confirm=confirm
+            )
+            warn(budget_facts.warnings)
+            lines = budget_lines(budget_facts)
+        if self.questions:
+            operations.rules.set_policy(folder, PolicyChoices(questions=self.questions), confirm=confirm)
+        return lines
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """The way in which a data set continues the one before it, or one whose ledger was lost."""
+
+    abandon_runs: AbandonRuns = False
+    new_version: Annotated[
+        bool, typer.Option("--new-version", help="The file replaces the present one; what was spent stays spent.")
+    ] = False
+    restore_ledger: Annotated[
+        Path | None, typer.Option(help="A backup of this data set's ledger, after this party's folder was lost.")
+    ] = None
+    charge_missing: ChargeMissing = False
+    receipts: Receipts = None
+
+
+@data_app.command()
+@with_options()
+def add(
+    source: SourceOptions,
+    rules: FirstRules,
+    continuation: Continuation,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Read and count, show three masked records and what is skipped; seal nothing."),
     ] = False,
-    epsilon: Annotated[float | None, typer.Option(help="Sets the budget too, as `budget set` does.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Of that budget (default: by the number of patients).")] = None,
-    per_run: Annotated[float | None, typer.Option(help="Of that budget: the most of one run.")] = None,
-    questions: Questions = None,
-    cache_dir: Annotated[
-        Path | None, typer.Option(help="Where encrypted embeddings are kept (default: beside the data).")
-    ] = None,
-    abandon_runs: AbandonRuns = False,
-    new_version: Annotated[
-        bool, typer.Option("--new-version", help="The file replaces the present one; what was spent stays spent.")
-    ] = False,
-    restore_ledger: Annotated[
-        Path | None, typer.Option(help="A backup of this data set's ledger, after this party's folder was lost.")
-    ] = None,
-    charge_missing: ChargeMissing = False,
-    receipts: Receipts = None,
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Declares the data set and says what is in it: counts, empty records, duplicates. Sends nothing."""
-    from undersong_client.consent.rules import PolicyChoices
-    from undersong_client.home import Declared
     from undersong_client.storage.addition import AdditionOptions
 
     folder = home_of(home)
-    if epsilon is None and (delta is not None or per_run is not None):
-        raise ConfigurationError("a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out")
-    settings = PartyHome(folder).settings
-    exclusions = "" if no_exclude else str(exclude or settings.exclusions)
-    declaration = Declared(
-        str(file),
-        text_field,
-        label_field,
-        user_field,
-        dict(map(_attribute, attribute or ())),
-        encoding,
-        dict(map(_label, label_map or ())),
-        row_filter,
-        database,
-        exclusions,
-        settings.hold_out if hold_out is None else hold_out,
-        quoting,
-        sheet,
-        settings.same_patient,
-        settings.other_patient,
-        dict(map(_fhir_system, fhir_system or ())),
-        tuple(map(_status, also_status or ())),
-        ask_user_is(settings, user_field, user_is),
-    ).decided(same_patient or "", other_patient or "")
+    rules.check()
+    declaration = source.declaration(PartyHome(folder).settings)
     if dry_run:
-        look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
-        stops = [problem for problem, _ in look.faults]
-        value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
-        if not (as_json and stops):  # one object, which then holds the error too
-            print_result(as_json, value, *_look_lines(look, declaration.user_is))
-        if stops:
-            faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
-            stop = ConfigurationError.together(faults, code="would-stop")
-            stop.report = value
-            raise stop
+        _look_at(folder, declaration, as_json)
         return
-    confirm, budget = partial(confirm_cautions, confirmed=despite_cautions), []
+    confirm = partial(confirm_cautions, confirmed=despite_cautions)
     added = operations.data.add(
         folder,
         declaration,
         checkpoints=checkpoints_folder(),
         options=AdditionOptions(
-            cache=cache_dir,
-            new_version=new_version,
-            abandon=abandon_runs,
+            cache=source.cache_dir,
+            new_version=continuation.new_version,
+            abandon=continuation.abandon_runs,
             confirm=confirm,
             rows_read=show_rows_read(time.monotonic()),
         ),
-        restoration=operations.data.Restoration(restore_ledger, charge_missing, receipts or ()),
+        restoration=operations.data.Restoration(
+            continuation.restore_ledger, continuation.charge_missing, continuation.receipts or ()
+        ),
         progress=show_progress(time.monotonic()),
     )
-    if epsilon is not None:
-        budget_facts = operations.rules.set_budget(
-            folder, epsilon=epsilon, delta=delta, per_run=per_run, confirm=confirm
-        )
-        warn(budget_facts.warnings)
-        budget = budget_lines(budget_facts)
-    if questions:
-        operations.rules.set_policy(folder, PolicyChoices(questions=questions), confirm=confirm)
+    rule_lines = rules.set(folder, confirm)
     lines = [
         *_survey_lines(added.survey, declaration.user_is),
         *_without_vector(added.without_vector),
-        *budget,
+        *rule_lines,
         f"data set {added.ledger.fingerprint[:16]}...; nothing was sent",
         *(() if added.restored is None else _restored_lines(added.restored)),
     ]
     print_result(as_json, added.to_json(), *lines)
+
+
+def _look_at(folder: Path, declaration: "Declared", as_json: bool) -> None:
+    """Shows what a declaration would add. Raises ConfigurationError with every problem that would stop it."""
+    look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
+    stops = [problem for problem, _ in look.faults]
+    value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
+    if not (as_json and stops):  # one object, which then holds the error too
+        print_result(as_json, value, *_look_lines(look, declaration.user_is))
+    if stops:
+        faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
+        stop = ConfigurationError.together(faults, code="would-stop")
+        stop.report = value
+        raise stop
 
 
 def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:

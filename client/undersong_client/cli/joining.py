@@ -12,11 +12,11 @@ import typer
 
 from undersong_client import operations
 from undersong_client.cli import data, rules
-from undersong_client.cli.options import AsJson, HomeFolder, home_of, print_result
+from undersong_client.cli.options import HomeFolder, home_of, print_result
 from undersong_client.home import PartyHome, read_grant, read_input
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.program import entry
+from undersong_common.program.options import AsJson, Output, with_options
 
 Fingerprint = Annotated[
     str | None, typer.Option("--fingerprint", help="The coordinator's fingerprint, as told by telephone or on paper.")
@@ -32,15 +32,15 @@ def mount(app: typer.Typer) -> None:
     app.command()(join)
 
 
+@with_options()
 def enroll(
+    output: Output,
     package: Annotated[Path | None, typer.Argument(metavar="[PACKAGE]", help="The operator's package.")] = None,
     fingerprint: Fingerprint = None,
     request: RequestOut = None,
     grant: Annotated[Path | None, typer.Option(help="The operator's answer: puts the certificate to use.")] = None,
     renew: Annotated[bool, typer.Option("--renew", help="Makes a request for a new certificate.")] = False,
     home: HomeFolder = None,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Joins a coordinator: package in, request out; makes the party's folder where there is none. Sends nothing.
 
@@ -52,11 +52,11 @@ def enroll(
     if grant is not None:
         installed = operations.joining.install(folder, read_grant(grant))
         print_result(
-            as_json,
+            output.as_json,
             {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
             f"{installed.words} and renews itself while the daemon runs",
             "next: undersong-party check",
-            quiet="" if quiet else None,
+            quiet="" if output.quiet else None,
         )
         return
     if package is not None:
@@ -74,11 +74,11 @@ def enroll(
     target = request or Path(f"{enrolment.party}.request.json")
     replace_file(target, enrolment.data)
     print_result(
-        as_json,
+        output.as_json,
         {"request": str(target), "fingerprint": enrolment.fingerprint},
         *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
         *_request_lines(target, enrolment.fingerprint),
-        quiet=enrolment.fingerprint if quiet else None,
+        quiet=enrolment.fingerprint if output.quiet else None,
     )
 
 
@@ -233,7 +233,7 @@ def _set_up(folder: Path, steps: Sequence[str], stated: Mapping[str, Any]) -> No
         return {**{name: stated[name] for name in names}, "home": folder, "as_json": False}
 
     commands = (
-        ("data", "data set", "data add --new-version", partial(data.add, stated["file"], **chosen(_OF_DATA))),
+        ("data", "data set", "data add --new-version", partial(data.add, file=stated["file"], **chosen(_OF_DATA))),
         ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_OF_BUDGET))),
         ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_OF_POLICY))),
     )

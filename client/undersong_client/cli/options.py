@@ -40,7 +40,6 @@ HomeFolder = Annotated[
         readable=False,  # whose folder it is says more than that it cannot be read
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of its manifest's hash.")]
 SamePatient = Annotated[
     str | None,

@@ -7,7 +7,6 @@ import typer
 
 from undersong_client import operations
 from undersong_client.cli.options import (
-    AsJson,
     DespiteCautions,
     HomeFolder,
     confirm_cautions,
@@ -18,7 +17,7 @@ from undersong_client.cli.options import (
 from undersong_client.consent.rules import QUESTION_OPTION, PolicyOptions
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.program.options import with_options
+from undersong_common.program.options import AsJson, with_options
 
 if TYPE_CHECKING:
     from undersong_client.consent.people import Person

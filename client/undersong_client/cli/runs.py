@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,6 @@ import typer
 from undersong_client import operations
 from undersong_client.cli.data import show_progress
 from undersong_client.cli.options import (
-    AsJson,
     DespiteCautions,
     HomeFolder,
     RunName,
@@ -26,6 +25,7 @@ from undersong_client.consent import people
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import counted, printable, shell_word, that_hold
+from undersong_common.program.options import AsJson, with_options
 from undersong_common.program.terminal import show_lines, show_rows
 
 if TYPE_CHECKING:
@@ -139,14 +139,22 @@ def _person(home: Path, name: str, role: str, comment: str) -> people.Person:
     return people.person_of_terminal(PartyHome(home), name, role, comment)
 
 
+@dataclass(frozen=True)
+class Decider:
+    """The person who decides, as sheet and dossier name them."""
+
+    name: Name = ""
+    role: RoleOption = "other"
+
+
+@with_options()
 def approve(
     run: RunName,
+    decider: Decider,
     words: Annotated[
         list[str] | None,
         typer.Argument(metavar="[WORDS]...", help="The plan's nine words as `preview` shows them, or its whole hash."),
     ] = None,
-    name: Name = "",
-    role: RoleOption = "other",
     comment: Annotated[str, typer.Option(help="Stands on sheet and dossier; stays here.")] = "",
     despite_cautions: DespiteCautions = False,
     home: HomeFolder = None,
@@ -160,7 +168,7 @@ def approve(
         folder,
         run,
         words=" ".join(words),
-        person=_person(folder, name, role, comment),
+        person=_person(folder, decider.name, decider.role, comment),
         checkpoints=checkpoints_folder(),
         confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )

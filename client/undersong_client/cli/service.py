@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 
 from undersong_client import operations
-from undersong_client.cli.options import AsJson, HomeFolder, home_of, print_result
+from undersong_client.cli.options import HomeFolder, home_of, print_result
 from undersong_common.printable import shell_path, that_hold
 from undersong_common.program import entry
+from undersong_common.program.options import AsJson
 from undersong_common.program.services import ADMINISTRATOR_UNITS
 
 app = typer.Typer(help="Runs daemon and page as services of this machine.", no_args_is_help=True)

@@ -1,55 +1,58 @@
-"""Makes the options of a command from the fields of a frozen class."""
+"""Makes the options of a command from the fields of frozen classes."""
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
 from undersong_common.errors import ConfigurationError
+from undersong_common.program.entry import Quiet
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
-def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command an option for each named field of a frozen options class, or for all if none is named.
+@dataclass(frozen=True)
+class Output:
+    """The form in which a command prints its result."""
 
-    The decorated function receives the value as its parameter ``options``. The fields are annotated with
-    :class:`undersong_common.program.declarations.Option`.
+    as_json: AsJson = False
+    quiet: Quiet = False
+
+
+def with_options(options: type[Any] | None = None, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Gives a command the options of frozen classes, whose values it receives.
+
+    Every parameter that is annotated with a dataclass becomes an option for each annotated field. The annotation is
+    :class:`undersong_common.program.declarations.Option`, ``typer.Option`` or ``typer.Argument``.
+
+    Args:
+        options: class of the parameter ``options``, if its annotation does not name it.
+        names: fields of this class that become options; all if none is named.
     """
-    hints = get_type_hints(options, include_extras=True)
-    declarations = {
-        option_field.name: {
-            "default": option_field.default,
-            "type": get_args(hints[option_field.name])[0],
-            **get_args(hints[option_field.name])[1],
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(command, eval_str=True)
+        classes = {name: parameter.annotation for name, parameter in signature.parameters.items()}
+        if options is not None:
+            classes["options"] = options
+        groups = {
+            name: _OptionGroup(group_class, names if name == "options" else ())
+            for name, group_class in classes.items()
+            if isinstance(group_class, type) and is_dataclass(group_class)
         }
-        for option_field in fields(options)
-        if get_origin(hints[option_field.name]) is Annotated and option_field.name in (names or hints)
-    }
-    lists = {name: settings.pop("each") for name, settings in declarations.items() if "each" in settings}
-    flags = {name: settings.pop("name", f"--{name.replace('_', '-')}") for name, settings in declarations.items()}
 
-    def parameter_of(name: str) -> inspect.Parameter:
-        settings = dict(declarations[name])
-        default, kind = settings.pop("default"), settings.pop("type")
-        if name in lists:
-            kind = str if default is not None else str | None
-        annotation = Annotated[kind, typer.Option(flags[name], **settings)]  # type: ignore[valid-type]
-        return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
-        def run(**given: Any) -> None:
-            values = {name: given.pop(name) for name in declarations}
-            list_texts = {name: text for name in lists if (text := values[name]) is not None}
-            values |= {name: _split(text, lists[name], flags[name]) for name, text in list_texts.items()}
-            command(options=options(**values), **given)
+        def run(**arguments: Any) -> Any:
+            values = {name: group.take(arguments) for name, group in groups.items()}
+            return command(**values, **arguments)
 
         parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command, eval_str=True).parameters.values():
-            if parameter.name == "options":
-                parameters += map(parameter_of, declarations)
+        for name, parameter in signature.parameters.items():
+            if name in groups:
+                parameters += groups[name].parameters
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         run.__dict__["__signature__"] = inspect.Signature(parameters)
@@ -57,6 +60,51 @@ def with_options(options: type[Any], *names: str) -> Callable[[Callable[..., Non
         return run
 
     return decorate
+
+
+class _OptionGroup:
+    """The options of one frozen class.
+
+    Attributes:
+        parameters: a command's parameter for each of them.
+    """
+
+    def __init__(self, options: type[Any], names: Iterable[str]) -> None:
+        hints = get_type_hints(options, include_extras=True)
+        self.parameters: list[inspect.Parameter] = []
+        self._class = options
+        self._lists: dict[str, tuple[Callable[[str], Any], str]] = {}  # type of the parts, and the option's name
+        for option_field in fields(options):
+            hint = hints[option_field.name]
+            if get_origin(hint) is Annotated and option_field.name in (names or hints):
+                annotation, default = self._declare(option_field, hint)
+                self.parameters.append(
+                    inspect.Parameter(
+                        option_field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+                    )
+                )
+
+    def _declare(self, option_field: Field[Any], hint: Any) -> tuple[Any, Any]:
+        kind, declaration = get_args(hint)[:2]
+        default = inspect.Parameter.empty if option_field.default is MISSING else option_field.default
+        if not isinstance(declaration, dict):
+            return hint, default
+        settings = {"default": default, "type": kind, **declaration}
+        flag = settings.pop("name", f"--{option_field.name.replace('_', '-')}")
+        default, kind = settings.pop("default"), settings.pop("type")
+        if "each" in settings:
+            self._lists[option_field.name] = (settings.pop("each"), flag)
+            kind = str if default is not None else str | None
+        return Annotated[kind, typer.Option(flag, **settings)], default
+
+    def take(self, arguments: dict[str, Any]) -> Any:
+        """Removes this class's options from a command's arguments, and returns the value of the class."""
+        names = [parameter.name for parameter in self.parameters if parameter.name in arguments]
+        values = {name: arguments.pop(name) for name in names}
+        for name, (convert, flag) in self._lists.items():
+            if values.get(name) is not None:
+                values[name] = _split(values[name], convert, flag)
+        return self._class(**values)
 
 
 def _split(text: str, convert: Callable[[str], Any], option: str) -> list[Any]:

@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,9 +15,11 @@ import typer
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.pages import options, serving
+from undersong_common.pages import serving
+from undersong_common.pages.options import OrganisationLogin, PageAddress, Port
+from undersong_common.program.options import AsJson, with_options
 from undersong_server import defaults, operations
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, HomeFolder, day, print_table
+from undersong_server.cli.options import DEFAULT_HOME, HomeFolder, day, print_table
 
 if TYPE_CHECKING:
     from undersong_common.pages.accounts import Accounts
@@ -25,17 +28,20 @@ app = typer.Typer(help="The operator's console in a browser.", no_args_is_help=T
 PORT = 8700
 
 
-@app.command()
-def serve(
-    bind: options.Bind = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = PORT,
-    name: options.Name = None,
-    certificate: options.Certificate = None,
-    key: options.Key = None,
-    proxy: options.Proxy = "",
+@dataclass(frozen=True)
+class ConsoleAddress(PageAddress):
+    """The address of the operator's console."""
+
+    port: Port = PORT
+
+
+@dataclass(frozen=True)
+class OfferedTasks:
+    """The task files that the console offers, and the keys that its tasks may send."""
+
     tasks: Annotated[
         list[Path] | None, typer.Option("--tasks", help="A folder whose task files are offered; repeat for several.")
-    ] = None,
+    ] = None
     keys: Annotated[
         list[str] | None,
         typer.Option(
@@ -44,15 +50,24 @@ def serve(
             help="A key that tasks made on the console may send to this host (HOST:PORT if its address names one);"
             " repeat for several. Those of offered task files are allowed as they stand.",
         ),
-    ] = None,
+    ] = None
+
+    def variables(self) -> tuple[tuple[str, str], ...]:
+        """Returns the hosts with the variables of their keys. Raises ConfigurationError for an incomplete pair."""
+        pairs = tuple((host, variable) for host, _, variable in (pair.partition("=") for pair in self.keys or ()))
+        if not all(host and variable for host, variable in pairs):
+            raise ConfigurationError("--key names no host or no variable", "write --key api.openai.com=OPENAI_API_KEY")
+        return pairs
+
+
+@app.command()
+@with_options()
+def serve(
+    address: ConsoleAddress,
+    offered: OfferedTasks,
+    login: OrganisationLogin,
     person: Annotated[str, typer.Option(help="Name of the account that the one-time link opens.")] = "operator",
     role: Annotated[str, typer.Option(help="viewer, operator or administrator.")] = "administrator",
-    issuer: options.Issuer = "",
-    client: options.Client = "",
-    secret_variable: options.SecretVariable = options.SECRET_VARIABLE,
-    claim: options.Claim = "email",
-    groups: options.Groups = "groups",
-    roles: options.GroupRoles = None,
     ends_with_input: Annotated[
         bool, typer.Option("--ends-with-input", help="End once standard input is closed.", hidden=True)
     ] = False,
@@ -70,18 +85,16 @@ def serve(
             f"the console needs the package {error.name}", "install it: pip install 'undersong[coordinator,console]'"
         ) from None
 
-    listening = serving.Listening(bind, port, tuple(name or ()), certificate, key, proxy)
+    listening = address.listening()
     environment = dict(os.environ)
-    pairs = tuple(key_pair.partition("=")[::2] for key_pair in keys or ())
-    if not all(host and variable for host, variable in pairs):
-        raise ConfigurationError("--key names no host or no variable", "write --key api.openai.com=OPENAI_API_KEY")
-    context = ConsoleContext(home, tuple(tasks or ()), pairs, environment, defaults.public_cache_path(environment))
+    cache = defaults.public_cache_path(environment)
+    context = ConsoleContext(home, tuple(offered.tasks or ()), offered.variables(), environment, cache)
     listener = listening.open()
     port = listener.getsockname()[1]
     site = build(context, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    address = listening.address(port)
-    options.log_in_by_organisation(site, address, issuer, client, secret_variable, claim, groups, roles or ())
-    serving.print_link(operations.coordinator.console_folder(home), person, role, address=address)
+    browser_address = listening.address(port)
+    login.add_to(site, browser_address)
+    serving.print_link(operations.coordinator.console_folder(home), person, role, address=browser_address)
     if ends_with_input:
         threading.Thread(target=_end_with_input, daemon=True).start()
     serving.serve(site, listening, listener)

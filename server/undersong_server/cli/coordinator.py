@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -16,11 +17,11 @@ from undersong_common.printable import counted, duration, noun, printable, shell
 from undersong_common.program import entry, logs
 from undersong_common.program.entry import only_tls_1_3
 from undersong_common.program.machine import HeldStep
+from undersong_common.program.options import AsJson, Output, with_options
 from undersong_server import defaults, operations
 from undersong_server.cli.console import PORT, console_beside
 from undersong_server.cli.options import (
     DEFAULT_HOME,
-    AsJson,
     HomeFolder,
     RayAddress,
     day,
@@ -37,57 +38,27 @@ PartyName = Annotated[
 ]
 
 
-Operator = Annotated[str, typer.Option(help="Legal name of who asks; each hospital reads it first.")]
-Contact = Annotated[str, typer.Option(help="A person there whom a hospital reaches, with a telephone number.")]
+Operator = Annotated[str, typer.Option(**defaults.OPERATOR)]
+Contact = Annotated[str, typer.Option(**defaults.CONTACT)]
 
 
 @app.command()
-def init(
-    address: Annotated[
-        list[str], typer.Option("--address", help="host:port by which parties reach it; repeat for several.")
-    ],
-    name: Annotated[str, typer.Option(help="The coordinator's name, as the parties read it.")] = "coordinator",
-    bind: Annotated[str, typer.Option(help="host:port to listen on; no party ever sees it.")] = defaults.BIND,
-    metrics: Annotated[
-        str, typer.Option(help='host:port of metrics and health over HTTP; "" for none.')
-    ] = defaults.METRICS,
-    drill: Annotated[
-        bool, typer.Option("--drill", help="For a rehearsal only: also writes a small task of invented texts.")
-    ] = False,
-    storage: Annotated[
-        str,
-        typer.Option(help="Connection string of an empty PostgreSQL database; without it, the folder is all."),
-    ] = "",
-    operator: Operator = "",
-    contact: Contact = "",
-    home: HomeFolder = DEFAULT_HOME,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
-) -> None:
+@with_options()
+def init(new: defaults.NewCoordinator, output: Output, home: HomeFolder = DEFAULT_HOME) -> None:
     """Makes the coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere."""
-    facts = operations.coordinator.create(
-        home,
-        name=name,
-        addresses=address,
-        bind=bind,
-        metrics=metrics,
-        drill=drill,
-        storage=storage,
-        operator=operator,
-        contact=contact,
-    )
+    facts = operations.coordinator.create(home, new)
     lines = [
         f"made {home}; back it up by `undersong coordinator backup FILE`: it holds the keys",
         f"fingerprint: {facts.fingerprint}",
         "tell it to every hospital by telephone or on paper, never with the package",
     ]
-    if drill:
+    if new.drill:
         plan = f"undersong run plan {shell_path(home / 'drill' / 'task.toml')} --name drill --home {shell_path(home)}"
         lines += [
             "continue as in a real federation; each hospital begins with: undersong-party init NAME --drill",
             f"  {plan}",
         ]
-    print_result(facts, *lines, as_json=as_json, quiet=quiet, brief=facts.fingerprint)
+    print_result(facts, *lines, as_json=output.as_json, quiet=output.quiet, brief=facts.fingerprint)
 
 
 @app.command()
@@ -131,10 +102,19 @@ def show(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     )
 
 
+@dataclass(frozen=True)
+class LogOptions:
+    """The form and the detail of what the server logs."""
+
+    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line on standard error.")] = False
+    debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False
+
+
 @app.command()
+@with_options()
 def serve(
+    log: LogOptions,
     home: HomeFolder = DEFAULT_HOME,
-    log_json: Annotated[bool, typer.Option("--log-json", help="One JSON object per line on standard error.")] = False,
     keepalive: Annotated[
         float, typer.Option(help="Seconds of silence before a ping; a party is gone after three times that.", min=1)
     ] = defaults.KEEPALIVE_S,
@@ -142,7 +122,6 @@ def serve(
         bool, typer.Option("--standby", help="Wait while another process serves; take over when it has died.")
     ] = False,
     ray: RayAddress = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Log more (never private data).")] = False,
     console: Annotated[
         bool, typer.Option("--console", help="Serve the console too, in a process of its own on this machine.")
     ] = False,
@@ -151,7 +130,9 @@ def serve(
     """Listens for the parties and drives the runs, until SIGTERM. Started again, it continues."""
 
     only_tls_1_3()  # gRPC reads this when it is imported, so it comes first.
-    logs.to_stderr(("undersong_common", "undersong_protocol", "undersong_server"), as_json=log_json, debug=debug)
+    logs.to_stderr(
+        ("undersong_common", "undersong_protocol", "undersong_server"), as_json=log.log_json, debug=log.debug
+    )
     environment = dict(os.environ)
     cache = defaults.public_cache_path(environment)
     with console_beside(home, console_port) if console else nullcontext():
@@ -230,8 +211,10 @@ def notify(
 
 
 @enrolment_app.command()
+@with_options()
 def invite(
     name: PartyName,
+    output: Output,
     out: Annotated[Path | None, typer.Option(help="The package file to write (else NAME.package).")] = None,
     days: Annotated[
         float, typer.Option(help="Days that the invitation is open.", min=0.001)
@@ -241,8 +224,6 @@ def invite(
     ] = False,
     contact: Annotated[str, typer.Option(help="Telephone contact there; `run watch` shows it. Never sent.")] = "",
     home: HomeFolder = DEFAULT_HOME,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Writes a signed enrolment package for one hospital. It admits one request: hand it over like a password."""
     invitation = operations.enrolment.invite(home, name, days=days, again=again, contact=contact)
@@ -252,8 +233,8 @@ def invite(
         {"party": name, "package": str(path), "fingerprint": invitation.fingerprint},
         f"wrote {path} for {name}; the invitation is open for {days:g} {noun(days, 'day')}",
         f"fingerprint, to be told over another channel: {invitation.fingerprint}",
-        as_json=as_json,
-        quiet=quiet,
+        as_json=output.as_json,
+        quiet=output.quiet,
         brief=invitation.fingerprint,
     )
 
@@ -274,7 +255,9 @@ def contact(
 
 
 @enrolment_app.command()
+@with_options()
 def sign(
+    output: Output,
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="The request file the hospital sent back.")],
     out: Annotated[Path | None, typer.Option(help="The grant file to write (else NAME.grant).")] = None,
     fingerprint: Annotated[
@@ -291,8 +274,6 @@ def sign(
     ] = None,
     days: Annotated[float | None, typer.Option(help="Life of the certificate (else 365 days).", min=0.0001)] = None,
     home: HomeFolder = DEFAULT_HOME,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Enrols the party: checks its request against invitation and fingerprint, and writes the certificate grant."""
     from undersong_protocol.agreement.enrolment import LARGEST_FILE_BYTES, EnrolmentRequest
@@ -320,7 +301,7 @@ def sign(
     if kind == "replaced":
         lines.append("hospitals whose policy names it (--require-party) need its new fingerprint")
     value = {"party": party, "kind": kind, "grant": str(path), "request_fingerprint": signed}
-    print_result(value, *lines, as_json=as_json, quiet=quiet)
+    print_result(value, *lines, as_json=output.as_json, quiet=output.quiet)
 
 
 @enrolment_app.command()

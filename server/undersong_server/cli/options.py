@@ -3,7 +3,8 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,10 +26,61 @@ TaskFile = Annotated[Path, typer.Argument(metavar="TASK.toml", help="The task fi
 Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the task file; repeatable.")
 ]
-CacheFile = Annotated[
-    Path | None,
-    typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: repeated requests cost nothing."),
-]
+
+
+@dataclass(frozen=True)
+class TaskChanges:
+    """Keys of the task file that a command sets, and a cache for its endpoints."""
+
+    assignments: Assignments = None
+    cache: Annotated[
+        Path | None,
+        typer.Option("--cache", metavar="FILE", help="Keep endpoints' answers here: repeated requests cost nothing."),
+    ] = None
+
+    def of(self, task_file: Path | None, *shorthand: str) -> list[str]:
+        """Returns every assignment for a task file, those of ``shorthand`` first; None leaves the cache out.
+
+        Raises ConfigurationError if there is a cache and no endpoint.
+        """
+        assignments = [*shorthand, *(self.assignments or ())]
+        return assignments if task_file is None else with_cache(task_file, assignments, self.cache)
+
+
+@dataclass(frozen=True)
+class RunChanges:
+    """Options that stand for keys of the task file."""
+
+    parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None
+    method: Annotated[str | None, typer.Option(help="Another method than the task file's.")] = None
+    epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None
+
+    def assignments(self) -> list[str]:
+        """Returns the options that are not None as ``section.key=value``."""
+        return _set_keys(
+            {
+                "federation.parties": self.parties,
+                "method.name": None if self.method is None else f'"{self.method}"',
+                "privacy.epsilon": self.epsilon,
+            }
+        )
+
+
+@dataclass(frozen=True)
+class SimulationChanges(RunChanges):
+    """Options of a simulation that stand for keys of the task file."""
+
+    alpha: Annotated[float | None, typer.Option(help="Dirichlet concentration over labels; inf: equal shares.")] = None
+
+    def assignments(self) -> list[str]:
+        """Returns the options that are not None as ``section.key=value``."""
+        return [*super().assignments(), *_set_keys({"federation.alpha": self.alpha})]
+
+
+def _set_keys(values: Mapping[str, object]) -> list[str]:
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -37,7 +89,6 @@ RayAddress = Annotated[
         help='Spread the work over a Ray cluster: HOST:PORT, "auto", or "local" for Ray on this machine.',
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
 # Commands that write nothing into the coordinator's folder, so that any account that can read it may run them.
@@ -79,19 +130,6 @@ RunName = Annotated[
     str,
     typer.Argument(metavar="RUN", help="The run's name (`undersong run list`).", autocompletion=_run_names),
 ]
-
-
-def overrides(
-    *, parties: int | None = None, alpha: float | None = None, method: str | None = None, epsilon: float | None = None
-) -> list[str]:
-    """Returns the options that are given (not None) as ``section.key=value`` overrides of the task file."""
-    values_by_key = {
-        "federation.parties": parties,
-        "federation.alpha": alpha,
-        "method.name": None if method is None else f'"{method}"',
-        "privacy.epsilon": epsilon,
-    }
-    return [f"{key}={value}" for key, value in values_by_key.items() if value is not None]
 
 
 def with_cache(task_file: Path, assignments: Sequence[str], cache: Path | None) -> list[str]:

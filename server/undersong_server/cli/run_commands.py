@@ -13,20 +13,17 @@ from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.files import replace_file
 from undersong_common.printable import counted, printable, printable_lines, shell_path
 from undersong_common.program import entry
-from undersong_common.program.options import with_options
+from undersong_common.program.options import AsJson, Output, with_options
 from undersong_server import defaults, operations
 from undersong_server.cli.options import (
     DEFAULT_HOME,
-    AsJson,
-    Assignments,
-    CacheFile,
     HomeFolder,
     RunName,
+    TaskChanges,
     print_json,
     print_result,
     print_table,
     warn_if_not_served,
-    with_cache,
 )
 from undersong_server.evaluation.options import EvaluationOptions
 
@@ -41,9 +38,11 @@ UNCONFIRMED = 8  # exit code: the papers are consistent, and nothing shows who m
 
 
 @app.command()
-@with_options(defaults.RunOptions)
+@with_options()
 def plan(
     options: defaults.RunOptions,
+    changes: TaskChanges,
+    output: Output,
     task_file: Annotated[
         Path | None, typer.Argument(metavar="[TASK.toml]", help="The task file; without one, that of --revises.")
     ] = None,
@@ -51,15 +50,10 @@ def plan(
         str | None,
         typer.Option(metavar="RUN", help="The new run takes this one's place; hospitals see what has changed."),
     ] = None,
-    assignments: Assignments = None,
-    cache: CacheFile = None,
     home: HomeFolder = DEFAULT_HOME,
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Fixes a run: its task, parties, private sums and noise. Its [data] paths are ignored; no party is asked yet."""
-    assignment_list = with_cache(task_file, assignments or (), cache) if task_file is not None else assignments or ()
-    planned = operations.runs.plan(home, task_file, options, assignments=assignment_list, revises=revises)
+    planned = operations.runs.plan(home, task_file, options, assignments=changes.of(task_file), revises=revises)
     operations.coordinator.note_command(home, "run plan", planned.run)
     from undersong_server.cli.display import render_plan
 
@@ -69,8 +63,8 @@ def plan(
         *(f"{party} would refuse this, by the policy that it shares: {refusal}" for party, refusal in planned.refusals),
         f"planned {planned.run!r} with {', '.join(planned.parties)};"
         f" start it with: undersong run start {planned.run!r}",
-        as_json=as_json,
-        quiet=quiet,
+        as_json=output.as_json,
+        quiet=output.quiet,
         brief=planned.run,
     )
 

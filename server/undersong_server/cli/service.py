@@ -9,9 +9,10 @@ import typer
 
 from undersong_common.printable import shell_path, that_hold
 from undersong_common.program import entry
+from undersong_common.program.options import AsJson
 from undersong_common.program.services import ADMINISTRATOR_UNITS
 from undersong_server import operations
-from undersong_server.cli.options import DEFAULT_HOME, AsJson, print_result
+from undersong_server.cli.options import DEFAULT_HOME, print_result
 
 app = typer.Typer(help="Runs coordinator and console as services of this machine.", no_args_is_help=True)
 

@@ -10,19 +10,17 @@ import typer
 from undersong_common.errors import GenerationError
 from undersong_common.printable import printable_lines, shell_path
 from undersong_common.program import entry
-from undersong_common.program.options import with_options
+from undersong_common.program.options import AsJson, Output, with_options
 from undersong_common.program.terminal import screen, show_lines
 from undersong_server import operations
 from undersong_server.cli.options import (
-    AsJson,
     Assignments,
-    CacheFile,
     RayAddress,
+    RunChanges,
+    TaskChanges,
     TaskFile,
-    overrides,
     print_json,
     print_result,
-    with_cache,
 )
 from undersong_server.evaluation.options import EvaluationOptions
 
@@ -31,7 +29,9 @@ new_app = typer.Typer(help="Begin a package that adds something to Undersong.", 
 
 
 @app.command()
+@with_options()
 def init(
+    output: Output,
     source: Annotated[
         Path | None, typer.Option("--from", metavar="FILE", help="A table whose columns and labels fill the file.")
     ] = None,
@@ -40,30 +40,27 @@ def init(
     user_field: Annotated[str | None, typer.Option(help="Its column of user ids, such as a patient's.")] = None,
     encoding: Annotated[str, typer.Option(help="Of a CSV, TSV or JSONL file, for example latin-1.")] = "utf-8",
     out: Annotated[Path, typer.Option("--out", help="The task file to write.")] = Path("task.toml"),
-    as_json: AsJson = False,
-    quiet: entry.Quiet = False,
 ) -> None:
     """Writes a commented task file."""
     operations.tasks.write_template(out, source, text=text_field, label=label_field, user=user_field, encoding=encoding)
     task_path = shell_path(out)
     first = f"wrote {out}: name your corpus or model under [[generators]]"
     words = f"{first}, then `undersong plan {task_path}` and `undersong simulate {task_path}`"
-    print_result({"task_file": str(out)}, words, as_json=as_json, quiet=quiet)
+    print_result({"task_file": str(out)}, words, as_json=output.as_json, quiet=output.quiet)
 
 
 @app.command()
+@with_options()
 def plan(
     task_file: TaskFile,
-    parties: Annotated[int | None, typer.Option(help="Deal one file to this many parties.")] = None,
-    method: Annotated[str | None, typer.Option(help="Another method than the task file's.")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="Budget of the whole run; inf is not private.")] = None,
+    changes: RunChanges,
     check: Annotated[bool, typer.Option("--check", help="Order one text from each generator; may cost money.")] = False,
     assignments: Assignments = None,
     as_json: AsJson = False,
     debug: entry.Debug = False,
 ) -> None:
     """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing without --check."""
-    assignment_list = [*overrides(parties=parties, method=method, epsilon=epsilon), *(assignments or ())]
+    assignment_list = [*changes.assignments(), *(assignments or ())]
     planned = operations.tasks.plan(task_file, assignment_list, environment=os.environ)
     answers = operations.tasks.ask_each_generator(task_file, assignment_list, environment=os.environ) if check else {}
     if as_json:
@@ -78,20 +75,19 @@ def plan(
 
 
 @app.command(name="try")
+@with_options()
 def try_(
     generator: Annotated[str, typer.Argument(metavar="GENERATOR", help="Its name in the task file.")],
     task_file: TaskFile,
+    changes: TaskChanges,
     texts: Annotated[int, typer.Option(help="Number of texts to order.", min=1, max=1000)] = 5,
     kind: Annotated[str, typer.Option(help="Kind of the prompts: zero_shot, random or metadata.")] = "zero_shot",
-    assignments: Assignments = None,
-    cache: CacheFile = None,
     as_json: AsJson = False,
     debug: entry.Debug = False,
 ) -> None:
     """Orders a few texts from one generator: prompts, raw answers, cleaned texts, cost. Reads nothing private."""
-    assignment_list = with_cache(task_file, assignments or (), cache)
     tried = operations.tasks.try_generator(
-        generator, task_file, assignment_list, environment=os.environ, kind=kind, texts=texts
+        generator, task_file, changes.of(task_file), environment=os.environ, kind=kind, texts=texts
     )
     lines = []
     for number, trial in enumerate(tried, start=1):

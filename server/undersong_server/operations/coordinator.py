@@ -14,7 +14,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,33 +108,23 @@ class CoordinatorFacts:
     contact: str = ""
 
 
-def create(
-    home: Path,
-    *,
-    name: str,
-    addresses: Sequence[str],
-    bind: str = defaults.BIND,
-    metrics: str = defaults.METRICS,
-    drill: bool = False,
-    storage: str = "",
-    operator: str = "",
-    contact: str = "",
-) -> CoordinatorFacts:
+def create(home: Path, new: defaults.NewCoordinator) -> CoordinatorFacts:
     """Makes a coordinator's folder: certificate authority, signing key, registry. Nothing is sent anywhere.
-
-    Args:
-        metrics: "" for no metrics.
-        drill: True for rehearsals only; writes a task of invented texts to ``home/drill/task.toml``.
-        storage: connection string (--storage) of an empty database that several machines share; "" for none.
-        operator, contact: as in :func:`change`.
 
     Raises ConfigurationError if one exists, or a name or address is invalid.
     """
     settings = CoordinatorSettings(
-        name, bind, tuple(addresses), metrics, drill, "", storage, _stated(operator), _stated(contact)
+        name=new.name,
+        bind=new.bind,
+        addresses=tuple(new.addresses),
+        metrics=new.metrics,
+        drill=new.drill,
+        storage=new.storage,
+        operator=_stated(new.operator),
+        contact=_stated(new.contact),
     )
     CoordinatorHome.create(home, settings, now=time.time())
-    if drill:
+    if new.drill:
         _write_drill_task(home / "drill")
     return show(home)
 

@@ -11,6 +11,7 @@ from tests.doubles.coded import raises
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, enrolment
 
 
@@ -18,7 +19,7 @@ from undersong_server.operations import coordinator, enrolment
 def home(tmp_path):
     """A coordinator with an enrolled party and a revoked one, that is being served."""
     path = tmp_path / "home"
-    coordinator.create(path, name="clinics", addresses=["example.org:7443"], metrics="")
+    coordinator.create(path, NewCoordinator(name="clinics", addresses=["example.org:7443"], metrics=""))
     opened = CoordinatorHome(path)
     Credentials(opened, "heart")
     Credentials(opened, "lung")

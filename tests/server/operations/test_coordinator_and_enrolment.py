@@ -15,13 +15,14 @@ from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key, party_fingerprint
 from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, enrolment
 
 
 @pytest.fixture
 def home(tmp_path):
     path = tmp_path / "home"
-    coordinator.create(path, name="clinics", addresses=["example.org:7443", "[::1]:7443"], metrics="")
+    coordinator.create(path, NewCoordinator(name="clinics", addresses=["example.org:7443", "[::1]:7443"], metrics=""))
     return path
 
 
@@ -34,7 +35,7 @@ def test_a_coordinator_is_made_once_and_shown(home):
     with CoordinatorHome(home).hold():
         assert coordinator.show(home).served
     with raises(ConfigurationError, "coordinator-exists"):
-        coordinator.create(home, name="clinics", addresses=["example.org:7443"])
+        coordinator.create(home, NewCoordinator(name="clinics", addresses=["example.org:7443"]))
     with raises(ConfigurationError, "no-coordinator"):
         coordinator.show(home / "elsewhere")
 
@@ -63,14 +64,18 @@ def test_days_beyond_the_authority_s_life_are_refused_unregistered(home, days):
 )
 def test_settings_that_cannot_be_served_are_refused_at_once(tmp_path, settings, code):
     with raises(ConfigurationError, code):
-        coordinator.create(tmp_path / "home", **{"name": "hub", "bind": "localhost:0", "metrics": "", **settings})
+        coordinator.create(
+            tmp_path / "home", NewCoordinator(**{"name": "hub", "bind": "localhost:0", "metrics": "", **settings})
+        )
     assert not (tmp_path / "home").exists()
 
 
 @pytest.mark.parametrize("count", [0, 17])
 def test_a_coordinator_has_as_many_addresses_as_a_package_holds(tmp_path, count):
     with raises(ConfigurationError, "address-count"):
-        coordinator.create(tmp_path / "other", name="clinics", addresses=[f"h{n}.org:7443" for n in range(count)])
+        coordinator.create(
+            tmp_path / "other", NewCoordinator(name="clinics", addresses=[f"h{n}.org:7443" for n in range(count)])
+        )
     assert not (tmp_path / "other").exists()
 
 

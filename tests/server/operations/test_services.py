@@ -9,6 +9,7 @@ from tests.doubles.machines import ACCOUNT, MachineInFolder
 from undersong_common.errors import ConfigurationError
 from undersong_common.program import services as machinery
 from undersong_server.coordinator.home import CoordinatorHome
+from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, services
 
 pytestmark = [pytest.mark.heavy, pytest.mark.skipif(os.geteuid() != 0, reason="accounts and units are root's")]
@@ -18,7 +19,9 @@ pytestmark = [pytest.mark.heavy, pytest.mark.skipif(os.geteuid() != 0, reason="a
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr(machinery, "check_environment", lambda program: None)
     source = tmp_path / "coordinator"
-    made = coordinator.create(source, name="fed", addresses=["localhost:7443"], bind="127.0.0.1:0", metrics="")
+    made = coordinator.create(
+        source, NewCoordinator(name="fed", addresses=["localhost:7443"], bind="127.0.0.1:0", metrics="")
+    )
     machine = MachineInFolder(tmp_path / "root")
     machine.accounts["undersong"] = machinery.Owner(0, 0)  # root, for whom pytest's folder can be passed
     return source, machine, made.fingerprint
