@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -29,6 +29,9 @@ from undersong_server.cli.options import (
     print_table,
     warn_if_not_served,
 )
+
+if TYPE_CHECKING:
+    from undersong_server.operations.coordinator import Backup
 
 app = typer.Typer(help="Makes and serves a coordinator.", no_args_is_help=True)
 enrolment_app = typer.Typer()
@@ -169,6 +172,7 @@ def backup(
     archive = operations.coordinator.back_up(home, file)
     words = f"wrote {file}: {counted(len(archive.runs), 'run')}; keep it encrypted, for it holds the coordinator's keys"
     print_result(archive, words, as_json=as_json, quiet=quiet)
+    _warn_of_faults(archive)
 
 
 @app.command()
@@ -192,6 +196,12 @@ def restore(
         )
         lines += [f"paused: {run}; continue it by `undersong run resume`, or end it" for run in archive.paused]
     print_result(archive, *lines, as_json=as_json, quiet=quiet)
+    _warn_of_faults(archive)
+
+
+def _warn_of_faults(archive: "Backup") -> None:
+    for run, problem in archive.faults.items():
+        print(printable(f"warning: run {run} cannot be read: {problem}"), file=sys.stderr)
 
 
 @app.command()

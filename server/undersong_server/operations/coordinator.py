@@ -8,6 +8,7 @@ import os
 import random
 import re
 import sqlite3
+import stat
 import tempfile
 import time
 import urllib.error
@@ -20,17 +21,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import file_state, is_empty, sync_folder
 from undersong_common.pages.duties import terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable
 from undersong_common.program import drill as invented_records
 from undersong_common.program import notices
-from undersong_common.program.machine import HeldStep
+from undersong_common.program.machine import HeldStep, fault_of
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
-from undersong_server.runs.folder import ENDED, RunFolder
+from undersong_server.runs.folder import ENDED, UNREADABLE, RunFolder, UnreadableRun
 
 SHARED_S = 5.0  # pause between two looks at a registry that other machines share
 LONGEST_STATED = 200  # characters of the operator's name, or of the contact
@@ -308,8 +309,9 @@ class Backup:
     Attributes:
         made_at: seconds since the epoch.
         fingerprint: the coordinator's, which the hospitals have compared.
-        runs: state of each run, by name.
+        runs: state of each run, by name; "unreadable" for one whose files are not what this program writes.
         paused: runs that were under way, and wait for the operator in the restored folder.
+        faults: what is wrong with the files of a run, by its name. Every other run is whole.
     """
 
     file: Path
@@ -318,12 +320,14 @@ class Backup:
     made_at: float
     runs: Mapping[str, str]
     paused: tuple[str, ...]
+    faults: Mapping[str, str]
 
 
 def back_up(home: Path, file: Path) -> Backup:
     """Writes the coordinator's whole folder into one file (mode 0600), and reads that back as a check.
 
-    Each database is copied in one transaction, so that a serving process need not stop.
+    Each database is copied in one transaction, so that a serving process need not stop. What is wrong with the files of
+    one run keeps nothing else out: they are copied as they are, and the backup names the run.
 
     Raises ConfigurationError where ``file`` exists, or what was written does not pass :func:`check_backup`.
     """
@@ -342,11 +346,11 @@ def back_up(home: Path, file: Path) -> Backup:
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
         archive_path = Path(folder) / "backup"
         with zipfile.ZipFile(archive_path, "x", zipfile.ZIP_DEFLATED) as archive:
-            archive.writestr(_BACKUP_NOTE, json.dumps(note))
-            # A run's status first: what it says is finished is then copied whole.
-            for path in sorted(home.rglob("*"), key=lambda each: (each.name != "status.json", each)):
-                if path.is_file() and not _MADE_ANEW.fullmatch(path.name):
-                    _add(archive, path, path.relative_to(home), Path(folder) / "database")
+            faults: dict[str, str] = {}
+            for run in coordinator_home.runs():
+                _read_run(run, faults)
+            faults |= _add_all(archive, home, Path(folder) / "database")
+            archive.writestr(_BACKUP_NOTE, json.dumps({**note, "faults": faults}))
         os.chmod(archive_path, 0o600)
         backup = check_backup(archive_path)
         with archive_path.open("rb") as archive_file:
@@ -357,7 +361,10 @@ def back_up(home: Path, file: Path) -> Backup:
 
 
 def check_backup(file: Path) -> Backup:
-    """Reads a whole backup and opens its keys, registry and runs. Raises ConfigurationError if one is damaged."""
+    """Reads a whole backup and opens its keys, registry and runs.
+
+    Raises ConfigurationError if it is damaged; what is damaged in one run is among the backup's ``faults``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         return _unpack(file, Path(folder))
 
@@ -391,19 +398,58 @@ def restore(file: Path, home: Path) -> Backup:
     return backup
 
 
+def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, str]:
+    """Adds every file of a coordinator's folder; returns what could not be read, by the run that it belongs to.
+
+    Raises the error's :func:`fault_of` where the file is no run's, or the machine lacks something.
+    """
+    left_out: dict[str, str] = {}
+
+    def leave_out(error: OSError | sqlite3.Error, path: Path) -> None:
+        fault, name = fault_of(error, path), path.relative_to(home)
+        if isinstance(fault, MachineFault) or not (run := _run_of(name)):
+            raise fault from None
+        left_out[run] = f"{name.name}: cannot be read, and is not in the backup"
+
+    folders = os.walk(home, onerror=lambda error: leave_out(error, Path(error.filename)))
+    paths = [Path(folder, name) for folder, _, names in folders for name in names]
+    # A run's status first: what it says is finished is then copied whole.
+    for path in sorted(paths, key=lambda path: (path.name != "status.json", path)):
+        try:
+            if stat.S_ISREG(path.stat().st_mode) and not _MADE_ANEW.fullmatch(path.name):
+                _add(archive, path, path.relative_to(home), scratch)
+        except FileNotFoundError:  # replaced or removed since the folder was listed
+            continue
+        except (OSError, sqlite3.Error) as error:
+            leave_out(error, path)
+    return left_out
+
+
+def _run_of(name: Path) -> str:
+    """The run to which a path in a coordinator's folder belongs; "" for what belongs to all."""
+    return name.parts[1] if name.parts[0] == "runs" and len(name.parts) > 1 else ""
+
+
 def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> None:
+    with path.open("rb") as file:
+        is_database = file.read(len(_DATABASE)) == _DATABASE
+    if not is_database:
+        archive.write(path, name)
+        return
     try:
-        with path.open("rb") as file:
-            database = file.read(len(_DATABASE)) == _DATABASE
-        if database:
-            with (
-                closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
-                closing(sqlite3.connect(scratch)) as target,
-            ):
-                source.backup(target)
-        archive.write(scratch if database else path, name)
-    except FileNotFoundError:  # replaced or removed since the folder was listed
-        pass
+        with (
+            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
+            closing(sqlite3.connect(scratch)) as target,
+        ):
+            source.backup(target)
+        archive.write(scratch, name)
+    except sqlite3.DatabaseError as error:
+        if fault_of(error, path).code != "damaged" or not _run_of(name):
+            raise
+        archive.write(path, name)
+        log_path = path.with_name(f"{path.name}-wal")
+        if log_path.exists():
+            archive.write(log_path, name.with_name(log_path.name))
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -421,28 +467,62 @@ def _unpack(file: Path, folder: Path) -> Backup:
             if note["format"] != SCHEMA_VERSION:
                 raise other_format
             archive.extractall(folder)
+        (folder / _BACKUP_NOTE).unlink()
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
+        faults: dict[str, str] = {}
         for path in folder.rglob("*.sqlite"):
-            with closing(sqlite3.connect(path)) as database:
-                if database.execute("PRAGMA quick_check").fetchone() != ("ok",):
+            if not _is_whole(path):
+                if not (run_name := _run_of(path.relative_to(folder))):
                     raise damaged
-        (folder / _BACKUP_NOTE).unlink()
+                faults[run_name] = f"{path.name}: is damaged"
         home = CoordinatorHome(folder)
         if home.authority().fingerprint != note["fingerprint"]:
             raise damaged
         home.registry().close()
-        runs = {run.name: run.status() for run in home.runs() if run.planned()}
-        under_way = [
-            name
-            for name, status in runs.items()
-            if (action_request := home.run(name).requested()).action == "run"
-            and not (status.state in ENDED and status.number >= action_request.number)
-        ]
-        states = {name: status.state for name, status in runs.items()}
-        return Backup(file, home.settings.name, note["fingerprint"], note["made_at"], states, tuple(under_way))
+        states = {run.name: _read_run(run, faults) for run in home.runs()}
+        source_faults = note.get("faults", {})  # a backup of 0.3.0 notes none
+        states |= dict.fromkeys(source_faults, UNREADABLE)
+        faults |= source_faults
+        under_way = tuple(run.name for run in home.runs() if _is_under_way(run))
+        return Backup(file, home.settings.name, note["fingerprint"], note["made_at"], states, under_way, faults)
     except (
         *(zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, sqlite3.DatabaseError),
         *(KeyError, TypeError, ValueError, ConfigurationError),
     ) as error:
         raise (other_format if error is other_format else damaged) from None
+
+
+def _is_whole(database: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(database)) as connection:
+            return bool(connection.execute("PRAGMA quick_check").fetchone() == ("ok",))
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _read_run(run: RunFolder, faults: dict[str, str]) -> str:
+    """The state of a run in a backup; notes in ``faults`` what is wrong with its files."""
+    try:
+        run.planned(), run.requested(), run.annotations()
+        status = run.status()
+        run.heard(status)
+    except UnreadableRun as fault:
+        faults[run.name] = f"{fault.file}: {fault.reason}"
+        return UNREADABLE
+    return status.state
+
+
+def _is_under_way(run: RunFolder) -> bool:
+    """True if a serving process would drive the run; nobody drives one whose requested action cannot be read."""
+    try:
+        requested = run.requested()
+    except UnreadableRun:
+        return False
+    if requested.action != "run":
+        return False
+    try:
+        status = run.status()
+    except UnreadableRun:
+        return True
+    return not (status.state in ENDED and status.number >= requested.number)

@@ -238,9 +238,10 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
     coordinator_home = CoordinatorHome(home)
     started = [run for run in runs if run.status.since is not None][:200]
     charged = [run for run in started if run.status.charged or run.status.state == "finished"]
-    charged = [run for run in charged if run.status.state != UNREADABLE]
-    promises = [coordinator_home.run(run.run).planned().task["privacy"] for run in charged]
-    usages = [usages for run in started for usages in coordinator_home.run(run.run).usage().values()]
+    promises = [
+        planned.task["privacy"] for run in charged if (planned := _readable_plan(coordinator_home.run(run.run)))
+    ]
+    usages = [usage for run in started for usage in _readable_usage(coordinator_home.run(run.run)).values()]
     return RecentCosts(
         len(started),
         math.fsum(float(usage["price_usd"]) for usage in usages),
@@ -248,6 +249,22 @@ def spending(home: Path, runs: Sequence[RunSummary]) -> RecentCosts:
         math.fsum(float(promise["epsilon"]) for promise in promises),
         math.fsum(float(promise["delta"]) for promise in promises),
     )
+
+
+def _readable_plan(folder: RunFolder) -> Planned | None:
+    """The plan of a run; None where it cannot be read, which is that run's fault and shown with it."""
+    try:
+        return folder.planned()
+    except UnreadableRun:
+        return None
+
+
+def _readable_usage(folder: RunFolder) -> Mapping[str, Mapping[str, Any]]:
+    """What the generators of a run have used; nothing where that cannot be read."""
+    try:
+        return folder.usage()
+    except UnreadableRun:
+        return {}
 
 
 def embedders(parties: Sequence[PartyFacts]) -> Mapping[str, int]:
@@ -289,8 +306,16 @@ def support_bundle(home: Path) -> bytes:
         for name, value in contents.items():
             archive.writestr(name, json_text(with_iso_times(value)))
         for number, run in enumerate(run for run in newest if run.parties):
-            archive.writestr(f"logs/{number:03}.txt", "\n".join([run.run, *log(home, run.run)]) + "\n")
+            archive.writestr(f"logs/{number:03}.txt", "\n".join([run.run, *_readable_log(home, run.run)]) + "\n")
     return file.getvalue()
+
+
+def _readable_log(home: Path, run: str) -> Sequence[str]:
+    """The last lines of a run's log, or in their place what is wrong with it."""
+    try:
+        return log(home, run)
+    except UnreadableRun as fault:
+        return [fault.problem]
 
 
 MOST_TEXTS = 60
@@ -476,12 +501,13 @@ def generator_usage(home: Path, runs: Sequence[str]) -> tuple[GeneratorUsage, ..
     Args:
         runs: newest first.
     """
-    folders = [CoordinatorHome(home).run(run) for run in runs]
-    usages = [folder.usage() for folder in folders]
+    coordinator_home = CoordinatorHome(home)
+    plans = {run: planned for run in runs if (planned := _readable_plan(coordinator_home.run(run)))}
+    usages = [_readable_usage(coordinator_home.run(run)) for run in plans]
     newest = {
-        str(table.get("name", "")): (str(table.get("kind", "")), folder.name)
-        for folder in reversed(folders)
-        for table in folder.planned().task.get("generators", ())
+        str(table.get("name", "")): (str(table.get("kind", "")), run)
+        for run, planned in reversed(plans.items())
+        for table in planned.task.get("generators", ())
     }
     return tuple(
         _usage_of(name, kind, run, [usage[name] for usage in usages if name in usage])

@@ -428,7 +428,8 @@ class RunFolder:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
         lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
         facts = self._live_facts(reversed(lines))
-        return next((event["usage"] for event in facts if event["kind"] == "usage" and "usage" in event), {})
+        usages = (event.get("usage") for event in facts if event["kind"] == "usage")
+        return next((usage for usage in usages if isinstance(usage, dict)), {})
 
     def _live_facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """The facts in lines of the live file; a line that a full disk has cut off is left out."""

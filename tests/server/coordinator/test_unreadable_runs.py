@@ -6,6 +6,7 @@ import json
 import os
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,7 @@ from undersong_server.coordinator.service import Coordinator
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import runs
-from undersong_server.operations.overview import list_runs, needs
+from undersong_server.operations.overview import generator_usage, list_runs, needs, spending, support_bundle
 from undersong_server.runs.folder import UnreadableRun
 
 READ_BY_SERVING = ("plan.json", "status.json", "requested.json")
@@ -143,6 +144,23 @@ def refused_below(part, call):
         return call(path, *arguments, **named)
 
     return refusing
+
+
+@pytest.mark.parametrize("name", ["plan.json", "live.jsonl", "log.txt"])
+@pytest.mark.parametrize("damage", ["a folder", "a pipe", "a loop of links"])
+def test_totals_over_all_runs_leave_out_what_cannot_be_read(home, name, damage):
+    for run in ("first", "second"):
+        folder = CoordinatorHome(home).run(run)
+        folder.write_status(replace(folder.status(), state="stopped", since=1.0, charged=True))
+        folder.tell("usage", {"usage": {"good": {"calls": 2, "price_usd": 0.5}}})
+        folder.say("a line")
+    seen = list_runs(home)
+    DAMAGES[damage](home / "runs" / "first" / name)
+    readable = 2 if name == "log.txt" else 1
+    assert spending(home, seen).price_usd == 0.5 * (2 if name != "live.jsonl" else 1)
+    usage = {used.name: used.runs for used in generator_usage(home, ["first", "second"])}
+    assert usage["good"] == readable
+    assert support_bundle(home)
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])

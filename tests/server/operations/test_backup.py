@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import sqlite3
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.hospitals import operator_screen
 from tests.doubles.stream import Credentials
 from undersong_common.errors import ConfigurationError
 from undersong_server.coordinator.home import CoordinatorHome, Serving
 from undersong_server.defaults import NewCoordinator
 from undersong_server.operations import coordinator, enrolment
+from undersong_server.runs.folder import RunStatus
+from undersong_server.runs.planning import Planned
 
 
 @pytest.fixture
@@ -119,3 +125,87 @@ def test_one_of_another_format_says_so(made):
     rewritten(made, {"undersong-backup.json": note})
     with raises(ConfigurationError, "backup-format"):
         coordinator.check_backup(made)
+
+
+def break_journal(path):
+    with sqlite3.connect(path / "journal.sqlite") as database:
+        database.execute("CREATE TABLE entries AS SELECT zeroblob(20000) AS value")
+    data = bytearray((path / "journal.sqlite").read_bytes())
+    data[200:4096] = os.urandom(3896)
+    (path / "journal.sqlite").write_bytes(data)
+
+
+# What is wrong with one run's files, the file that is named, and whether the run would be driven after a restore.
+DAMAGES = {
+    "status cut off": ("status.json", lambda run: (run / "status.json").write_bytes(b'{"state": "runn'), True),
+    "status of zeros": ("status.json", lambda run: (run / "status.json").write_bytes(bytes(300)), True),
+    "request of a newer release": ("requested.json", lambda run: (run / "requested.json").write_text("{}"), False),
+    "a folder in a file's place": ("status.json", lambda run: swap(run / "status.json", Path.mkdir), True),
+    "a loop of links": ("plan.json", lambda run: swap(run / "plan.json", link_to_itself), True),
+    "a damaged journal": ("journal.sqlite", break_journal, True),
+}
+
+
+def swap(path, make):
+    path.unlink()
+    make(path)
+
+
+def link_to_itself(path):
+    path.symlink_to(path)
+
+
+@pytest.fixture
+def planned_runs(home, tmp_path):
+    for name in ("first", "second"):
+        folder = CoordinatorHome(home).run(name)
+        folder.create(Planned(name, {"task": {"name": name}}, str(tmp_path), ("heart",), 0, None, 5.0))
+        folder.request("run")
+        folder.write_status(RunStatus("running", 1))
+    return home
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_run_is_named_and_the_others_are_backed_up(planned_runs, tmp_path, damage):
+    name, break_run, is_driven = DAMAGES[damage]
+    break_run(planned_runs / "runs" / "first")
+    backup = coordinator.back_up(planned_runs, tmp_path / "backup")
+    assert list(backup.faults) == ["first"]
+    assert name in backup.faults["first"]
+    restored = coordinator.restore(tmp_path / "backup", tmp_path / "new")
+    assert restored.faults == backup.faults
+    assert "second" in restored.paused
+    new = CoordinatorHome(tmp_path / "new")
+    assert new.run("second").requested().action == "pause"
+    if is_driven and new.run("first").exists:
+        assert new.run("first").requested().action == "pause"
+    before = planned_runs / "runs" / "first" / name
+    if before.is_file():
+        assert (tmp_path / "new" / "runs" / "first" / name).read_bytes() == before.read_bytes()
+
+
+def test_what_the_account_may_not_read_is_named_and_left_out(planned_runs, tmp_path, monkeypatch):
+    path = planned_runs / "runs" / "first" / "log.txt"
+    path.write_text("a line\n")
+    opened = Path.open
+
+    def refusing(self, *arguments, **options):
+        if self == path:
+            raise PermissionError(13, "Permission denied", str(self))
+        return opened(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", refusing)
+    backup = coordinator.back_up(planned_runs, tmp_path / "backup")
+    assert backup.faults == {"first": "log.txt: cannot be read, and is not in the backup"}
+    assert "warning: run first" in operator_screen("coordinator", "restore", tmp_path / "backup", "--check", "--quiet")
+
+
+def test_a_damaged_registry_is_named_with_its_file(home, tmp_path):
+    (home / "registry.sqlite-wal").unlink(missing_ok=True)
+    data = bytearray((home / "registry.sqlite").read_bytes())
+    data[100:] = os.urandom(len(data) - 100)
+    (home / "registry.sqlite").write_bytes(data)
+    with raises(ConfigurationError, "damaged") as refused:
+        coordinator.back_up(home, tmp_path / "backup")
+    assert "registry.sqlite" in refused.value.problem
+    assert not (tmp_path / "backup").exists()
