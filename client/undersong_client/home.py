@@ -471,13 +471,20 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object. Raises ConfigurationError that names the file if it is missing or damaged."""
     try:
-        value = json.loads(path.read_bytes())
-        if not isinstance(value, dict):
-            raise ValueError
+        data = path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: is missing", "restore it from a backup", code="file-missing") from None
     except OSError as error:
         raise fault_of(error, path) from None
+    return json_object(data, path)
+
+
+def json_object(data: bytes, path: Path) -> dict[str, Any]:
+    """Returns the JSON object in ``data``. Raises ConfigurationError that names the file ``path`` if it holds none."""
+    try:
+        value = json.loads(data)
+        if not isinstance(value, dict):
+            raise ValueError
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is damaged", "restore it from a backup", code="file-damaged") from None
     return value

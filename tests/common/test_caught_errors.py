@@ -534,8 +534,12 @@ def ask_processes_that_end(m, paths, patched):
         m.check_unused(paths.folder)
 
 
-def back_up_a_file_that_goes(m, paths, _):
-    m._add(None, paths.gone, paths.gone, paths.gone)
+def back_up_without_files_that_are_gone_or_closed(m, paths, patched):
+    run = paths.folder / "runs" / "first"
+    run.mkdir(parents=True)
+    (run / "gone").symlink_to(paths.gone)
+    (run / "closed").symlink_to("closed")
+    assert list(m._add_all(None, paths.folder, paths.gone)) == ["first"]
 
 
 def make_no_workspace(m, paths, _):
@@ -632,7 +636,7 @@ ACTS = {
         lambda m, paths, _: m.TransformersSettings.context(SimpleNamespace(path="a model"), paths.gone)
     ),
     "server/undersong_server/operations/coordinator.py health": ask_a_silent_coordinator,
-    "server/undersong_server/operations/coordinator.py _add": back_up_a_file_that_goes,
+    "server/undersong_server/operations/coordinator.py _add_all": back_up_without_files_that_are_gone_or_closed,
     "server/undersong_server/operations/permissions.py public_files": offer_texts_beside_a_broken_task,
     "simulation/undersong/run/workspace.py Workspace.__init__": make_no_workspace,
 }
@@ -663,9 +667,6 @@ TESTED = {
     "client/undersong_client/answering/computing_process.py ComputingProcess.vector": (
         "tests/client/answering/test_computing_process.py::"
         "test_failed_process_gives_zeros_at_public_time_and_is_replaced"
-    ),
-    "client/undersong_client/consent/approvals.py Proposals.manifest_bytes": (
-        "tests/client/consent/test_approvals.py::test_a_damaged_manifest_is_not_shown"
     ),
     "client/undersong_client/link/checks.py _dial_directly": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/link/checks.py _dial_through_proxy": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",

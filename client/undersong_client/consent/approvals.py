@@ -23,11 +23,12 @@ from cryptography.exceptions import InvalidSignature
 from undersong_client import keys
 from undersong_client.consent.people import Decision, Person, PersonalDecision, check_another
 from undersong_client.consent.sheet import Sheet, hash_stored
-from undersong_client.home import CLOCK_TOLERANCE_S, FILE_MODE, PartyHome, read_json, write_json
+from undersong_client.home import CLOCK_TOLERANCE_S, FILE_MODE, PartyHome, json_object, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import FileState, file_state, replace_file
 from undersong_common.printable import printable, shell_word
+from undersong_common.program.machine import named_faults
 
 if TYPE_CHECKING:
     from undersong_protocol.agreement.manifest import Manifest
@@ -226,8 +227,9 @@ class Proposals(Consent):
         """Reads the manifest of a request and checks it against its hash."""
         path = self._path_of(request.manifest).with_suffix(".manifest")
         try:
-            data = path.read_bytes()
-        except FileNotFoundError:
+            with named_faults(path):
+                data = path.read_bytes() if path.exists() else b""
+        except ConfigurationError:  # a folder in the file's place, too, holds no plan of that hash
             data = b""
         if manifest_hash(data).hex() != request.manifest:
             raise ConfigurationError(
@@ -503,25 +505,33 @@ class Proposals(Consent):
         return True
 
     def saved_files(self) -> dict[str, bytes]:
-        """Returns every request, plan and signed sheet of this folder, by file name."""
+        """Returns every request, plan and signed sheet of this folder, by file name; logs what is no file."""
         with self._hold_lock():
-            paths = [path for suffix in SAVED for path in self._folder.glob(f"*{suffix}")]
-            return {path.name: path.read_bytes() for path in sorted(paths)}
+            paths = sorted(path for suffix in SAVED for path in self._folder.glob(f"*{suffix}"))
+            for path in paths:
+                if not path.is_file():
+                    log.error("%s: is not a file, and is left out; move it away", path)
+            return {path.name: path.read_bytes() for path in paths if path.is_file()}
 
     def bring_back(self, files: Mapping[str, bytes], *, at: float) -> int:
         """Restores requests that are not here from what :meth:`saved_files` returned; returns their number.
 
-        What is here stays. A refusal counts again, an approval does not (:attr:`Proposal.restored_s`).
+        What is here stays, and what cannot be read is left out and logged. A refusal counts again, an approval does not
+        (:attr:`Proposal.restored_s`).
         """
+        restored_count = 0
         with self._hold_lock():
             missing = [name for name in files if name.endswith(".json") and not (self._folder / name).exists()]
             for name in missing:
                 path = self._folder / name
+                try:
+                    request = _proposal_of(json_object(files[name], path), path)
+                except ConfigurationError as error:
+                    log.error("%s; it is not brought back", error.problem)
+                    continue
                 for suffix in SAVED[1:]:
                     if (sibling := path.with_suffix(suffix).name) in files:
                         replace_file(self._folder / sibling, files[sibling])
-                replace_file(path, files[name])
-                request = _read_proposal(path)
                 # An approval that was signed by a clock ahead is from before this moment all the same.
                 approved_s = max((approval.at_s for approval in request.people), default=0.0)
                 restored_s = max(at, math.nextafter(approved_s, math.inf))
@@ -531,7 +541,8 @@ class Proposals(Consent):
                 restored = replace(request, restored_s=restored_s, replaced=replaced)
                 # What the evidence holds unsigned stays so.
                 self._write_changes(self._sign(restored) if self.is_signed(request) else restored, always=True)
-            return len(missing)
+                restored_count += 1
+        return restored_count
 
     def check_words(self, request: Proposal, typed: str) -> None:
         """Raises PrivacyRefusal unless ``typed`` is the plan's words, which are computed anew, or its whole hash."""
@@ -614,8 +625,12 @@ def check_decision(request: Proposal, decision: Decision) -> None:
 
 
 def _read_proposal(path: Path) -> Proposal:
+    return _proposal_of(read_json(path), path)
+
+
+def _proposal_of(value: Mapping[str, Any], path: Path) -> Proposal:
+    """Returns the proposal in a file's JSON object. Raises ConfigurationError that names the file if it holds none."""
     try:
-        value = read_json(path)
         people = tuple(PersonalDecision(**person) for person in value.get("people", ()))
         request = Proposal(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
         times = (

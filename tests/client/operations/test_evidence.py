@@ -212,3 +212,24 @@ def test_restored_log_survives_a_second_restore(tmp_path):
     broken = first.saved().replace(b"anna", b"eve!", 1)
     with pytest.raises(PrivacyRefusal):
         third.bring_back(broken)
+
+
+def test_a_damaged_request_keeps_no_other_one_out_of_the_evidence(home, tmp_path, caplog):
+    approved, refused = decided(home)
+    third = proposed(home, run="winter", epsilon=0.5)
+    path = home / "requests" / f"{third.hash.hex()}.json"
+    path.write_bytes(path.read_bytes()[:50])
+    (home / "requests" / f"{approved.hash.hex()}.manifest").unlink()
+    (home / "requests" / f"{approved.hash.hex()}.manifest").mkdir(mode=0o700)
+    assert [request["run"] for request in json.loads(command("requests", "--home", home, "--json"))["requests"]] == [
+        "spring",
+        "autumn",
+    ]
+    command("evidence", tmp_path / "alpha.zip", "--home", home)
+    assert f"{approved.hash.hex()}.manifest: is not a file" in caplog.text
+    new = lost_and_restored(home, tmp_path)
+    counts = json.loads(command("restore-evidence", tmp_path / "alpha.zip", "--home", new, "--json"))
+    assert counts["requests"] == 2
+    assert f"{third.hash.hex()}.json" in caplog.text
+    assert not (new / "requests" / path.name).exists()
+    assert Proposals(PartyHome(new)).find("autumn").manifest == refused.hash.hex()
