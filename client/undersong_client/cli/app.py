@@ -194,6 +194,7 @@ def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
     facts = daemon_status.facts
     pause_words = " (paused)" if daemon_status.paused and daemon_status.state != "paused" else ""
     yield f"{daemon_status.party}: {daemon_status.state}{pause_words}"
+    yield from (f"  {sentence}" for sentence in that_hold((daemon_status.silence, daemon_status.silence)))
     yield from (f"  {printable(step.words)}" for step in daemon_status.held_up)
     changes = {printable(change["run"]): printable("; ".join(change["changes"])) for change in facts.get("changed", ())}
     offset_s = facts.get("clock_offset_s", 0.0)

@@ -187,8 +187,17 @@ class Connection:
         """
         if self.ended is not None or self.welcome is None:
             return False
-        period = max(0.2, min(300.0, self.welcome.keepalive_s))
-        return True if self._opens or now_s - self._heard_at <= PING_SHARE * period + PONG_S else None
+        return True if self.silent_s(now_s) <= self.longest_silence_s else None
+
+    def silent_s(self, now_s: float) -> float:
+        """Seconds since the last frame arrived; 0 while a long request is opened, during which nothing is read."""
+        return 0.0 if self._opens else max(0.0, now_s - self._heard_at)
+
+    @property
+    def longest_silence_s(self) -> float:
+        """Seconds of silence within which a stream that stands has surely been heard, by an answer to a ping."""
+        period = 0.0 if self.welcome is None else self.welcome.keepalive_s
+        return PING_SHARE * max(0.2, min(300.0, period)) + PONG_S
 
     def close(self, reason: str) -> None:
         """Sends a last frame with ``reason``, waits briefly until it has left, and ends the stream."""

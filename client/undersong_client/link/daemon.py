@@ -53,7 +53,7 @@ TELL_REASON_S = 10.0  # for each address of the coordinator
 METRICS = {
     "connected": "1 while a stream to the coordinator stands and the party answers.",
     "paused": "1 while the hospital's people have paused it.",
-    "last_contact_seconds": "When a stream to the coordinator last stood, seconds since the epoch.",
+    "last_contact_seconds": "When the coordinator was last heard, seconds since the epoch.",
     "requests_waiting": "Plans that wait for a decision here.",
     "certificate_expires_seconds": "When the certificate ends, seconds since the epoch.",
     "epsilon_budget": "The budget's epsilon over all runs.",
@@ -111,7 +111,6 @@ class Daemon(Listener):
     ) -> None:
         self._home = home
         self._figures = figures
-        self._contact_s: float | None = None
         self._assembled = assembled
         self._backoff = backoff or Backoff()
         self._use_proxy = use_proxy
@@ -471,6 +470,10 @@ class Daemon(Listener):
             return
         self._status_at = now_s
         self._refusals_written = refusals
+        connection = self._dialled
+        if connection is not None and connection.welcome is not None and connection.ended is None:
+            self._facts["heard_s"] = self._clock() - connection.silent_s(now_s)
+            self._facts["longest_silence_s"] = connection.longest_silence_s
         last = self._answering.party.last
         answer_facts = {"answered_s": last[0], "answered": last[1]} if last else {}
         refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
@@ -492,12 +495,10 @@ class Daemon(Listener):
             self._facts.get("certificate_until"),
             self._assembled.ledger.budget,
         )
-        if state in ("connected", "paused"):
-            self._contact_s = self._clock()
         values = {
             "connected": float(state == "connected"),
             "paused": float(self._home.pause.exists()),
-            "last_contact_seconds": self._contact_s,
+            "last_contact_seconds": self._facts.get("heard_s"),
             "requests_waiting": self._facts.get("waiting"),
             "certificate_expires_seconds": None
             if certificate_end is None

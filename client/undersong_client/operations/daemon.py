@@ -1,6 +1,8 @@
 """Actions on the daemon for this party's people: its status, pause and resume, and the checks."""
 
+import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -8,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from undersong_client.consent.policy_file import former_trust
 from undersong_client.home import REFUSED_START, PartyHome, read_json
+from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
+from undersong_common.printable import duration
 from undersong_common.program.machine import HeldStep
 
 if TYPE_CHECKING:
     from undersong_client.link.checks import Finding
+
+LONGEST_UNWRITTEN_S = 30.0  # a daemon that runs writes its status every 5 s
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class DaemonStatus:
         facts: the other values of ``status.json``.
         held_up: the steps of the daemon that this machine's faults hold up, and since when.
         former_trust: sentence on trust in the policy that has no effect any more; "" without it.
+        at_s: time at which this was read, seconds since the epoch.
     """
 
     party: str
@@ -35,22 +42,38 @@ class DaemonStatus:
     facts: Mapping[str, Any]
     held_up: tuple[HeldStep, ...] = ()
     former_trust: str = ""
+    at_s: float = 0.0
 
     @property
     def well(self) -> bool:
-        """True if the daemon is connected, or paused by its people."""
-        return self.running and self.state in ("connected", "paused")
+        """True if the daemon is connected, or paused by its people, and neither it nor the coordinator is silent."""
+        return self.running and self.state in ("connected", "paused") and not self.silence
+
+    @property
+    def silence(self) -> str:
+        """Sentence on a daemon or a coordinator that has been silent for too long; "" for none.
+
+        A process that was stopped, or whose machine sleeps, cannot say so itself.
+        """
+        if not self.running:
+            return ""
+        unwritten_s, unheard_s = (self.at_s - self.facts.get(key, self.at_s) for key in ("written_s", "heard_s"))
+        if unwritten_s > LONGEST_UNWRITTEN_S:
+            return f"the daemon itself was last heard {duration(unwritten_s)} ago: it was stopped, or its machine hangs"
+        if self.state in ("connected", "paused") and unheard_s > self.facts.get("longest_silence_s", math.inf):
+            return f"the coordinator was last heard {duration(unheard_s)} ago; the daemon connects anew by itself"
+        return ""
 
     def to_json(self) -> dict[str, Any]:
-        fields = {name: value for name, value in vars(self).items() if name != "facts"}
-        return {**self.facts, **fields, "held_up": [asdict(step) for step in self.held_up]}
+        fields = {name: value for name, value in vars(self).items() if name not in ("facts", "at_s")}
+        return {**self.facts, **fields, "held_up": [asdict(step) for step in self.held_up], "silence": self.silence}
 
 
 def status(home: Path) -> DaemonStatus:
     """Returns the state of the daemon of a party's folder."""
     party_home = PartyHome(home)
     running = party_home.is_running
-    facts: dict[str, Any] = read_json(party_home.status) if party_home.status.exists() else {}
+    facts = _stated_facts(party_home)
     is_stated = running or facts.get("state") == REFUSED_START
     state = facts.get("state", "never started") if is_stated else "not running"
     settings = party_home.settings
@@ -63,7 +86,18 @@ def status(home: Path) -> DaemonStatus:
         facts,
         party_home.held_steps,
         former_trust(party_home),
+        time.time(),
     )
+
+
+def _stated_facts(home: PartyHome) -> dict[str, Any]:
+    """What the daemon last wrote about itself; for a file that cannot be read, that, since it is written anew."""
+    if not home.status.exists():
+        return {}
+    try:
+        return read_json(home.status)
+    except ConfigurationError as error:
+        return {"state": "unknown", "problem": error.problem, "remedy": "the daemon writes it anew when it runs"}
 
 
 def pause(home: Path) -> None:

@@ -336,16 +336,17 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     rows = []
     for facts in party_facts:
         party = facts.party
-        absence = (
-            "never"
-            if party.last_seen is None
-            else f"away, seen {duration(max(0.0, time.time() - party.last_seen))} ago"
-        )
+        if facts.connected:
+            presence = f"connected, last heard {duration(facts.silent_s)} ago" if facts.silent_s else "connected"
+        elif party.last_seen is None:
+            presence = "never"
+        else:
+            presence = f"away, seen {duration(max(0.0, time.time() - party.last_seen))} ago"
         rows.append(
             (
                 party.name,
                 party.state + (" (paused)" if party.paused else ""),
-                "connected" if facts.connected else absence,
+                presence,
                 facts.away_because,
                 "" if party.certificate_expires_at is None else day(party.certificate_expires_at),
                 party.software,

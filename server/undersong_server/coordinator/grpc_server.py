@@ -29,7 +29,7 @@ from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Rate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, PartyStream
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.parties import NOT_STARTED, Registry
+from undersong_server.coordinator.parties import NOT_STARTED, TOUCHED_EVERY_S, Registry
 
 # The loopback interface's addresses, for a socket and for gRPC.
 LOOPBACKS = (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"))
@@ -509,7 +509,7 @@ class GrpcServer:
                 for name, problem in refused.items():
                     self._refusals.note(links[name].peer.source, NOT_ALLOWED, problem)
                     links[name].close(problem, -1.0 if "revoked" in problem else 0.0)
-                is_due = bool(links) and int(now) % 10 == 0
+                is_due = bool(links) and int(now) % TOUCHED_EVERY_S == 0
                 if is_due:
                     ago = now - time.monotonic()
                     boxes = map(self._transport.mailbox, links)

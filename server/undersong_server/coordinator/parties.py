@@ -19,6 +19,7 @@ RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's l
 RENEWALS_AN_HOUR = 3
 CLOCKS_DIFFER_S = 600.0  # largest difference of two clocks that are right
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
+TOUCHED_EVERY_S = 10  # between two notes of when each connected party was last heard
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
 NOT_STARTED = {

@@ -12,7 +12,10 @@ from undersong_protocol.agreement.enrolment import EnrolmentRequest, party_finge
 from undersong_protocol.agreement.words import first_difference
 from undersong_server import defaults
 from undersong_server.coordinator.home import CoordinatorHome
-from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, EnrolledParty
+from undersong_server.coordinator.parties import ENROLLED, NOT_STARTED, TOUCHED_EVERY_S, EnrolledParty
+
+# A party that is silent for KEEPALIVE_S asks by itself, and is heard soon after.
+LONGEST_SILENCE_S = 1.5 * defaults.KEEPALIVE_S + TOUCHED_EVERY_S
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,14 @@ class PartyFacts:
         ]
         value = {key: item for key, item in asdict(self.party).items() if key != "former_identities"}
         derived_facts = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
-        return {**value, **derived_facts, "away_because": self.away_because}
+        return {**value, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since a connected party was last heard, if that is too long for one that answers; otherwise 0."""
+        last_seen = self.party.last_seen
+        silent_s = time.time() - last_seen if self.connected and last_seen is not None else 0.0
+        return silent_s if silent_s > LONGEST_SILENCE_S else 0.0
 
     @property
     def away_because(self) -> str:

@@ -26,12 +26,13 @@ from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import Person
 from undersong_client.consent.sheet import Sheet
-from undersong_client.home import PartyHome
+from undersong_client.home import PartyHome, write_json
 from undersong_client.link import checks
-from undersong_client.operations import runs
+from undersong_client.operations import daemon, runs
 from undersong_client.storage import store
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError
+from undersong_common.files import replace_file
 from undersong_common.models.embedding import Embedder, TextLengths
 from undersong_common.privacy import accounting, impact
 from undersong_common.privacy.accounting import Gaussian
@@ -711,6 +712,38 @@ def test_pause_and_status(home):
     assert json.loads(command("pause", "--home", home, "--json"))["paused"]
     assert not json.loads(command("resume", "--home", home, "--json"))["paused"]
     assert "not running" in command("status", "--home", home, code=6)
+
+
+@pytest.mark.parametrize(
+    ("facts", "silent"),
+    [
+        ({"heard_s": -5.0, "written_s": -1.0}, ""),
+        ({"heard_s": -40.0, "written_s": -1.0}, "the coordinator was last heard 40 s ago"),
+        ({"heard_s": -75.0, "written_s": -70.0}, "the daemon itself was last heard 1 min 10 s ago"),
+        ({}, ""),  # as a daemon of an earlier release has written it
+    ],
+    ids=["heard", "a coordinator that is stopped", "a daemon that is stopped", "no times"],
+)
+def test_status_says_since_when_the_other_side_is_silent(home, monkeypatch, facts, silent):
+    now_s = time.time()
+    monkeypatch.setattr(daemon.time, "time", lambda: now_s)
+    stated = {"state": "connected", "longest_silence_s": 32.0} | {key: now_s + ago for key, ago in facts.items()}
+    write_json(home / "status.json", stated)
+    with PartyHome(home).running():
+        said = json.loads(command("status", "--home", home, "--json", code=6 if silent else 0))["silence"]
+        assert said.startswith(silent)
+        assert bool(said) == bool(silent)
+        assert said in command("status", "--home", home, code=None)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(200), b'{"state": "conn', b"[]"], ids=["empty", "zeros", "cut", "a list"])
+def test_status_of_a_damaged_file_says_what_is_known(home, data):
+    replace_file(home / "status.json", data)
+    assert "not running" in command("status", "--home", home, code=6)
+    with PartyHome(home).running():
+        said = command("status", "--home", home, code=6)
+    assert "status.json: is damaged" in said
+    assert "writes it anew" in said
 
 
 def test_leaving_keeps_the_ledger(home, monkeypatch):

@@ -134,6 +134,8 @@ NOT_IN_FILES = {
         "_OpenRequest.since",
         "Deferral.start_s",
         "PendingReply.start_s",
+        "DaemonStatus.at_s",
+        "silent_s",
         "keep_until",
         "certificate_until",
         "Installed.until",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import time
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,6 +15,8 @@ from tests.doubles.typed import typed as type_in
 from undersong_common import files
 from undersong_protocol.agreement.enrolment import EnrolmentRequest, Package, new_tls_key
 from undersong_server.cli.app import app
+from undersong_server.coordinator.home import Serving
+from undersong_server.operations import enrolment
 
 
 @pytest.fixture
@@ -100,3 +104,14 @@ def test_on_a_terminal_the_fingerprint_is_typed_and_never_shown_before(home, tmp
 class _Terminal:
     def isatty(self):
         return True
+
+
+@pytest.mark.parametrize(("heard_ago_s", "said"), [(12.0, "connected"), (95.0, "connected, last heard 1 min 35 s ago")])
+def test_a_connected_party_that_is_silent_is_listed_as_that(tmp_path, monkeypatch, heard_ago_s, said):
+    home, now_s = make_home(tmp_path / "home", ("heart",)), time.time()
+    monkeypatch.setattr(enrolment.time, "time", lambda: now_s)
+    with home.hold(), contextlib.closing(home.registry()) as registry:
+        home.write_serving(Serving(pid=1, port=7443, metrics_port=None, since=0.0, connected=("heart",)))
+        registry.touch({"heart": now_s - heard_ago_s})
+        listed = typed(home, "parties").stdout.splitlines()[1].split("\t")
+    assert listed[2] == said
