@@ -643,12 +643,18 @@ ACTS = {
 
 CHECKS = "tests/client/cli/test_cli.py::test_check_tells_"
 PROGRAM = "tests/common/program/"
+NOT_TOLD = f"{PROGRAM}test_owner.py::test_what_the_system_does_not_tell_proves_"
 ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
     "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
     "common/undersong_common/program/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
     "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
+    "common/undersong_common/program/owner.py _ancestor_uids": f"{NOT_TOLD}no_account",
+    "common/undersong_common/program/owner.py _login_uid": f"{NOT_TOLD}no_account",
+    "common/undersong_common/program/owner.py _is_in_user_namespace": f"{NOT_TOLD}no_account",
+    "common/undersong_common/program/owner.py _is_of_a_person": f"{PROGRAM}test_owner.py::test_only_an_account_with",
+    "common/undersong_common/program/uptime.py moment": f"{PROGRAM}test_uptime.py::test_without_an_uptime",
     "common/undersong_common/files.py replace_file": (
         "tests/common/test_files.py::test_an_error_of_a_replacement_names_the_file_itself"
     ),

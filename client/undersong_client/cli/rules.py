@@ -126,13 +126,17 @@ def give_duty(
     ] = False,
     home: HomeFolder = None,
 ) -> None:
-    """Gives somebody else's account its role under the rule of two. Whoever gives one is none of the two for a day."""
+    """Gives somebody else's account its role under the rule of two.
+
+    Whoever gives one is none of the two for a day. Nothing tells whose account of the page that is: nobody there is one
+    of the two for a day either. An administrator of the page gives a role without that.
+    """
     from undersong_client.consent import two_people
     from undersong_client.consent.people import note_decision
-    from undersong_common.pages.duties import AT_THE_TERMINAL, terminal_identity
+    from undersong_common.pages.duties import AT_THE_TERMINAL
 
     folder = PartyHome(home_of(home))
-    name, giver = f"{account}{AT_THE_TERMINAL}" if terminal else account, terminal_identity()
+    name, giver = f"{account}{AT_THE_TERMINAL}" if terminal else account, two_people.giver_at_terminal()
     two_people.give_duty(folder, name, duty, by=(giver,))
     note_decision(folder, "policy duty", f"{name}: {duty or 'none'}, by {giver}", None)
     print(f"{name}: {duty or 'no role'}; {giver} is none of the two for a day")

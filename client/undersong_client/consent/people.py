@@ -65,10 +65,15 @@ class Person:
         )
 
     @property
+    def accounts(self) -> frozenset[str]:
+        """The account of the page or of the machine, and the provider's."""
+        by_provider = f"{self.issuer} {self.subject}" if self.issuer else ""
+        return frozenset(filter(None, (self.account, by_provider)))
+
+    @property
     def identities(self) -> frozenset[str]:
         """Everything by which this person could be the same as another one."""
-        by_provider = f"{self.issuer} {self.subject}" if self.issuer else ""
-        return frozenset(filter(None, (self.account, by_provider, self.let_in_by)))
+        return self.accounts | frozenset(filter(None, (self.let_in_by,)))
 
     @property
     def known_by(self) -> str:
@@ -155,7 +160,7 @@ def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", com
         with duties(home) as party_duties:
             duty = party_duties.of(account)
     return Person(
-        name or caller_at_terminal()[1],
+        name or caller_at_terminal().name,
         role if duty is None else duty.name,
         comment,
         account=account,

@@ -15,10 +15,12 @@ from undersong_client.consent.policy import HospitalPolicy, loosened
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.pages.duties import DAY_S
-from undersong_common.program.owner import caller_at_terminal
+from undersong_common.pages.duties import DAY_S, Duties, terminal_identity
+from undersong_common.printable import printable
+from undersong_common.program.owner import ROOT_UID, caller_at_terminal
 
 WISH_FILE = "wish.json"
+OWN_ACCOUNT = "type it from an account of your own, by sudo -u"
 
 
 class WaitsForSecondPerson(PrivacyRefusal):
@@ -30,6 +32,20 @@ class WaitsForSecondPerson(PrivacyRefusal):
             "have the other one choose the same within a day",
             code="second-person",
         )
+
+
+def giver_at_terminal() -> str:
+    """Returns the identity of whoever types this command, who gives a role.
+
+    Raises PrivacyRefusal if nobody can tell who it is.
+    """
+    if doubt := caller_at_terminal().doubt:
+        raise PrivacyRefusal(
+            f"nobody can tell who gives this role: {doubt}",
+            f"{OWN_ACCOUNT}, or give it on the page",
+            code="not-identified",
+        )
+    return terminal_identity()
 
 
 def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) -> None:
@@ -60,14 +76,14 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
                 "log in to the page with your organisation",
                 code="not-identified",
             )
-        if not party_duties.provider and (
-            not person.log_in or (person.log_in == "terminal" and caller_at_terminal()[0] == 0)
-        ):
+        if not party_duties.provider and not person.log_in:
             raise PrivacyRefusal(
                 "the rule of two people counts accounts of people, and this is none",
-                "log in to the page, or type it from an account of your own, by sudo -u",
+                f"log in to the page, or {OWN_ACCOUNT}",
                 code="not-identified",
             )
+        if person.log_in == "terminal":
+            _check_caller()
         if not person.role_from:
             raise ConfigurationError(
                 f"{person.account!r} has no role under the rule of two: a role that you state yourself counts for"
@@ -77,15 +93,36 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
                 code="no-duty",
             )
         for member in (person, *deciders):
-            # Whoever let the account in is excluded, and not the person who was let in.
-            if end_s := party_duties.excluded_until(member.identities - {member.let_in_by}):
-                time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(end_s))
-                raise PrivacyRefusal(
-                    f"{member.account} has given rights to an account here, and is none of the two before {time_words}",
-                    "have two others decide, or wait until then",
-                    code="gave-rights",
-                )
+            _check_gave_nothing(party_duties, member)
     check_another(deciders, person, ROLES_OF_TWO)
+
+
+def _check_caller() -> None:
+    """Raises PrivacyRefusal unless the account from which this command was typed is one person's."""
+    caller = caller_at_terminal()
+    if caller.uid == ROOT_UID or caller.doubt:
+        raise PrivacyRefusal(
+            f"the rule of two people counts accounts of people, and {caller.name} is none here:"
+            f" {caller.doubt or 'anybody may be behind root'}",
+            f"log in to the page, or {OWN_ACCOUNT}",
+            code="not-identified",
+        )
+
+
+def _check_gave_nothing(party_duties: Duties, member: Person) -> None:
+    """Raises PrivacyRefusal if this person has given somebody rights within a day, or may have."""
+    # Whoever let the account in is excluded, and not the person who was let in.
+    exclusion = party_duties.exclusion(member.accounts)
+    if exclusion is None:
+        return
+    time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(exclusion.until_s))
+    actor = printable(exclusion.actor)
+    excluded = "is none of the two" if exclusion.is_own else "may be anybody here. Nobody here is one of the two"
+    raise PrivacyRefusal(
+        f"{actor} has given rights to an account, and {excluded} before {time_words}",
+        "have two others decide, or wait until then",
+        code="gave-rights",
+    )
 
 
 # Loosening

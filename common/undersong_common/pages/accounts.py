@@ -23,6 +23,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import DAY_S, Duties
 from undersong_common.pages.store import PageStore, digest
+from undersong_common.program.uptime import Moment, moment
 
 RoleName = TypeVar("RoleName", bound=str)
 Role = Literal["viewer", "operator", "administrator"]
@@ -276,8 +277,11 @@ class Accounts:
             is_valid = row is not None and 0 <= row["expires_at"] - self._clock() <= LINK_S
             if is_valid:
                 database.execute("DELETE FROM link WHERE secret = ?", (row["secret"],))
-                entered = "UPDATE account SET let_in_by = ?, let_in_at = ? WHERE name = ?"
-                database.execute(entered, (row["made_by"], self._clock(), row["account"]))
+                entered = (
+                    "UPDATE account SET let_in_by = ?, let_in_at = ?, let_in_boot = ?, let_in_up = ? WHERE name = ?"
+                )
+                now = moment(self._clock)
+                database.execute(entered, (row["made_by"], now.at, now.boot, now.up, row["account"]))
             else:
                 self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
         if not is_valid:
@@ -393,10 +397,11 @@ class Accounts:
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
-        return None if row is None else _read_session(row, now_s)
+        return None if row is None else _read_session(row, moment(self._clock))
 
     def sessions(self) -> list[Session]:
-        return [_read_session(row, self._clock()) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
+        now = moment(self._clock)
+        return [_read_session(row, now) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
     def end(self, secret: str) -> None:
         self._store.rows("DELETE FROM session WHERE secret = ?", digest(secret))
@@ -471,8 +476,8 @@ def source_of(address: str) -> str:
 
 
 _SESSIONS = (
-    "SELECT session.*, role, password, person, let_in_by, let_in_at, account.created_at AS added_at"
-    " FROM session JOIN account ON name = account"
+    "SELECT session.*, role, password, person, let_in_by, let_in_at, let_in_boot, let_in_up,"
+    " account.created_at AS added_at FROM session JOIN account ON name = account"
 )
 
 
@@ -480,7 +485,8 @@ def _read_account(row: sqlite3.Row) -> Account:
     return Account(row["name"], row["role"], bool(row["password"]), row["created_at"], bool(row["person"]))
 
 
-def _read_session(row: sqlite3.Row, now_s: float) -> Session:
+def _read_session(row: sqlite3.Row, now: Moment) -> Session:
+    let_in = Moment(row["let_in_at"], row["let_in_boot"], row["let_in_up"])
     account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"], bool(row["person"]))
     return Session(
         row["number"],
@@ -492,5 +498,5 @@ def _read_session(row: sqlite3.Row, now_s: float) -> Session:
         log_in=row["log_in"],
         issuer=row["issuer"],
         subject=row["subject"],
-        let_in_by=row["let_in_by"] if abs(now_s - row["let_in_at"]) < DAY_S else "",
+        let_in_by=row["let_in_by"] if abs(let_in.passed_s(now)) < DAY_S else "",
     )

@@ -2,6 +2,7 @@
 
 A duty comes from a group of the identity provider or from an administrator, never from the person. Whoever makes,
 connects or lets in an account, or gives it a role or a duty, could be both of the two and is neither of them for a day.
+A day is counted by the machine's uptime, which no clock shortens.
 """
 
 import time
@@ -9,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from undersong_common.pages.store import PageStore
-from undersong_common.program.owner import caller_at_terminal
+from undersong_common.program.owner import account_name, caller_at_terminal
+from undersong_common.program.uptime import Moment, moment
 
 DAY_S = 24 * 3600.0
 AT_THE_TERMINAL = " at the terminal"
@@ -20,7 +22,22 @@ def terminal_identity() -> str:
 
     No account of a page has such a name.
     """
-    return f"{caller_at_terminal()[1]}{AT_THE_TERMINAL}"
+    return f"{caller_at_terminal().name}{AT_THE_TERMINAL}"
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """The act for which a person is none of the two, and until when.
+
+    Attributes:
+        actor: identity of whoever gave somebody rights.
+        until_s: seconds since the epoch.
+        is_own: False if nothing tells that the act was the person's, nor that it was not.
+    """
+
+    actor: str
+    until_s: float
+    is_own: bool
 
 
 @dataclass(frozen=True)
@@ -29,6 +46,9 @@ class Duty:
 
     name: str
     source: str
+
+
+_NOTE_ACT = "INSERT INTO act (actor, at, boot, up) VALUES (?, ?, ?, ?)"
 
 
 class Duties:
@@ -70,22 +90,46 @@ class Duties:
 
     def note_act(self, by: Iterable[str]) -> None:
         """Notes that the person with these identities has given somebody rights."""
-        now_s = self._clock()
+        now = moment(self._clock)
         with self._store.transaction() as database:
-            database.executemany("INSERT INTO act (actor, at) VALUES (?, ?)", [(actor, now_s) for actor in by])
+            for actor in by:
+                # Of each actor the latest act counts. No clock deletes it: one that was ahead would for good.
+                database.execute("DELETE FROM act WHERE actor = ?", (actor,))
+                database.execute(_NOTE_ACT, (actor, now.at, now.boot, now.up))
 
-    def excluded_until(self, identities: Iterable[str]) -> float:
-        """Returns the time until which a person is none of the two, in seconds since the epoch; 0 if they may be one.
+    def exclusion(self, identities: Iterable[str]) -> Exclusion | None:
+        """Returns why and until when a person is none of the two; None if the person may be one.
 
-        An act that lies ahead of now was noted while the clock was wrong, and counts as of now.
+        Nothing tells which account of the page is that of whoever typed at a terminal, nor the other way round. An act
+        in one of these places therefore excludes everybody who decides in the other one. Root is nobody's account, and
+        its acts exclude everybody.
         """
-        now_s = self._clock()
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM act WHERE at < ?", (now_s - DAY_S,))
-            database.execute("UPDATE act SET at = ? WHERE at > ?", (now_s, now_s))
-            rows = database.execute("SELECT actor, MAX(at) AS latest FROM act GROUP BY actor").fetchall()
         person_identities = set(identities)
-        return max((row["latest"] + DAY_S for row in rows if row["actor"] in person_identities), default=0.0)
+        is_at_terminal = any(identity.endswith(AT_THE_TERMINAL) for identity in person_identities)
+        root = f"{account_name(0)}{AT_THE_TERMINAL}"
+        exclusions = [
+            Exclusion(actor, until_s, actor in person_identities)
+            for actor, until_s in self._acts_of_a_day()
+            if actor in person_identities or actor == root or actor.endswith(AT_THE_TERMINAL) != is_at_terminal
+        ]
+        return max(exclusions, key=lambda exclusion: (exclusion.is_own, exclusion.until_s), default=None)
+
+    def _acts_of_a_day(self) -> list[tuple[str, float]]:
+        """The actors of the last day, and the time until which each act counts.
+
+        A day is one of the machine's uptime, as long as it is not restarted. An act that lies ahead of now was noted
+        while the clock was wrong, and counts as of now.
+        """
+        now, acts = moment(self._clock), []
+        with self._store.transaction() as database:
+            for row in database.execute("SELECT * FROM act").fetchall():
+                passed_s = Moment(row["at"], row["boot"], row["up"]).passed_s(now)
+                if passed_s < 0:
+                    database.execute("DELETE FROM act WHERE actor = ?", (row["actor"],))
+                    database.execute(_NOTE_ACT, (row["actor"], now.at, now.boot, now.up))
+                if passed_s < DAY_S:
+                    acts.append((row["actor"], now.at + DAY_S - max(0.0, passed_s)))
+        return acts
 
     # The identity provider of the page, so that a terminal knows that only its people count.
 

@@ -28,7 +28,8 @@ MOST_DOWNLOADS = 100
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS account (
     name TEXT PRIMARY KEY, role TEXT NOT NULL, password TEXT NOT NULL DEFAULT '', created_at REAL NOT NULL,
-    person TEXT NOT NULL DEFAULT '', let_in_by TEXT NOT NULL DEFAULT '', let_in_at REAL NOT NULL DEFAULT 0
+    person TEXT NOT NULL DEFAULT '', let_in_by TEXT NOT NULL DEFAULT '', let_in_at REAL NOT NULL DEFAULT 0,
+    let_in_boot TEXT NOT NULL DEFAULT '', let_in_up REAL NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS link (
     secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL, made_by TEXT NOT NULL DEFAULT ''
@@ -46,7 +47,9 @@ CREATE TABLE IF NOT EXISTS token (
 CREATE TABLE IF NOT EXISTS failure (source TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS action (key TEXT PRIMARY KEY, at REAL NOT NULL, location TEXT NOT NULL DEFAULT '');
 CREATE TABLE IF NOT EXISTS duty (account TEXT PRIMARY KEY, name TEXT NOT NULL, source TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS act (actor TEXT NOT NULL, at REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS act (
+    actor TEXT NOT NULL, at REAL NOT NULL, boot TEXT NOT NULL DEFAULT '', up REAL NOT NULL DEFAULT 0
+);
 CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
 # Columns that files of earlier versions lack, with their declarations.
@@ -55,7 +58,10 @@ _ADDED = {
         "person": "TEXT NOT NULL DEFAULT ''",
         "let_in_by": "TEXT NOT NULL DEFAULT ''",
         "let_in_at": "REAL NOT NULL DEFAULT 0",
+        "let_in_boot": "TEXT NOT NULL DEFAULT ''",
+        "let_in_up": "REAL NOT NULL DEFAULT 0",
     },
+    "act": {"boot": "TEXT NOT NULL DEFAULT ''", "up": "REAL NOT NULL DEFAULT 0"},
     "link": {"made_by": "TEXT NOT NULL DEFAULT ''"},
     "session": dict.fromkeys(("log_in", "issuer", "subject"), "TEXT NOT NULL DEFAULT ''"),
 }

@@ -4,11 +4,15 @@ import os
 import pwd
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 
 SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # sudo finds a program of these folders without a path.
+ROOT_UID, NO_UID = 0, 2**32 - 1
+UID_DIGITS = 10
+SHELLS_OF_NOBODY = ("nologin", "false")  # An account with such a shell is a service's.
 
 
 def account_name(uid: int) -> str:
@@ -18,18 +22,93 @@ def account_name(uid: int) -> str:
     """
     try:
         return pwd.getpwuid(uid).pw_name
-    except (KeyError, OSError):  # a container's uid need not have an account
+    except (KeyError, OverflowError, OSError):  # a container's uid need not have an account
         return f"#{uid}"
 
 
-def caller_at_terminal() -> tuple[int, str]:
-    """Returns the number and the name of the account from which this command was typed: that of who called ``sudo``.
+@dataclass(frozen=True)
+class Caller:
+    """The account of the machine from which a command was typed.
 
-    Root and the account that runs the command can state any; the threat model says so.
+    Attributes:
+        doubt: reason why nobody can tell which person it is; "" if nothing speaks against the account.
     """
-    sudo_uid = os.environ.get("SUDO_UID", "")
-    uid = int(sudo_uid) if sudo_uid.isascii() and sudo_uid.isdecimal() else os.getuid()
-    return uid, account_name(uid)
+
+    uid: int
+    name: str
+    doubt: str = ""
+
+
+def caller_at_terminal() -> Caller:
+    """Returns the account from which this command was typed: that of whoever called ``sudo``, ``su`` or the like.
+
+    It is the account of the processes that have started this one. Nobody but root can make another account's process
+    start theirs. The account of the log-in, which the kernel's audit keeps, may differ from it no more than $SUDO_UID,
+    which anybody can set and which proves nothing.
+    """
+    command_uid, login_uid = os.getuid(), _login_uid()
+    others = [uid for uid in (*_ancestor_uids(), login_uid) if uid not in (None, ROOT_UID, command_uid)]
+    accounts = [uid for uid in dict.fromkeys(others) if uid is not None]
+    stated_uid = _stated_uid()
+    without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
+    uid = accounts[0] if accounts else without_starter
+    names = " and ".join(account_name(account) for account in accounts)
+    doubts = (
+        (_is_in_user_namespace(), "this runs in a user namespace, in which anybody takes any number"),
+        (len(accounts) > 1, f"the accounts {names} have started this one after the other"),
+        (login_uid not in (None, uid), f"this is a log-in of {account_name(login_uid or ROOT_UID)}"),
+        (stated_uid not in (None, ROOT_UID, uid), f"$SUDO_UID states another account, {stated_uid}"),
+        (
+            uid != ROOT_UID and not _is_of_a_person(uid),
+            f"no person of this machine has the account {account_name(uid)}",
+        ),
+    )
+    return Caller(uid, account_name(uid), next((doubt for holds, doubt in doubts if holds), ""))
+
+
+def _stated_uid() -> int | None:
+    """The account that $SUDO_UID states; None without one."""
+    text = os.environ.get("SUDO_UID", "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= UID_DIGITS else None
+
+
+def _ancestor_uids() -> list[int]:
+    """The accounts of the processes that have started this one, nearest first, as far as the system tells them."""
+    uids, process = [], os.getppid()
+    while process > 0:
+        try:
+            lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+            status = {name: values.split() for name, _, values in (line.partition(":") for line in lines)}
+            process, uid = int(status["PPid"][0]), int(status["Uid"][0])
+        except (OSError, KeyError, ValueError, IndexError):
+            break
+        uids.append(uid)
+    return uids
+
+
+def _login_uid() -> int | None:
+    """The account of the log-in to which this process belongs; None if none is known, as in a container."""
+    try:
+        uid = int(Path("/proc/self/loginuid").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return None if uid >= NO_UID else uid
+
+
+def _is_in_user_namespace() -> bool:
+    """True unless the numbers of accounts are the machine's own, and on a Linux that does not tell."""
+    try:
+        return Path("/proc/self/uid_map").read_text(encoding="ascii").split() != ["0", "0", str(NO_UID)]
+    except OSError:
+        return sys.platform == "linux"
+
+
+def _is_of_a_person(uid: int) -> bool:
+    """True for an account as which somebody can log in."""
+    try:
+        return os.path.basename(pwd.getpwuid(uid).pw_shell) not in SHELLS_OF_NOBODY
+    except (KeyError, OverflowError, OSError):
+        return False
 
 
 def home_folder() -> Path:

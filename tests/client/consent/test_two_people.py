@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
+from tests.doubles.terminal import type_from
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision, check_another
@@ -107,14 +108,14 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     command("preview", "spring", "--home", home)
 
     def typed(uid, *words, code=0):
-        monkeypatch.setenv("SUDO_UID", str(uid))
+        type_from(monkeypatch, uid)
         return command(*words, "--home", home, code=code)
 
     def approve(uid, *options, code=0):
         return typed(uid, "approve", "spring", *spoken(manifest).split(), *options, "--despite-cautions", code=code)
 
     assert "counts for nothing" in approve(30001, "--role", "IT", code=2)
-    assert "none" in approve(0, "--role", "IT", code=3)  # root is nobody's account
+    assert "anybody may be behind root" in approve(0, "--role", "IT", code=3)
     typed(30003, "policy", "duty", "#30001", "privacy officer", "--terminal")
     typed(30003, "policy", "duty", "#30002", "IT", "--terminal")
     duties = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "policy duty"]

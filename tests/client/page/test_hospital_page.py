@@ -13,6 +13,7 @@ from tests.doubles.coded import raises
 from tests.doubles.one_page import steps_of
 from tests.doubles.party_home import HashedEmbedder, command, joined, sign_former_trust, write_notes
 from tests.doubles.plain_browser import HOST, Browser
+from tests.doubles.terminal import type_from
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
@@ -26,6 +27,7 @@ from undersong_client.storage.store import Store
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.duties import DAY_S
+from undersong_common.pages.serving import print_link
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
 
@@ -217,7 +219,7 @@ def test_whatever_loosens_the_policy_needs_a_second_person(page, home, path, fie
     with_duties(page.site, "hospital", "bert")
     page.post(path, wanted)
     assert policy.read(PartyHome(home)) == before
-    monkeypatch.setenv("SUDO_UID", "30001")
+    type_from(monkeypatch, 30001)
     assert "has no role" in command("budget", "set", "--epsilon", 40, "--delta", "1e-4", "--home", home, code=2)
     second.post(path, wanted)
     assert policy.loosened(before, policy.read(PartyHome(home)))
@@ -239,11 +241,44 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
         ahead.setattr(accounts.duties, "_clock", lambda: time.time() + 400 * DAY_S)
         accounts.duties.note_act(["hospital"])
     assert second.post(address, other, words=words).status_code == 409
-    page.site.store.rows("UPDATE act SET at = at - ?", DAY_S)
+    page.site.store.rows("UPDATE act SET up = up - ?", DAY_S)
     assert "stands behind both of you" in text(second.post(address, other, words=words))
-    page.site.store.rows("UPDATE account SET let_in_at = let_in_at - ?", DAY_S)
+    page.site.store.rows("UPDATE account SET let_in_up = let_in_up - ?", DAY_S)
     assert second.post(address, other, words=words).status_code == 303
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_who_lets_an_account_in_at_a_terminal_decides_by_no_page(page, home, monkeypatch):
+    """The attack: a person gives a role, or makes a link, at a terminal, and decides by an account of the page."""
+    command("policy", "set", "--two-people", "--home", home)
+    page.site.accounts.set_role("bert", "operator")
+    second = Browser(page.site).enter(page.site.accounts.link("bert"))
+    with_duties(page.site, "hospital", "bert")
+    type_from(monkeypatch, 30001)
+    manifest = proposed(home, run="spring")
+    address, words = f"/requests/{manifest.hash.hex()}/approve", spoken(manifest)
+    acts = (
+        lambda: command("policy", "duty", "bert", "IT", "--home", home),
+        lambda: print_link(PartyHome(home).page, "cleo", "viewer"),
+    )
+    for act in acts:
+        act()
+        for browser, who in ((page, OFFICER), (second, {"name": "Bert Vos"})):
+            assert "Nobody here is one of the two before" in text(browser.post(address, who, words=words))
+        page.site.store.rows("UPDATE act SET up = up - ?", DAY_S)
+    for browser, who in ((page, OFFICER), (second, {"name": "Bert Vos"})):
+        assert browser.post(address, who, words=words).status_code == 303
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
+
+
+def test_who_lets_themselves_in_by_a_link_is_excluded_all_the_same(page, home):
+    command("policy", "set", "--two-people", "--home", home)
+    manifest = proposed(home, run="spring")
+    page.site.accounts.set_role("bert", "operator")
+    with_duties(page.site, "hospital", "bert")
+    again = Browser(page.site).enter(page.site.accounts.link("hospital", by=("hospital",)))
+    refused = again.post(f"/requests/{manifest.hash.hex()}/approve", OFFICER, words=spoken(manifest))
+    assert "hospital has given rights" in text(refused)
 
 
 def test_person_let_in_today_decides_beside_one_let_in_by_another(page, home):
@@ -272,7 +307,7 @@ def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, ho
     assert page.post("/policy/duty", {"account": "nobody", "duty": "IT"}, of="/policy").status_code == 409
     assert page.post("/policy/duty", {"account": "bert", "duty": "IT"}, of="/policy").status_code == 303
     assert page.site.accounts.duties.of("bert").source == "the administrator hospital"
-    assert page.site.accounts.duties.excluded_until(["hospital"]) > time.time()
+    assert page.site.accounts.duties.exclusion(["hospital"]).until_s > time.time()
 
 
 def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):

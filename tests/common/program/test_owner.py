@@ -16,6 +16,7 @@ from undersong_common.program import owner
 from undersong_common.program.machine import fault_of
 
 NOBODY = 54321  # a number without an account
+ADA, BERT, PARTY = 40001, 40002, 40003  # two people, and the party's service
 
 
 def test_a_folder_of_another_account_is_refused_with_the_whole_line(tmp_path, monkeypatch):
@@ -65,11 +66,116 @@ def test_a_file_that_another_account_left_leads_to_no_other_account(tmp_path, mo
     assert "sudo" not in fault.remedy
 
 
-def test_an_account_without_a_name_has_its_number(monkeypatch):
+def test_an_account_without_a_name_has_its_number():
     assert owner.account_name(NOBODY) == f"#{NOBODY}"
-    for stated, uid in (("", os.getuid()), ("x", os.getuid()), (str(NOBODY), NOBODY)):
-        monkeypatch.setenv("SUDO_UID", stated)  # that of who has called sudo
-        assert owner.caller_at_terminal() == (uid, owner.account_name(uid))
+    assert owner.account_name(2**70) == f"#{2**70}"
+
+
+def caller(monkeypatch, *, ancestors=(), login=None, stated=None, command_uid=PARTY):
+    """The account of who types, where the system says this of the processes; $SUDO_UID is ``stated``."""
+    monkeypatch.setattr(os, "getuid", lambda: command_uid)
+    monkeypatch.setattr(owner, "_ancestor_uids", lambda: [*ancestors, 0])
+    monkeypatch.setattr(owner, "_login_uid", lambda: login)
+    monkeypatch.setattr(owner, "_is_in_user_namespace", lambda: False)
+    monkeypatch.setattr(owner, "_is_of_a_person", lambda uid: uid in (ADA, BERT))
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    if stated is not None:
+        monkeypatch.setenv("SUDO_UID", str(stated))
+    return owner.caller_at_terminal()
+
+
+@pytest.mark.parametrize(
+    "processes",
+    [
+        {"ancestors": (ADA,), "stated": ADA},
+        {"ancestors": (PARTY, 0, ADA, ADA), "stated": ADA, "login": ADA},
+        {"ancestors": (0, ADA), "stated": 0, "login": ADA},
+        {"ancestors": (ADA,), "command_uid": ADA},
+        {"ancestors": (ADA,), "command_uid": BERT, "login": ADA},
+        {"ancestors": (), "stated": ADA, "login": ADA},
+        {"ancestors": (ADA,), "stated": "x" * 5000},
+    ],
+    ids=["sudo", "sudo sh", "root's shell", "own folder", "su", "no process is shown", "no number"],
+)
+def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, processes):
+    assert caller(monkeypatch, **processes) == owner.Caller(ADA, f"#{ADA}")
+
+
+@pytest.mark.parametrize(
+    ("processes", "words"),
+    [
+        ({"ancestors": (ADA,), "stated": BERT}, "$SUDO_UID states"),
+        ({"stated": BERT}, "$SUDO_UID states"),
+        ({"stated": 2**40}, "no person"),
+        ({"stated": "9" * 5000}, "no person"),
+        ({"ancestors": (ADA,), "login": BERT, "stated": ADA}, "one after the other"),
+        ({"ancestors": (ADA,), "login": 0, "stated": ADA}, "a log-in of"),
+        ({"ancestors": (BERT, ADA), "stated": BERT}, "one after the other"),
+        ({"ancestors": (NOBODY,), "stated": NOBODY}, "no person"),
+        ({}, "no person"),
+    ],
+    ids=["other", "nobody called", "too large", "too long", "log-in", "root", "two", "no account", "service"],
+)
+def test_nothing_that_anybody_can_state_makes_another_person(monkeypatch, processes, words):
+    typed_by = caller(monkeypatch, **processes)
+    assert words in typed_by.doubt
+    assert typed_by.uid in (PARTY, ADA, BERT, NOBODY)
+
+
+def test_root_is_root_whatever_account_runs_the_command(monkeypatch):
+    assert caller(monkeypatch, stated=0).uid == 0
+    assert caller(monkeypatch, login=0).uid == 0
+
+
+def test_only_an_account_with_a_shell_is_a_person_s(monkeypatch):
+    assert not owner._is_of_a_person(NOBODY)
+    assert not owner._is_of_a_person(2**70)
+    for shell, is_person in (("/bin/bash", True), ("", True), ("/usr/sbin/nologin", False), ("/bin/false", False)):
+        account = pwd.struct_passwd(("ada", "x", ADA, ADA, "", "/home/ada", shell))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _, account=account: account)
+        assert owner._is_of_a_person(ADA) is is_person
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_what_the_system_does_not_tell_proves_no_account(monkeypatch, platform):
+    def closed(path, **_options):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", closed)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert owner._ancestor_uids() == []
+    assert owner._login_uid() is None
+    assert owner._is_in_user_namespace() is (platform == "linux")
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="only root takes another account's number")
+def test_the_system_tells_which_account_has_started_a_command():
+    """As ``su`` and ``sudo`` do it: a process of one account, with root's rights, starts one of another account."""
+    script = (
+        f"import os; from undersong_common.program import owner; os.setresuid({ADA}, 0, 0)\n"
+        "owner.caller_at_terminal()  # loads what another account may not read\n"
+        "if os.fork():\n    os.wait()\nelse:\n"
+        f"    os.setuid({PARTY}); os.environ['SUDO_UID'] = '{BERT}'; typed_by = owner.caller_at_terminal()\n"
+        "    print(typed_by.uid, owner._ancestor_uids()[0], typed_by.doubt, flush=True)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[:2] == [str(ADA), str(ADA)], done.stdout + done.stderr
+    assert "$SUDO_UID states another account" in done.stdout
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
+def test_a_user_namespace_is_no_proof_of_an_account():
+    script = "from undersong_common.program import owner; print(owner.caller_at_terminal().doubt)"
+    command = ["unshare", "--user", f"--map-user={ADA}", sys.executable, "-c", script]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("unshare is not installed")
+    if "unshare:" in done.stderr:
+        pytest.skip("this machine makes no user namespaces")
+    assert "in a user namespace" in done.stdout, done.stderr
 
 
 def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):

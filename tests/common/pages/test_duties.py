@@ -1,0 +1,116 @@
+"""Who has given somebody rights is none of the two for a day, whatever a clock says and wherever they decide."""
+
+import pytest
+
+from undersong_common.pages import duties as duties_module
+from undersong_common.pages.duties import DAY_S, Duties
+from undersong_common.pages.store import PageStore
+from undersong_common.program.uptime import Moment
+
+HOUR_S = 3600.0
+
+
+class Machine:
+    """A machine whose clock and uptime a test sets."""
+
+    def __init__(self, monkeypatch):
+        self.at, self.boot, self.up = 1e9, "first", 100.0
+        monkeypatch.setattr(duties_module, "moment", lambda _clock: Moment(self.at, self.boot, self.up))
+
+    def pass_time(self, seconds):
+        self.at += seconds
+        self.up += seconds
+
+    def restart(self, boot="second"):
+        self.boot, self.up = boot, 0.0
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return Machine(monkeypatch)
+
+
+@pytest.fixture
+def duties(tmp_path):
+    store = PageStore(tmp_path)
+    yield Duties(store)
+    store.close()
+
+
+def test_a_day_passes_by_the_machine_s_own_time(machine, duties):
+    duties.note_act(["ada"])
+    for passed_s, is_excluded in ((0.0, True), (DAY_S - 1, True), (1, False)):
+        machine.pass_time(passed_s)
+        assert bool(duties.exclusion(["ada"])) is is_excluded
+
+
+@pytest.mark.parametrize("clock_s", [25 * HOUR_S, 400 * DAY_S, -2 * DAY_S])
+def test_a_wrong_clock_shortens_no_day(machine, duties, clock_s):
+    """The attack: a clock that was ahead for one command deleted what excludes a person."""
+    duties.note_act(["ada"])
+    machine.at += clock_s
+    assert duties.exclusion(["ada"])
+    assert duties.exclusion(["ada"]).until_s == machine.at + DAY_S
+    machine.at -= clock_s
+    machine.pass_time(23 * HOUR_S)
+    assert duties.exclusion(["ada"])
+    machine.pass_time(HOUR_S)
+    assert not duties.exclusion(["ada"])
+
+
+def test_no_clock_deletes_an_act_after_a_restart_either(machine, duties):
+    duties.note_act(["ada"])
+    machine.restart()
+    machine.at += 25 * HOUR_S
+    assert not duties.exclusion(["ada"]), "a machine that was restarted has its clock alone"
+    machine.at -= 24 * HOUR_S
+    assert duties.exclusion(["ada"])
+
+
+def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(machine, duties):
+    machine.at += 400 * DAY_S
+    duties.note_act(["ada"])
+    machine.at -= 400 * DAY_S
+    machine.restart()
+    assert duties.exclusion(["ada"]).until_s == machine.at + DAY_S
+    machine.at -= 2 * DAY_S  # and a clock that is behind for a while shortens it no more
+    assert duties.exclusion(["ada"])
+    machine.at += 2 * DAY_S
+    machine.pass_time(DAY_S - 1)
+    assert duties.exclusion(["ada"])
+    machine.pass_time(1)
+    assert not duties.exclusion(["ada"])
+
+
+def test_of_each_actor_the_latest_act_counts(machine, duties):
+    for _ in range(3):
+        duties.note_act(["ada", "https://id.example 7"])
+        machine.pass_time(20 * HOUR_S)
+    assert len(duties._store.rows("SELECT * FROM act")) == 2
+    assert duties.exclusion(["https://id.example 7"]).until_s == machine.at + 4 * HOUR_S
+
+
+@pytest.mark.parametrize(
+    ("actor", "person", "excluded"),
+    [
+        ("ada", "ada", "itself"),
+        ("ada", "bert", ""),
+        ("ada at the terminal", "ada at the terminal", "itself"),
+        ("ada at the terminal", "bert at the terminal", ""),
+        ("ada at the terminal", "bert", "perhaps"),
+        ("ada", "bert at the terminal", "perhaps"),
+        ("root at the terminal", "bert", "perhaps"),
+        ("root at the terminal", "bert at the terminal", "perhaps"),
+    ],
+)
+def test_whose_account_it_is_elsewhere_nobody_can_tell(machine, duties, actor, person, excluded):
+    duties.note_act([actor])
+    exclusion = duties.exclusion([person])
+    words = "" if exclusion is None else "itself" if exclusion.is_own else "perhaps"
+    assert words == excluded
+
+
+def test_a_person_s_act_by_either_account_excludes_both(machine, duties):
+    duties.note_act(["ada", "https://id.example 7"])
+    for identities in (["ada"], ["other", "https://id.example 7"]):
+        assert duties.exclusion(identities).is_own
