@@ -24,6 +24,7 @@ EARLIER = {
     "link": "secret TEXT PRIMARY KEY, account TEXT NOT NULL, expires_at REAL NOT NULL",
     "session": "secret TEXT PRIMARY KEY, number INTEGER NOT NULL, account TEXT NOT NULL, csrf TEXT NOT NULL,"
     " created_at REAL NOT NULL, seen_at REAL NOT NULL, address TEXT NOT NULL, message TEXT NOT NULL DEFAULT ''",
+    "act": "actor TEXT, at REAL",
 }
 
 
@@ -120,4 +121,4 @@ def test_processes_that_open_an_earlier_versions_file_at_once_all_succeed(tmp_pa
 
         with ThreadPoolExecutor(6) as threads:
             numbers = [opening.result() for opening in [threads.submit(opened) for _ in range(6)]]
-        assert numbers == [{"account": 7, "link": 4, "session": 11}] * 6
+        assert numbers == [{"account": 9, "link": 4, "session": 11, "act": 4}] * 6
