@@ -43,7 +43,8 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
         (row,) = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=False).stdout)
         figures = {"seconds": row["seconds"]["all"], "cpu_s": row["cpu_seconds"]}
         return {**figures, "peak_bytes": row["coordinator_peak_bytes"], "load_average": row["load_average"]}
-    from undersong.run.simulation import deliver
+    from undersong.run.options import SimulationOptions
+    from undersong.run.simulation import Host, deliver
     from undersong_server.progress import Silent
     from undersong_server.runs import task as tasks
     from undersong_server.runs.planning import plan_figures, plan_run
@@ -59,12 +60,9 @@ def measure(part: str, quick: bool) -> dict[str, Any]:
         deliver(
             task,
             folder / "out",
-            seed=1,
-            fresh=False,
-            insecure_noise_seed=None,
+            SimulationOptions(seed=1),
             public_cache=folder / "cache.sqlite",
-            environment={},
-            progress=Silent(),
+            host=Host({}, Silent()),
         )
         seconds = time.perf_counter() - begun
         planned = plan_figures(plan_run(task)).cost.seconds

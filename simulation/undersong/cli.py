@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from undersong.run.options import ComparisonOptions, Engine
+from undersong.run.options import ComparisonOptions, SimulationOptions
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.program import entry, logs
 from undersong_common.program.options import Output, with_options
@@ -16,7 +16,6 @@ from undersong_common.program.terminal import screen
 from undersong_server.cli.app import app
 from undersong_server.cli.options import (
     Assignments,
-    RayAddress,
     SimulationChanges,
     TaskChanges,
     TaskFile,
@@ -71,32 +70,15 @@ __all__ = ("app", "main")
 app.command()(audit)
 
 
-@dataclass(frozen=True)
-class SimulationChoices:
-    """The seed of a simulation, and where and how it is computed."""
-
-    seed: Annotated[int, typer.Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0
-    out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None
-    engine: Annotated[Engine, typer.Option(help="flower is Flower's simulation engine, for hundreds of parties.")] = (
-        "inprocess"
-    )
-    ray: RayAddress = None
-    fresh: Annotated[bool, typer.Option("--fresh", help="Start over: removes what the folder's last run wrote.")] = (
-        False
-    )
-    insecure_noise_seed: Annotated[
-        int | None, typer.Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
-    ] = None
-
-
 @app.command()
 @with_options()
 def simulate(
     task_file: TaskFile,
     shorthand: SimulationChanges,
     changes: TaskChanges,
-    choices: SimulationChoices,
+    options: SimulationOptions,
     output: Output,
+    out: Annotated[Path | None, typer.Option(help="Output folder (else the task's output.dir).")] = None,
     debug: Annotated[
         bool, typer.Option("--debug", help="Log what happens, and tracebacks of authors' code (never private data).")
     ] = False,
@@ -110,7 +92,7 @@ def simulate(
     logs.to_stderr(packages if debug else (), as_json=False, debug=debug)
     task = Task.load(task_file, *changes.of(task_file, *shorthand.assignments()))
     with display(output.quiet or output.as_json) as progress:
-        run = front.simulate(task, **asdict(choices), progress=progress)
+        run = front.simulate(task, out, **asdict(options), progress=progress)
     if output.as_json:
         print_json(run.to_json())
     else:

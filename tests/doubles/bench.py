@@ -21,7 +21,7 @@ from undersong_server.methods.interface import RunContext
 from undersong_server.operations.tasks import read_private_files
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
-from undersong_server.runs.execution import Outcome, execute
+from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
@@ -107,15 +107,11 @@ def run_federated(
     try:
         return execute(
             run_plan,
-            name=name,
-            transport=InProcess(parties),
-            parties=list(parties),
-            author=build_author(task, embed, {}, journal, Silent(), seed=seed),
-            journal=journal,
-            progress=Silent(),
-            embed=embed,
-            embedder=EMBEDDER,
-            seed=seed,
+            StartedRun(name, journal, seed),
+            RunParties(InProcess(parties), list(parties)),
+            build_author(task, embed, {}, journal, Silent(), seed=seed),
+            PublicEmbedder(embed, EMBEDDER),
+            RunMonitor(Silent()),
         )
     finally:
         journal.close()

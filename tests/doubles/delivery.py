@@ -6,22 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.doubles.tasks import make_task
-from undersong.run.simulation import Delivered, deliver
+from undersong.run.options import SimulationOptions
+from undersong.run.simulation import Delivered, Host, deliver
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
 
 def delivered(task: tasks.Task, out: Path, **changes: Any) -> Delivered:
     """Runs the task into ``out``, going on with a run that is there; its noise can be repeated."""
-    options: dict[str, Any] = {
-        "seed": 1,
-        "fresh": False,
-        "insecure_noise_seed": 2,
-        "public_cache": out.parent / "cache.sqlite",
-        "environment": {},
-        "progress": Silent(),
-    }
-    return deliver(task, out, **options | changes)
+    cache = changes.pop("public_cache", out.parent / "cache.sqlite")
+    host = Host(changes.pop("environment", {}), changes.pop("progress", Silent()))
+    options = SimulationOptions(**{"seed": 1, "insecure_noise_seed": 2} | changes)
+    return deliver(task, out, options, public_cache=cache, host=host)
 
 
 def delivered_by(

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.delivery import delivered
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, make_task, write_rows
-from undersong.run.simulation import deliver
 from undersong_common.models.embedding import Embedder
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.federation.sums import Federation
-from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
 
 
@@ -27,16 +26,7 @@ def published(folder: Path) -> dict[str, bytes]:
 
 
 def run(task: Path, out: Path, cache: Path) -> dict[str, bytes]:
-    deliver(
-        tasks.load(task, []),
-        out,
-        seed=1,
-        fresh=False,
-        insecure_noise_seed=5,
-        public_cache=cache,
-        environment={},
-        progress=Silent(),
-    )
+    delivered(tasks.load(task, []), out, insecure_noise_seed=5, public_cache=cache)
     return published(out)
 
 

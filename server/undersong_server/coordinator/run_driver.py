@@ -40,7 +40,8 @@ from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
-from undersong_server.runs.execution import Outcome, execute
+from undersong_server.report.data import Figures
+from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.folder import (
     FINAL,
     STATE_AFTER,
@@ -238,6 +239,9 @@ class RunDriver(Progress, ABC):
             section = run_plan.task.embedder
             embedder = embedders.check(section.model, section.max_windows)
             embed = self._shown(spread(embedder, section.model, PublicFileCache(self._public_cache), self._cluster))
+            parties = RunParties(
+                self.carrier, list(planned.roster), self._signer.identities, planned.patience_s, self.sleep
+            )
             while True:
                 self.await_roster(planned, journal)
                 self._status = replace(self._status, state="running")
@@ -254,19 +258,11 @@ class RunDriver(Progress, ABC):
                 try:
                     outcome = execute(
                         run_plan,
-                        name=planned.name,
-                        transport=self.carrier,
-                        parties=list(planned.roster),
-                        author=author,
-                        journal=journal,
-                        progress=self,
-                        embed=embed,
-                        embedder=embedder.fingerprint,
-                        seed=planned.seed,
-                        identities=self._signer.identities,
-                        timeout_s=planned.patience_s,
-                        sleep=self.sleep,
-                        observe=self._observe,
+                        StartedRun(planned.name, journal, planned.seed),
+                        parties,
+                        author,
+                        PublicEmbedder(embed, embedder.fingerprint),
+                        RunMonitor(self, self._observe),
                     )
                     break
                 except TransportError as error:
@@ -276,17 +272,13 @@ class RunDriver(Progress, ABC):
             # The operator may have requested another action that the serving process has not seen yet.
             self._interrupted = STATE_AFTER.get(self.folder.requested().action or "", self._interrupted)
             self.check()
-            insecure, created = planned.insecure_noise_seed is not None, time.strftime("%Y-%m-%d %H:%M")
-            accuracy, measures = self._figures(run_plan, outcome, test, embed)
             report = report_data(
                 run_plan,
                 outcome,
                 embedder.lengths,
-                created=created,
-                insecure_noise=insecure,
-                accuracy=accuracy,
-                measures=measures,
-                seeds=run_plan.task.evaluation.repeats,
+                created=time.strftime("%Y-%m-%d %H:%M"),
+                insecure_noise=planned.insecure_noise_seed is not None,
+                figures=self._figures(run_plan, outcome, test, embed),
                 test_set=Path(run_plan.task.evaluation.test or "").name,
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
@@ -294,7 +286,7 @@ class RunDriver(Progress, ABC):
             self.folder.share_output()
         return report.summary
 
-    def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> usefulness.Figures:
+    def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> Figures:
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
         if test is None:
             return (), ()

@@ -45,9 +45,8 @@ from undersong_server.pool import RESERVED_COLUMNS, Origin, Sample
 from undersong_server.release.rounds import RoundFigure, table_of_rounds
 from undersong_server.report.data import (
     EQUAL_WEIGHTS,
-    Accuracy,
+    Figures,
     GeneratorUse,
-    Measure,
     PrivacyStatement,
     ReportData,
     are_equal,
@@ -448,27 +447,21 @@ def report_data(
     *,
     created: str,
     insecure_noise: bool = False,
-    accuracy: Sequence[Accuracy] = (),
-    measures: Sequence[Measure] = (),
-    seeds: int = 1,
+    figures: Figures = ((), ()),
     test_set: str = "",
-    seconds: bool = True,
 ) -> ReportData:
     """Collects the values of a finished run that its report, card and final screen show.
 
     Args:
         lengths: counts the texts that the embedder does not read at once.
-        measures: figures of the corpus beside the public test file; ``seeds``: number of seeds of its task models.
-        created: date in words; "" with ``seconds`` False if two runs' outputs must be equal byte for byte.
+        created: date in words; "" if two runs' outputs must be equal byte for byte, which then state no times.
+        figures: accuracies and measures of the corpus beside the public test file.
     """
     task = run_plan.task
     texts = [sample.text for sample in outcome.samples]
-    recorded = outcome.records.get("weights", ())
-    weights = tuple(tuple(row) for _, row in recorded)
-    noise = dict(outcome.records.get("weights noise", ()))
-    weight_errors = tuple(noise.get(recorded[-1][0], ())) if recorded else ()
+    weights, weight_errors = _read_weights(outcome)
     opened_sums = [planned for planned in outcome.manifest.plan.sums if planned.name in outcome.sums]
-    equal = are_equal(weights[-1] if weights else (), weight_errors)
+    accuracy, measures = figures
     return ReportData(
         run=outcome.manifest.run,
         task=task.task.name,
@@ -482,14 +475,14 @@ def report_data(
         samples=outcome.samples,
         privacy=_privacy_statement(run_plan, insecure_noise, outcome),
         settings=tuple(_describe_options(task.options)),
-        seconds=tuple(outcome.seconds.items()) if seconds else (),
+        seconds=tuple(outcome.seconds.items()) if created else (),
         usage=tuple(
             GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
         ),
         refused_labels=tuple(outcome.refused_labels),
-        accuracy=tuple(accuracy),
-        measures=tuple(measures),
-        seeds=seeds,
+        accuracy=accuracy,
+        measures=measures,
+        seeds=task.evaluation.repeats,
         test_set=test_set,
         created=created,
         version=VERSION,
@@ -505,14 +498,26 @@ def report_data(
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
-            *([EQUAL_WEIGHTS_REMARK] if equal else []),
-            *(
-                f"The label {label} has no text: every order of it was refused for its content."
-                for label in outcome.refused_labels
-            ),
+            *_warn_readers(outcome, are_equal(weights[-1] if weights else (), weight_errors)),
             *filter(None, [lengths(texts).words]),
         ),
     )
+
+
+def _read_weights(outcome: Outcome) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
+    """Returns the generators' weights of each round, and the standard errors of the last ones."""
+    recorded = outcome.records.get("weights", ())
+    noise = dict(outcome.records.get("weights noise", ()))
+    weight_errors = tuple(noise.get(recorded[-1][0], ())) if recorded else ()
+    return tuple(tuple(row) for _, row in recorded), weight_errors
+
+
+def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
+    """Yields sentences on weights that tell nothing, and on labels without a text."""
+    if has_equal_weights:
+        yield EQUAL_WEIGHTS_REMARK
+    for label in outcome.refused_labels:
+        yield f"The label {label} has no text: every order of it was refused for its content."
 
 
 def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:

@@ -367,6 +367,10 @@ class Measure:
         return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"
 
 
+Figures = tuple[tuple[Accuracy, ...], tuple[Measure, ...]]
+"""Figures of a corpus beside the task's public test file."""
+
+
 WEIGHT_ERRORS = 2.0  # standard errors from equal within which a weight says nothing
 EQUAL_WEIGHTS = "not distinguishable from equal"
 

@@ -10,11 +10,10 @@ from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import FIGURES, TrainedModels
-from undersong_server.report.data import Accuracy, Measure, measures_of
+from undersong_server.report.data import Accuracy, Figures, Measure, measures_of
 from undersong_server.runs.task import Task
 
 OURS = "synthetic"
-Figures = tuple[tuple[Accuracy, ...], tuple[Measure, ...]]
 
 
 def read_test_file(task: Task) -> Table | None:

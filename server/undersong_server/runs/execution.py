@@ -23,7 +23,7 @@ from undersong_server.federation.agreement import introduce
 from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PublicBlocks, Transport
 from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, AuthorUsage
-from undersong_server.methods.interface import Observe, RunContext
+from undersong_server.methods.interface import Method, Observe, RunContext
 from undersong_server.methods.parts import distance, metadata
 from undersong_server.pool import Origin, Sample, each_once
 from undersong_server.progress import Progress
@@ -64,98 +64,121 @@ class Outcome:
     refused_labels: Sequence[str] = ()
 
 
-@one_thread_for_products()
-def execute(
-    run_plan: RunPlan,
-    *,
-    name: str,
-    transport: Transport,
-    parties: Sequence[str],
-    author: Author,
-    journal: Journal,
-    progress: Progress,
-    embed: Embed,
-    embedder: str,
-    seed: int,
-    identities: Mapping[str, bytes] | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    timeout_s: float = STAGE_TIMEOUT_S,
-    sleep: Callable[[float], None] = time.sleep,
-    observe: Observe = lambda _kind, _facts: None,
-) -> Outcome:
-    """Runs the plan to its end. Steps whose results the journal has are not repeated.
+@dataclass(frozen=True)
+class StartedRun:
+    """A run that was begun, and all that was opened and written of it.
 
-    Args:
+    Attributes:
         name: name of the run in the manifest.
-        author: writes the texts, from the same journal.
-        embed: public texts to quantised embeddings; ``embedder`` is that model's SHA-256 (hex).
+        journal: its journal; steps whose results lie there are not repeated.
         seed: seed of everything public: prompts, draws, embedded generators.
+    """
+
+    name: str
+    journal: Journal
+    seed: int
+
+
+@dataclass(frozen=True)
+class RunParties:
+    """The parties of a run, and the way to reach them.
+
+    Attributes:
         identities: Ed25519 public key with which each party enrolled; None in a simulation, which has no enrolment.
         timeout_s: longest wait of a request for a party.
         sleep: waits between two requests for an approval; may return early if a party has decided.
-        observe: called with each public fact of the run; a continued run repeats them from its beginning.
     """
-    seconds: dict[str, float] = {}
 
-    def measure(phase: str, work: Callable[[], Any]) -> Any:
-        start = clock()
+    transport: Transport
+    names: Sequence[str]
+    identities: Mapping[str, bytes] | None = None
+    timeout_s: float = STAGE_TIMEOUT_S
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True)
+class PublicEmbedder:
+    """The embedder of a run: ``embed`` quantises public texts, ``sha256`` (hex) names the model to the parties."""
+
+    embed: Embed
+    sha256: str
+
+
+@dataclass(frozen=True)
+class RunMonitor:
+    """The ways in which a run is watched.
+
+    Attributes:
+        observe: called with each public fact of the run; a continued run repeats them from its beginning.
+        clock: measures the seconds of each phase.
+    """
+
+    progress: Progress
+    observe: Observe = lambda _kind, _facts: None
+    clock: Callable[[], float] = time.monotonic
+
+
+class _PhaseTimes:
+    """Wall-clock seconds of each phase of a run, by the phase's name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.seconds: dict[str, float] = {}
+        self._clock = clock
+
+    def measure(self, phase: str, work: Callable[[], Any]) -> Any:
+        """Returns what ``work`` returns, and adds its time to the phase."""
+        start = self._clock()
         try:
             return work()
         finally:
-            seconds[phase] = seconds.get(phase, 0.0) + clock() - start
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
 
-    manifest = _sign_manifest(run_plan, name, transport, parties, journal, embedder, identities, timeout_s)
-    blocks = PublicBlocks(journal)
-    federation = Federation(transport, manifest, journal, progress, blocks=blocks, timeout_s=timeout_s, sleep=sleep)
+
+@one_thread_for_products()
+def execute(
+    run_plan: RunPlan,
+    started: StartedRun,
+    parties: RunParties,
+    author: Author,
+    embedder: PublicEmbedder,
+    monitor: RunMonitor,
+) -> Outcome:
+    """Runs the plan to its end; ``author`` writes the texts, from the same journal."""
+    phases = _PhaseTimes(monitor.clock)
+    manifest = _sign_manifest(run_plan, started, parties, embedder.sha256)
+    blocks = PublicBlocks(started.journal)
+    federation = Federation(
+        parties.transport,
+        manifest,
+        started.journal,
+        monitor.progress,
+        blocks=blocks,
+        timeout_s=parties.timeout_s,
+        sleep=parties.sleep,
+    )
     method = methods.load(run_plan.task.method.name)
     run = RunContext(
         run_plan.setting,
         author,
         federation,
         blocks,
-        embed=embed,
-        seed=seed,
+        embed=embedder.embed,
+        seed=started.seed,
         hides_labels=method.hides_labels(run_plan.task.options, run_plan.setting),
-        watch=measure,
-        observe=observe,
+        watch=phases.measure,
+        observe=monitor.observe,
     )
-    signatures = measure("agreement", federation.agree)
+    signatures = phases.measure("agreement", federation.agree)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(metadata.draw_by(run.private_sum(metadata.NAME, [])))
-    try:
-        returned = method.run(run_plan.task.options, run)
-    except Exception as error:
-        method_name = run_plan.task.method.name
-        if isinstance(error, UndersongError) or method_name in methods.own_names():
-            raise
-        raise ConfigurationError(
-            f"the method {method_name} of another package fails: {place_of(error)}",
-            "tell its author; what was opened and written is kept",
-            code="method-fails",
-        ) from error
+    returned = _run_method(method, run_plan, run)
     author.check_finished()
-    order_count = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
-    if order_count > run_plan.generator_calls:
-        progress.say(
-            f"the method {run_plan.task.method.name} ordered {order_count} texts, its plan says"
-            f" {run_plan.generator_calls}: costs and comparisons at equal calls were computed with the plan's"
-        )
-    returned_samples = returned if isinstance(returned, Sequence) else [returned]
-    if wrong := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
-        raise ConfigurationError(
-            f"the method {run_plan.task.method.name} returned {wrong[0]}: a method returns a sequence of Sample",
-            "correct its run(); what was opened and written is kept",
-            code="method-return",
-        )
-    samples = each_once(returned)  # a plug-in may return a text several times
-    if not samples:
-        raise ConfigurationError(
-            "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
-        )
+    _compare_calls(run_plan, author, monitor.progress)
+    samples = _read_corpus(run_plan.task.method.name, returned)
     _compare_attributes(run, samples)
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
     opened_distance = run.private_sum(distance.NAME, []) if asks_distance else None
-    receipts = measure("agreement", federation.receipts)
+    receipts = phases.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
         manifest=manifest,
@@ -165,13 +188,55 @@ def execute(
         receipts=receipts,
         usage=author.usage,
         records=run.records,
-        seconds=seconds,
+        seconds=phases.seconds,
         adapters=run.adapters,
         origins=tuple(author.origins),
         corpora=run.corpora,
         distance=opened_distance,
         refused_labels=author.refused_labels,
     )
+
+
+def _run_method(method: Method[Any], run_plan: RunPlan, run: RunContext) -> Any:
+    """Returns what the method returns. Raises ConfigurationError where the code of another package fails."""
+    try:
+        return method.run(run_plan.task.options, run)
+    except Exception as error:
+        method_name = run_plan.task.method.name
+        if isinstance(error, UndersongError) or method_name in methods.own_names():
+            raise
+        raise ConfigurationError(
+            f"the method {method_name} of another package fails: {place_of(error)}",
+            "tell its author; what was opened and written is kept",
+            code="method-fails",
+        ) from error
+
+
+def _compare_calls(run_plan: RunPlan, author: Author, progress: Progress) -> None:
+    """Says so where a method has ordered more texts than its plan states."""
+    order_count = sum(usage.orders for usage in author.usage.values()) - run_plan.trial_calls * len(author.usage)
+    if order_count > run_plan.generator_calls:
+        progress.say(
+            f"the method {run_plan.task.method.name} ordered {order_count} texts, its plan says"
+            f" {run_plan.generator_calls}: costs and comparisons at equal calls were computed with the plan's"
+        )
+
+
+def _read_corpus(method_name: str, returned: Any) -> list[Sample]:
+    """Returns the samples that a method has returned, each once. Raises ConfigurationError for anything else."""
+    returned_samples = returned if isinstance(returned, Sequence) else [returned]
+    if wrong := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
+        raise ConfigurationError(
+            f"the method {method_name} returned {wrong[0]}: a method returns a sequence of Sample",
+            "correct its run(); what was opened and written is kept",
+            code="method-return",
+        )
+    samples = each_once(returned)  # a plug-in may return a text several times
+    if not samples:
+        raise ConfigurationError(
+            "the run ended without a single sample", "look at the generators' counts above", code="no-samples"
+        )
+    return samples
 
 
 def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
@@ -210,26 +275,18 @@ def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
         )
 
 
-def _sign_manifest(
-    run_plan: RunPlan,
-    name: str,
-    transport: Transport,
-    parties: Sequence[str],
-    journal: Journal,
-    embedder: str,
-    identities: Mapping[str, bytes] | None,
-    timeout_s: float,
-) -> Manifest:
-    agreed_bytes = journal.get("manifest")
+def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, embedder: str) -> Manifest:
+    """Returns the manifest that the parties have agreed on, or a new one of what they introduce themselves with."""
+    agreed_bytes = started.journal.get("manifest")
     if agreed_bytes is not None:
         agreed_manifest = Manifest.from_bytes(agreed_bytes)
         _check_same_plan(agreed_manifest, run_plan.plan)
         return agreed_manifest
-    introductions = introduce(transport, parties, timeout_s)
+    introductions = introduce(parties.transport, parties.names, parties.timeout_s)
     for party, introduction in introductions.items():
         if introduction.name != party:
             raise PrivacyRefusal(f"{party}: introduces itself as {printable(introduction.name, 63)}")
-        if identities is not None and identities.get(party) != introduction.identity:
+        if parties.identities is not None and parties.identities.get(party) != introduction.identity:
             raise PrivacyRefusal(
                 f"{party}: introduces itself with another identity key than it has enrolled with",
                 "talk to its people: another party folder answers in its name",
@@ -250,7 +307,7 @@ def _sign_manifest(
                 code="unknown-statistic",
             )
     manifest = Manifest(
-        run=name,
+        run=started.name,
         task=run_plan.task.public_words,
         method=run_plan.task.method.name,
         embedder=embedder,
@@ -258,5 +315,5 @@ def _sign_manifest(
         plan=run_plan.plan,
     )
     manifest.check_names()
-    journal.put("manifest", manifest.to_bytes())
+    started.journal.put("manifest", manifest.to_bytes())
     return manifest

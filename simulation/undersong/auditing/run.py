@@ -153,9 +153,10 @@ def _load_embedder(model: str, max_windows: int) -> tuple[Embedder, MemoryCache]
 
 def observe(settings: AuditSettings, number: int) -> Observations:
     """Runs the ``number``-th simulation of an audit, with canaries and coins of its own, and attacks it."""
+    from undersong.run.options import SimulationOptions
     from undersong.run.records import private_tables
-    from undersong.run.simulation import simulate
-    from undersong.run.workspace import Workspace, ledger_path
+    from undersong.run.simulation import Embeddings, Host, simulate
+    from undersong.run.workspace import PartyProgram, Workspace, ledger_path
 
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
@@ -182,15 +183,10 @@ def observe(settings: AuditSettings, number: int) -> Observations:
             run_plan,
             workspace,
             planted(tables, planted_canaries, [_choose_home(canary, list(tables)) for canary in planted_canaries]),
-            seed=settings.seed * 1_000_003 + number,
-            insecure_noise_seed=None,
-            public_cache=embedding_cache,
-            environment={},
-            progress=Silent(),
-            embedder=embedder,
-            private_cache=embedding_cache,
-            contribution=watched,
-            machine=watched.noise.machine(),
+            SimulationOptions(seed=settings.seed * 1_000_003 + number),
+            Embeddings(embedding_cache, embedding_cache, embedder),
+            Host({}, Silent()),
+            PartyProgram(watched, watched.noise.machine()),
         ).outcome
         sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
         unpaid = [name for name in tables if not _is_paid(watched, Ledger.read(ledger_path(workspace.state, name)))]

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from undersong.comparison import references
+from undersong.run.options import SimulationOptions
 from undersong.run.records import check_units, dealt, table_of
-from undersong.run.simulation import LayeredCache, simulate
+from undersong.run.simulation import Embeddings, Host, LayeredCache, simulate
 from undersong.run.workspace import Workspace
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, InternalError
@@ -285,13 +286,9 @@ class Bench:
                 run_plan,
                 workspace,
                 tables,
-                seed=seed,
-                insecure_noise_seed=self._noise_seed(seed),
-                public_cache=self.public,
-                environment=os.environ,
-                progress=Silent(),
-                embedder=self.embedder,
-                private_cache=self.private,
+                SimulationOptions(seed=seed, insecure_noise_seed=self._noise_seed(seed)),
+                Embeddings(self.public, self.private, self.embedder),
+                Host(os.environ, Silent()),
             ).outcome
         weights = outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)

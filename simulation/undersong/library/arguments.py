@@ -53,14 +53,19 @@ def checked(function: _Function) -> _Function:
     return cast("_Function", called)
 
 
-def check_options(arguments: Mapping[str, Any], options: type) -> dict[str, Any]:
+def check_options(
+    arguments: Mapping[str, Any], options: type, *, unknown_code: str = "unknown-argument"
+) -> dict[str, Any]:
     """Checks ``arguments`` as fields of the dataclass ``options``; returns them in Python's own types.
+
+    Args:
+        unknown_code: code of the error for a name that is no field.
 
     Raises ConfigurationError that names every field that is unknown or of a wrong type.
     """
     hints = _resolve_hints(options)
     for name in arguments.keys() - hints:
-        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, hints), code="unknown-argument")
+        raise ConfigurationError(f"there is no argument {name!r}", nearest(name, hints), code=unknown_code)
     plain_arguments = {name: _to_plain(value) for name, value in arguments.items()}
     ConfigurationError.raise_together(_find_faults(plain_arguments, hints), code=CODE)
     return plain_arguments

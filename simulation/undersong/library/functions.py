@@ -23,7 +23,7 @@ from undersong.library.arguments import CODE, check_options, checked
 from undersong.library.results import Audit, Comparison, Evaluation, Plan, Published, Simulation, Verification
 from undersong.library.task_files import Task
 from undersong.run.frames import Frame, is_frame, pandas_package, selected, to_jsonl, to_table
-from undersong.run.options import ComparisonOptions, Engine
+from undersong.run.options import ComparisonOptions, SimulationOptions
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.program.library_threads import one_thread_for_products
 from undersong_server.cluster import connected
@@ -44,6 +44,13 @@ Count = Annotated[int, Field(ge=1)]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _OPTION = re.compile(r"--([a-z][a-z-]*)")
 _ARGUMENTS = {"epsilon": "epsilons=", "adapt": "adapt_to=", "fresh": "fresh=True"}  # options, otherwise as arguments
+
+
+_OPTION_CLASSES: Mapping[str, type[Any]] = {
+    "simulate": SimulationOptions,
+    "compare": ComparisonOptions,
+    "evaluate": EvaluationOptions,
+}
 
 
 class Stopped(KeyboardInterrupt):
@@ -80,7 +87,7 @@ def public(function: _Function) -> _Function:
                 "To start over instead, add fresh=True (simulate, compare) or name another folder."
             ) from None
 
-    options = {"compare": ComparisonOptions, "evaluate": EvaluationOptions}.get(function.__name__)
+    options = _OPTION_CLASSES.get(function.__name__)
     if options is not None:
         signature = inspect.signature(function)
         explicit = [
@@ -118,26 +125,17 @@ def simulate(
     task: Task,
     out: Path | str | None = None,
     *,
-    seed: Seed = 0,
-    fresh: bool = False,
-    engine: Engine = "inprocess",
-    ray: str | None = None,
-    insecure_noise_seed: int | None = None,
     environment: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    **options: Any,
 ) -> Simulation:
     """Runs the task with every party on this machine; the same call continues a run that was stopped.
 
     Args:
         out: the run's folder; None takes the task's ``output.dir``.
-        seed: fixes everything but noise, keys and masks.
-        fresh: starts over: removes what the folder's last run wrote.
-        engine: "flower" is Flower's simulation engine, for hundreds of parties.
-        ray: the Ray cluster at this address embeds public texts where they are many, and writes what models in local
-            folders write; "" begins Ray on this machine. Not with the engine "flower", which has Ray for itself.
-        insecure_noise_seed: for tests only: reproducible noise; the output is marked as not private.
         environment: where generators find their keys; None is this process's.
         progress: None shows it in the notebook, or on standard error.
+        options: ``seed``, ``fresh``, ``engine`` and the others that ``help(us.simulate)`` lists.
 
     Raises ConfigurationError before anything is written where the input is at fault, and what the run raises.
 
@@ -145,27 +143,19 @@ def simulate(
     >>> sorted(run.corpus["label"].unique())
     ['cat', 'dog']
     """
-    from undersong.run.simulation import deliver
+    from undersong.run.simulation import Host, deliver
 
-    if ray is not None and engine == "flower":
+    choices = SimulationOptions(**check_options(options, SimulationOptions, unknown_code=CODE))
+    if choices.ray is not None and choices.engine == "flower":
         raise ConfigurationError(
             "Flower's engine has Ray for itself: no second cluster beside it", "leave one away", code="two-clusters"
         )
     settings = task.settings()
+    folder = Path(settings.output.dir if out is None else out)
     environment = dict(os.environ if environment is None else environment)
-    with shown(progress) as display, connected(ray) as cluster:
-        delivered = deliver(
-            settings,
-            Path(settings.output.dir if out is None else out),
-            seed=seed,
-            fresh=fresh,
-            insecure_noise_seed=insecure_noise_seed,
-            public_cache=public_cache_path(environment),
-            environment=environment,
-            progress=display,
-            engine=engine,
-            cluster=cluster,
-        )
+    with shown(progress) as display, connected(choices.ray) as cluster:
+        host = Host(environment, display, cluster)
+        delivered = deliver(settings, folder, choices, public_cache=public_cache_path(environment), host=host)
     return Simulation(delivered, settings.data.text, settings.data.label)
 
 

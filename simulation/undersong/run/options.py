@@ -20,6 +20,36 @@ else:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimulationOptions:
+    """Options of one simulation.
+
+    Attributes:
+        seed: fixes everything but noise, keys and masks.
+        fresh: starts over: removes what the folder's last run wrote.
+        engine: "flower" is Flower's simulation engine, for hundreds of parties.
+        ray: the Ray cluster at this address embeds public texts where they are many, and writes what models in local
+            folders write; "" begins Ray on this machine. Not with the engine "flower", which has Ray for itself.
+        insecure_noise_seed: for tests only: reproducible noise; the output is marked as not private.
+    """
+
+    seed: Annotated[int, Option(help="Fixes everything but noise, keys and masks.", min=0)] = 0
+    fresh: Annotated[bool, Option(name="--fresh", help="Start over: removes what the folder's last run wrote.")] = False
+    engine: Annotated[Engine, Option(help="flower is Flower's simulation engine, for hundreds of parties.")] = (
+        "inprocess"
+    )
+    ray: Annotated[
+        str | None,
+        Option(
+            help='Spread the work over a Ray cluster: HOST:PORT, "auto", or "local" for Ray on this machine.',
+            metavar="ADDRESS",
+        ),
+    ] = None
+    insecure_noise_seed: Annotated[
+        int | None, Option(help="TESTS ONLY: reproducible noise; the output is marked as not private.", min=0)
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ComparisonOptions:
     """Options of one comparison: the grid, and where its cells are computed.
 

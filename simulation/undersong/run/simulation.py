@@ -6,7 +6,7 @@
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +14,17 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from undersong.run.options import Engine
+from undersong.run.options import SimulationOptions
 from undersong.run.records import check_units, private_tables, table_of
-from undersong.run.workspace import SimulatedComputation, SimulatedParties, Workspace, clocks, read_keys
-from undersong_client.answering.grid_vectors import Contribution, grid_vector
+from undersong.run.workspace import (
+    PRODUCT_PROGRAM,
+    PartyProgram,
+    SimulatedComputation,
+    SimulatedParties,
+    Workspace,
+    clocks,
+    read_keys,
+)
 from undersong_client.answering.party import Party
 from undersong_common.arrays import Float32, Int16
 from undersong_common.errors import ConfigurationError
@@ -32,7 +39,6 @@ from undersong_common.models.embedding import (
     TextLengths,
 )
 from undersong_common.text.table import Table, concatenate
-from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
 from undersong_server.evaluation.evaluate import NO_PRIVACY
@@ -43,9 +49,9 @@ from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
-from undersong_server.report.data import EQUAL_WEIGHTS, ReportData
+from undersong_server.report.data import EQUAL_WEIGHTS, Figures, ReportData
 from undersong_server.runs import planning
-from undersong_server.runs.execution import Outcome, execute
+from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
@@ -100,102 +106,131 @@ class LayeredCache:
             cache.put(row_list)
 
 
+@dataclass(frozen=True)
+class Host:
+    """The process that a simulation runs in.
+
+    Attributes:
+        environment: where generators find their keys.
+        cluster: embeds public texts where they are many, and writes what models in local folders write; not beside
+            Flower's engine, which has Ray for itself.
+    """
+
+    environment: Mapping[str, str]
+    progress: Progress
+    cluster: Cluster | None = None
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """The embedder of a simulation, and what it has embedded before.
+
+    Attributes:
+        public_cache: embeddings of public texts.
+        private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
+        embedder: a loaded embedder, as in a comparison of many runs; None loads the task's.
+    """
+
+    public_cache: EmbeddingCache
+    private_cache: EmbeddingCache | None = None
+    embedder: Embedder | None = None
+
+
 def simulate(
     run_plan: RunPlan,
     workspace: Workspace,
     tables: Mapping[str, Table],
-    *,
-    seed: int,
-    insecure_noise_seed: int | None,
-    public_cache: EmbeddingCache,
-    environment: Mapping[str, str],
-    progress: Progress,
-    embedder: Embedder | None = None,
-    private_cache: EmbeddingCache | None = None,
-    engine: Engine = "inprocess",
-    contribution: Contribution = grid_vector,
-    machine: type[PartyMachine] = PartyMachine,
-    cluster: Cluster | None = None,
+    options: SimulationOptions,
+    embeddings: Embeddings,
+    host: Host,
+    program: PartyProgram = PRODUCT_PROGRAM,
 ) -> Simulated:
-    """Runs the plan with every party in this process; continues what ``workspace`` holds already.
+    """Runs the plan with every party on this machine; continues what ``workspace`` holds already.
 
     Args:
         tables: each party's records by its name (:func:`private_tables`).
-        seed: of everything but noise, keys and masks.
-        insecure_noise_seed: tests only; makes those reproducible too, and the result worthless as a private release.
-        public_cache: embeddings of public texts.
-        environment: where generators find their keys.
-        embedder: a loaded embedder, as in a comparison of many runs; None loads the task's.
-        private_cache: shared by all parties and by several runs over the same records, in memory or encrypted.
-        engine: what carries the messages: parties in this process, or Flower's simulation engine (on Ray).
-        contribution: how parties compute their vectors (an audit looks on); in this process only.
-        machine: how parties add noise and mask (an audit looks on); in this process only.
-        cluster: embeds public texts where they are many, and writes what models in local folders write; not beside
-            Flower's engine, which has Ray for itself.
+        options: its ``ray`` and ``fresh`` have no effect here.
+        program: program of the parties, in this process only.
     """
     task = run_plan.task
     check_units(run_plan.plan.privacy, tables)
-    embedder = embedder or embedders.check(task.embedder.model, task.embedder.max_windows)
-    clock, monotonic = clocks(insecure_noise_seed)
-    simulated_parties = SimulatedParties(task, workspace.state, seed, insecure_noise_seed)
+    embedder = embeddings.embedder or embedders.check(task.embedder.model, task.embedder.max_windows)
+    simulated_parties = SimulatedParties(task, workspace.state, options.seed, options.insecure_noise_seed)
     simulated_parties.draw_keys(tables)
-    if engine == "flower":
+    private_cache = embeddings.private_cache or MemoryCache()
+    if options.engine == "flower":
         # Flower's actors are processes. They share their embeddings in an encrypted file, which this process reads too.
         private_cache = simulated_parties.shared_cache()
-    private_cache = private_cache or MemoryCache()
-    private_embedder = CachedEmbedder(embedder, private_cache)
-    public = spread(embedder, task.embedder.model, public_cache, cluster)
-    embed_public = _report_embedding(public, "public texts", progress)
-    author = build_author(task, embed_public, environment, workspace.journal, progress, seed=seed, cluster=cluster)
+    public = spread(embedder, task.embedder.model, embeddings.public_cache, host.cluster)
+    embed_public = _report_embedding(public, "public texts", host.progress)
 
-    def over(transport: Transport) -> Outcome:
-        return execute(
+    def run_over(transport: Transport) -> Outcome:
+        # A message to a thousand parties takes minutes on few cores, and Flower does not wait for a lost one.
+        timeout_s = STAGE_TIMEOUT_S if options.engine == "inprocess" else FLOWER_TIMEOUT_S
+        return _execute(
             run_plan,
-            name=_run_name(task, workspace, insecure_noise_seed),
-            transport=transport,
-            parties=list(tables),
-            author=author,
-            journal=workspace.journal,
-            progress=progress,
-            embed=embed_public,
-            embedder=embedder.fingerprint,
-            seed=seed,
-            clock=monotonic,
-            # A message to a thousand parties takes minutes on few cores, and Flower does not wait for a lost one.
-            timeout_s=STAGE_TIMEOUT_S if engine == "inprocess" else FLOWER_TIMEOUT_S,
+            workspace,
+            options,
+            RunParties(transport, list(tables), timeout_s=timeout_s),
+            PublicEmbedder(embed_public, embedder.fingerprint),
+            host,
         )
 
-    if engine == "flower":
+    if options.engine == "flower":
         from undersong.run.flower import over_flower
 
-        outcome = over_flower(simulated_parties, list(tables), over, progress=progress)
+        outcome = over_flower(simulated_parties, list(tables), run_over, progress=host.progress)
     else:
-        embed_all = functools.cache(
-            functools.partial(_embed_all, _report_embedding(private_embedder, "records", progress), tables)
-        )
-
-        def embed(texts: Sequence[str]) -> Float32:
-            embed_all()
-            return private_embedder.encode(texts)
-
+        private_embedder = CachedEmbedder(embedder, private_cache)
+        embed = _embed_all_first(private_embedder, tables, host.progress)
+        clock, _ = clocks(options.insecure_noise_seed)
         blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
         parties = {
             name: simulated_parties.party(
-                name,
-                table,
-                blocks=blocks,
-                embed=embed,
-                embedder=embedder,
-                clock=clock,
-                contribution=contribution,
-                machine=machine,
+                name, table, blocks=blocks, embed=embed, embedder=embedder, clock=clock, program=program
             )
             for name, table in tables.items()
         }
-        outcome = over(InProcess(parties, simulated_parties.together))
-    all_caches = LayeredCache([public_cache, private_cache], writes=False)
-    embed_any = _report_embedding(CachedEmbedder(embedder, all_caches), "for the comparison", progress)
+        outcome = run_over(InProcess(parties, simulated_parties.together))
+    all_caches = LayeredCache([embeddings.public_cache, private_cache], writes=False)
+    embed_any = _report_embedding(CachedEmbedder(embedder, all_caches), "for the comparison", host.progress)
     return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
+
+
+def _execute(
+    run_plan: RunPlan,
+    workspace: Workspace,
+    options: SimulationOptions,
+    parties: RunParties,
+    embedder: PublicEmbedder,
+    host: Host,
+) -> Outcome:
+    """Executes the plan with an author of its own, whose answers lie in the workspace's journal."""
+    author = build_author(
+        run_plan.task,
+        embedder.embed,
+        host.environment,
+        workspace.journal,
+        host.progress,
+        seed=options.seed,
+        cluster=host.cluster,
+    )
+    started = StartedRun(
+        _run_name(run_plan.task, workspace, options.insecure_noise_seed), workspace.journal, options.seed
+    )
+    _, monotonic = clocks(options.insecure_noise_seed)
+    return execute(run_plan, started, parties, author, embedder, RunMonitor(host.progress, clock=monotonic))
+
+
+def _embed_all_first(embedder: CachedEmbedder, tables: Mapping[str, Table], progress: Progress) -> Embed:
+    """Returns a function that embeds, before its first texts, the records of all parties at once."""
+    embed_all = functools.cache(functools.partial(_embed_all, _report_embedding(embedder, "records", progress), tables))
+
+    def embed(texts: Sequence[str]) -> Float32:
+        embed_all()
+        return embedder.encode(texts)
+
+    return embed
 
 
 def _embed_all(embed: Embed, tables: Mapping[str, Table]) -> None:
@@ -272,89 +307,68 @@ class Delivered:
         }
 
 
-def deliver(
-    task: Task,
-    folder: Path,
-    *,
-    seed: int,
-    fresh: bool,
-    insecure_noise_seed: int | None,
-    public_cache: Path,
-    environment: Mapping[str, str],
-    progress: Progress,
-    engine: Engine = "inprocess",
-    cluster: Cluster | None = None,
-) -> Delivered:
+def deliver(task: Task, folder: Path, options: SimulationOptions, *, public_cache: Path, host: Host) -> Delivered:
     """Runs or continues ``task`` in ``folder`` and writes its outputs.
 
     Args:
-        cluster: embeds public texts where they are many, and writes what models in local folders write.
+        options: its ``ray`` has no effect here; ``host`` holds the cluster.
 
     Raises ConfigurationError if the input is at fault, before anything is written, and what the run raises.
     """
     run_plan = planning.plan_run(task)
     ConfigurationError.raise_together(planning.cap_faults(run_plan))
     for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
-        progress.say(remark)
-    tables = private_tables(task, seed)
+        host.progress.say(remark)
+    tables = private_tables(task, options.seed)
     for remark in planning.noise_warnings(run_plan, sum(map(len, tables.values()))):
-        progress.say(remark)
+        host.progress.say(remark)
     test = usefulness.read_test_file(task)
     planning.require_packages(run_plan)
-    arguments: dict[str, Any] = {"seed": seed, "insecure_noise_seed": insecure_noise_seed}
-    if engine != "inprocess":
-        arguments["engine"] = engine  # A sum that one engine has prepared cannot be ended by the other.
-    with Workspace(folder, task, arguments, fresh=fresh) as workspace:
-        if workspace.continued:
-            finished = (workspace.folder / JSONL_NAME).exists()
-            progress.say(
-                f"the run in {folder} is already finished: nothing is asked or charged again"
-                if finished
-                else f"continuing the run in {folder}"
-            )
-        if workspace.method_changed:
-            progress.say(
-                f"WARNING: the code of the method {task.method.name!r} is not that with which this run began: it runs"
-                " now over the texts and sums of the old code. To have a corpus of the new code alone, start over"
-                f" (--fresh, in Python fresh=True) or name another folder (--out, out=)"
-            )
-        simulated = simulate(
-            run_plan,
-            workspace,
-            tables,
-            seed=seed,
-            insecure_noise_seed=insecure_noise_seed,
-            public_cache=PublicFileCache(public_cache),
-            environment=environment,
-            progress=progress,
-            engine=engine,
-            cluster=cluster,
-        )
-        figures: usefulness.Figures = ((), ())
+    arguments: dict[str, Any] = {"seed": options.seed, "insecure_noise_seed": options.insecure_noise_seed}
+    if options.engine != "inprocess":
+        # A sum that one engine has prepared cannot be ended by the other.
+        arguments["engine"] = options.engine
+    with Workspace(folder, task, arguments, fresh=options.fresh) as workspace:
+        for words in _describe_state(workspace, folder, task.method.name):
+            host.progress.say(words)
+        embeddings = Embeddings(PublicFileCache(public_cache))
+        simulated = simulate(run_plan, workspace, tables, options, embeddings, host)
+        figures: Figures = ((), ())
         if test is not None:
-            figures = _evaluate_corpus(run_plan, workspace, simulated, test, environment, seed, progress)
-        accuracy, measures = figures
-        insecure = insecure_noise_seed is not None
+            figures = _evaluate_corpus(run_plan, workspace, simulated, test, options.seed, host)
+        # The outputs of a run with a seed for its noise are compared byte for byte.
+        insecure = options.insecure_noise_seed is not None
         report = report_data(
             run_plan,
             simulated.outcome,
             simulated.lengths,
             created="" if insecure else time.strftime("%Y-%m-%d %H:%M"),
             insecure_noise=insecure,
-            accuracy=accuracy,
-            measures=measures,
-            seeds=task.evaluation.repeats,
+            figures=figures,
             test_set=task.evaluation.test or "",
-            seconds=not insecure,  # such a run's outputs are compared byte for byte
         )
         keys = read_keys(workspace.state)
         identities = {name: Ed25519PrivateKey.from_private_bytes(keys[f"identity/{name}"]) for name in tables}
         rounds = figures_by_round(
-            run_plan, simulated.outcome, simulated.embed_any, test.texts if test else (), seed=seed
+            run_plan, simulated.outcome, simulated.embed_any, test.texts if test else (), seed=options.seed
         )
         signer = SimulationSigner(identities)
         publish(workspace.folder, simulated.outcome, report, signer=signer, rounds=rounds)
     return Delivered(folder, report)
+
+
+def _describe_state(workspace: Workspace, folder: Path, method_name: str) -> Iterator[str]:
+    """Yields sentences on a run that the folder holds already."""
+    if workspace.continued and (workspace.folder / JSONL_NAME).exists():
+        yield f"the run in {folder} is already finished: nothing is asked or charged again"
+    elif workspace.continued:
+        yield f"continuing the run in {folder}"
+    if workspace.method_changed:
+        yield (
+            f"WARNING: the code of the method {method_name!r} is not that with which this run began: it runs"
+            " now over the texts and sums of the old code. To have a corpus of the new code alone, start over"
+            f" (--fresh, in Python fresh=True) or name another folder (--out, out=)"
+        )
 
 
 def _evaluate_corpus(
@@ -362,10 +376,9 @@ def _evaluate_corpus(
     workspace: Workspace,
     simulated: Simulated,
     test: Table,
-    environment: Mapping[str, str],
     seed: int,
-    progress: Progress,
-) -> usefulness.Figures:
+    host: Host,
+) -> Figures:
     """This corpus beside its two ends, private records without privacy and no private records at all; and its figures.
 
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
@@ -373,7 +386,7 @@ def _evaluate_corpus(
     corpora = {usefulness.OURS: table_of(simulated.outcome.samples)}
     if test.labels is not None:
         if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
-            corpora[MIXTURE] = table_of(_write_mixture(run_plan, workspace, simulated, environment, seed, progress))
+            corpora[MIXTURE] = table_of(_write_mixture(run_plan, workspace, simulated, seed, host))
         corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     return usefulness.figures(
         run_plan.task,
@@ -381,7 +394,7 @@ def _evaluate_corpus(
         test,
         embed=simulated.embed_any,
         seed=seed,
-        on_progress=lambda finished, total: progress.update("training the task models", finished, total),
+        on_progress=lambda finished, total: host.progress.update("training the task models", finished, total),
     )
 
 
@@ -389,15 +402,14 @@ def _write_mixture(
     run_plan: RunPlan,
     workspace: Workspace,
     simulated: Simulated,
-    environment: Mapping[str, str],
     seed: int,
-    progress: Progress,
+    host: Host,
 ) -> list[Sample]:
     """Writes the baseline: zero-shot texts of the same generators in equal parts, one order per sample of the run.
 
     A fresh author writes them. Its answers are journaled too.
     """
-    author = build_author(run_plan.task, simulated.embed, environment, workspace.journal, progress, seed=seed)
+    author = build_author(run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed)
     options = mixture.Options(samples=len(simulated.outcome.samples))
     samples = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
     return [sample for sample in samples if sample is not None]

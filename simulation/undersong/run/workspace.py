@@ -133,6 +133,22 @@ def ledger_path(state: Path, party: str) -> Path:
 
 
 @dataclass(frozen=True)
+class PartyProgram:
+    """The two parts of a simulated party's program on which an audit looks.
+
+    Attributes:
+        contribution: computes the vector of a party's records.
+        machine: adds noise and masks.
+    """
+
+    contribution: Contribution = grid_vector
+    machine: type[PartyMachine] = PartyMachine
+
+
+PRODUCT_PROGRAM = PartyProgram()
+
+
+@dataclass(frozen=True)
 class SimulatedParties:
     """Makes the parties of a simulation, in this process or in the actors of Flower's engine.
 
@@ -172,21 +188,20 @@ class SimulatedParties:
         embed: Embed,
         embedder: EmbedderFacts,
         clock: Callable[[], float],
-        contribution: Contribution = grid_vector,
+        program: PartyProgram = PRODUCT_PROGRAM,
         address: str = "",
-        machine: type[PartyMachine] = PartyMachine,
     ) -> Party:
         """Makes the party ``name`` from its state in the workspace, with the records in ``table``."""
         data = DataSet(table, self.keys[f"data/{name}"])
         computation = SimulatedComputation(
-            name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=contribution
+            name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=program.contribution
         )
         identity = Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"])
         ledger = Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock())
         policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
         return Party(
             name,
-            PartyKeys(identity, self._entropy_of(name), machine=machine),
+            PartyKeys(identity, self._entropy_of(name), machine=program.machine),
             PartyStorage(ledger, store.Store(self.state / PARTIES, name, self.keys["store"]), blocks),
             PartyRules(policy, embedder, teacher_model=lambda: self.task.teacher_model, address=address),
             computation,

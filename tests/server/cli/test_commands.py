@@ -100,8 +100,8 @@ def test_who_takes_part_is_named_by_commas(home, task):
 def test_a_quiet_simulation_shows_no_progress(task, tmp_path, monkeypatch, option, shown):
     seen = []
 
-    def deliver(*_arguments, progress, **_options):
-        seen.append(type(progress))
+    def deliver(*_arguments, host, **_options):
+        seen.append(type(host.progress))
         raise ConfigurationError("enough")
 
     monkeypatch.setattr("undersong.run.simulation.deliver", deliver)

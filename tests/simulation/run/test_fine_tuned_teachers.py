@@ -4,11 +4,10 @@ import json
 
 import pytest
 
+from tests.doubles.delivery import delivered
 from tests.doubles.tasks import make_task
 from tests.doubles.tiny_bert import write_bert
-from undersong.run.simulation import deliver
 from undersong_common.errors import ConfigurationError
-from undersong_server.progress import Silent
 from undersong_server.release.files import charges
 from undersong_server.runs import task as tasks
 
@@ -27,8 +26,7 @@ def run(folder, **data):
     stop = next(at for at in range(start + 1, len(lines)) if lines[at].startswith("["))
     lines[start + 1 : stop] = [f"{key} = {json.dumps(value)}" for key, value in method.items()]
     task.write_text("\n".join(lines))
-    options = {"seed": 3, "fresh": False, "insecure_noise_seed": None, "environment": {}, "progress": Silent()}
-    return deliver(tasks.load(task), folder / "out", public_cache=folder / "cache.sqlite", **options)
+    return delivered(tasks.load(task), folder / "out", seed=3, insecure_noise_seed=None)
 
 
 @pytest.mark.slow
