@@ -1,24 +1,33 @@
 """Finds the Q nearest and Q furthest candidates of every record, exactly, with ties to the lower index.
 
 The score of candidate c for record x is 2 x.c - |c|^2 = |x|^2 - |x - c|^2: higher is nearer. It comes out of one
-matrix product with an extra column, which may hold another correction of a candidate than |c|^2. Per record,
-contiguous groups of candidates are reduced to their best score, and contiguous groups of groups to theirs. Only the Q
-best of each, by (score, lower index), are looked into: they hold the Q best candidates under that order. The product
-is so fast that gathering scores one by one costs as much as reading all in order: small groups gather few.
+matrix product with an extra column, which may hold another correction of a candidate than |c|^2. Per record, groups of
+neighbouring candidates are reduced to their best score. The Q-th highest of the best scores of disjoint sets of
+candidates is the record's bar, which at least Q candidates reach. Only groups whose best score reaches it are looked
+into, and only scores that reach it are sorted, by (score, lower index). A record that has Q candidates from earlier
+calls has a bar above the worst of them, because a later candidate loses a tie.
 """
 
 from collections.abc import Iterator
+from typing import Any, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from undersong_common.arrays import Float32, Int64
+from undersong_common.arrays import Float32, Int32, Int64
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.workers import for_each
 
+_Number = TypeVar("_Number", bound=np.number[Any])
+
 NONE = -1  # stands for a missing candidate's index if a record has fewer than Q candidates
-GROUPS = (8, 4)  # candidates per group, and groups per group of groups
-BLOCK_SCORES = 3 << 20  # a block of records has about so many: 12 MiB; below that the product itself is slower
+GROUP = 8  # candidates per group
+SETS = 6  # sets of candidates to find a bar, as a multiple of Q: fewer give a lower bar, and more scores to sort
+FEW = 16  # so many candidates, as a multiple of Q, are sorted outright
+BLOCK_SCORES = 3 << 20  # a block of records has at most so many: 12 MiB
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
+USUAL_ROWS = 512  # of a block; more make it no faster, and leave other cores without work
+LEAST_SCORES = 3 << 18  # of a block; handing on one with fewer takes longer than the work itself
 # The fewest records that are compared at once meet no more candidates than a block of scores has room for.
 MOST_AT_ONCE = BLOCK_SCORES // BLOCK_ROWS
 _EMPTY = np.iinfo(np.int64).min  # below every key: no candidate
@@ -89,22 +98,18 @@ class NearestFurthest:
         self.candidates += len(values)
 
     def _compare_blocks(self, rows: Int64, columns: Int64, right: Float32) -> None:
-        total = columns + self.candidates
-        size = max(1, BLOCK_SCORES // len(columns) // BLOCK_ROWS) * BLOCK_ROWS
+        total = _spread_groups(columns + self.candidates, np.int64(NONE))
+        usual = max(USUAL_ROWS, LEAST_SCORES // len(right))
+        size = max(1, min(usual, BLOCK_SCORES // len(right)) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
             block = rows[start : start + size]
             scores = right @ _double_records(self._private[block]).T  # [n, b]
-            self._keep_best(block, _best_keys(scores, total, self._q, np.maximum), self._near)
+            self._near[block] = _best_keys(scores, total, self._near[block], np.maximum)
             if self._furthest:
-                self._keep_best(block, _best_keys(scores, total, self._q, np.minimum), self._far)
+                self._far[block] = _best_keys(scores, total, self._far[block], np.minimum)
 
         for_each(compare, range(0, len(rows), size))
-
-    def _keep_best(self, block: Int64, best: Int64, kept: Int64) -> None:
-        if self.candidates:
-            best = _highest_keys(np.concatenate([kept[block], best], axis=1), self._q)
-        kept[block, : best.shape[1]] = best
 
 
 class Candidates:
@@ -120,7 +125,7 @@ class Candidates:
         self._ready: dict[int, Float32] = {}  # keyed by the label's first candidate
 
     def with_norms(self, columns: Int64) -> Float32:
-        """Returns [c, -correction] of a label's candidates, float32 [n, d + 1]; ``columns`` are their numbers."""
+        """Returns [c, -correction] in groups, float32 [n, d + 1], of a label's candidates, numbers ``columns``."""
         first = int(columns[0])
         if first not in self._ready:
             chosen = slice(None) if len(columns) == len(self.values) else columns
@@ -145,11 +150,23 @@ def by_label(
 
 
 def _with_norms(candidates: Float32, correction: Float32) -> Float32:
-    """[c, -correction], float32 [n, d + 1]."""
+    """[c, -correction] in groups; the last candidate is repeated until all are whole, float32 [n, d + 1]."""
     extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
     extended[:, :-1] = candidates
     np.negative(correction, out=extended[:, -1])
-    return extended
+    return _spread_groups(extended, extended[-1])
+
+
+def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray[_Number]:
+    """Rows of which number k g + j is candidate ``GROUP`` j + k, with g groups; ``filler`` makes the last one whole.
+
+    So the best score of every group comes from a few passes over long rows.
+    """
+    groups = -(-len(candidates) // GROUP)
+    padded = np.empty((groups * GROUP, *candidates.shape[1:]), dtype=candidates.dtype)
+    padded[: len(candidates)] = candidates
+    padded[len(candidates) :] = filler
+    return padded.reshape(groups, GROUP, *candidates.shape[1:]).swapaxes(0, 1).reshape(padded.shape)
 
 
 def _double_records(records: Float32) -> Float32:
@@ -159,53 +176,74 @@ def _double_records(records: Float32) -> Float32:
     return extended
 
 
-def _best_keys(scores: Float32, indices: Int64, q: int, extreme: np.ufunc) -> Int64:
-    """Keys of the q best scores of each column of [n, b], int64 [b, min(q, n)], best first.
+def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc) -> Int64:
+    """Keys of the q best candidates of each record, of the scores' and the known ones, int64 [b, q], best first.
 
     Args:
-        indices: of the rows, int64 [n], ascending.
+        scores: float32 [n, b], of the candidates in groups (:func:`_spread_groups`).
+        indices: of the candidates, int64 [n], above those of known candidates; ``NONE`` for a filler.
+        known: keys of the best earlier candidates of each record, int64 [b, q], best first.
         extreme: ``np.maximum`` finds the highest scores, ``np.minimum`` the lowest, whose keys are of negated scores.
     """
-    levels = [scores]
-    for size in GROUPS:
-        groups = len(levels[-1]) // size
-        if groups <= 2 * q:
-            break
-        levels.append(_reduce_groups(levels[-1], size, extreme))
-    top = np.arange(len(levels[-1]))
-    best = _highest_keys(_score_keys(_signed_scores(levels[-1].T, extreme), top), q)
-    for level in range(len(levels) - 2, -1, -1):
-        rows = _group_rows(-best & _INDEX, GROUPS[level], len(levels[level]))
-        below = levels[level]
-        columns = np.arange(below.shape[1])[:, None]
-        best = _highest_keys(
-            _score_keys(_signed_scores(below.reshape(-1).take(rows * below.shape[1] + columns), extreme), rows), q
-        )
-    rows = -best & _INDEX
-    keys: Int64 = best + rows - indices[rows]
-    return keys
+    records, q = known.shape
+    if len(indices) <= FEW * q:
+        real = indices != NONE
+        every = _score_keys(_signed_scores(scores[real].T, extreme), indices[real])
+        return _highest_keys(np.concatenate([known, every], axis=1), q)
+    best = _signed_scores(extreme.reduce(scores.reshape(GROUP, -1), axis=0), extreme).reshape(-1, records)
+    bars = _record_bars(best, known)
+    groups = _reaching_groups(best, bars, q)
+    places = groups[:, None] + np.arange(0, scores.size, best.size)
+    members = _signed_scores(scores.reshape(-1).take(places), extreme)
+    reaching = np.flatnonzero(members >= bars[groups % records][:, None])
+    rows, columns = np.divmod(places.reshape(-1)[reaching], records)
+    real = indices[rows] != NONE
+    keys = _score_keys(members.reshape(-1)[reaching[real]], indices[rows[real]])
+    return _merge_keys(known, keys, columns[real])
 
 
-def _reduce_groups(scores: Float32, size: int, extreme: np.ufunc) -> Float32:
-    """The best score of each whole group of ``size`` rows, float32 [n // size, b]."""
-    groups, columns = len(scores) // size, scores.shape[1]
-    reduced: Float32 = extreme.reduce(scores[: groups * size].reshape(groups, size, columns), axis=1)
-    return reduced
-
-
-def _group_rows(groups: Int64, size: int, rows: int) -> Int64:
-    """The rows in groups of ``size``, and those after the last whole group, int64 [b, k].
+def _record_bars(best: Float32, known: Int64) -> Float32:
+    """Scores that a candidate has to reach to be among a record's q best, float32 [b].
 
     Args:
-        groups: int64 [b, q].
-        rows: number of rows of which there are groups.
+        best: best score of each group, float32 [groups, b].
+        known: as in :func:`_best_keys`.
     """
-    columns, q = groups.shape
-    rest = np.arange(rows // size * size, rows)
-    inside = np.empty((columns, q * size + len(rest)), dtype=np.int64)
-    np.add(groups[:, :, None] * size, np.arange(size), out=inside[:, : q * size].reshape(columns, q, size))
-    inside[:, q * size :] = rest
-    return inside
+    records, q = known.shape
+    worst = known[:, -1]
+    bars = np.where(worst == _EMPTY, np.float32(-np.inf), np.nextafter(_key_scores(worst), np.float32(np.inf)))
+    # A set has groups that lie far apart, because similar candidates often follow each other. Whatever their order,
+    # only groups of fewer than q sets of 6 q are above the bar.
+    size = max(1, len(best) // (SETS * q))
+    sets = best[: len(best) // size * size].reshape(size, -1, records).max(axis=0)
+    place = len(sets) - q
+    return np.maximum(bars, np.partition(sets.T.copy(), place, axis=1)[:, place])
+
+
+def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
+    """Places in ``best``, float32 [groups, b], where it reaches the record's bar, int64 [k].
+
+    Of a record's groups whose best score equals the bar, the first q are enough: each holds a candidate that precedes
+    all candidates of later groups.
+    """
+    reaching = best >= bars
+    if np.count_nonzero(reaching) > 2 * q * len(bars):
+        ties = best == bars
+        reaching &= ~ties | (np.cumsum(ties, axis=0) <= q)
+    return np.flatnonzero(reaching)
+
+
+def _merge_keys(known: Int64, keys: Int64, columns: Int64) -> Int64:
+    """The q highest of a record's known keys, int64 [b, q], and of further keys, int64 [k] of records ``columns``."""
+    records, q = known.shape
+    # A block has fewer than 2^16 records, and numbers of 16 bits are sorted in linear time.
+    order = np.argsort(columns.astype(np.uint16), kind="stable")
+    counts = np.bincount(columns, minlength=records)
+    places = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
+    table = np.full((records, q + counts.max()), _EMPTY)
+    table[:, :q] = known
+    table[columns[order], q + places] = keys[order]
+    return _highest_keys(table, q)
 
 
 def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
@@ -215,15 +253,21 @@ def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
 
 def _score_keys(scores: Float32, indices: Int64) -> Int64:
     """int64 keys whose descending order is that of (score descending, index ascending)."""
-    # A pass over many scores is paid for by its memory: every step but two writes over what it reads.
     bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # + 0: minus zero equals zero
-    flips = bits >> 31
-    flips &= 0x7FFFFFFF
-    bits ^= flips  # two's complement order of the floats
-    keys: Int64 = bits.astype(np.int64)
+    keys: Int64 = _ordered_bits(bits).astype(np.int64)
     keys <<= 32
     keys -= indices
     return keys
+
+
+def _key_scores(keys: Int64) -> Float32:
+    """The scores in keys, float32."""
+    return _ordered_bits(((keys + (-keys & _INDEX)) >> 32).astype(np.int32)).view(np.float32)
+
+
+def _ordered_bits(bits: Int32) -> Int32:
+    """Numbers in the order of the floats that have these bits; of such numbers, the bits."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 def _key_indices(keys: Int64) -> Int64:

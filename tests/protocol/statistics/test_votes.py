@@ -78,6 +78,36 @@ def test_many_blocks_and_a_ragged_last_group() -> None:
         np.testing.assert_array_equal(found, true)
 
 
+@pytest.mark.parametrize(
+    "scale",
+    [
+        pytest.param(lambda number: np.ones_like(number), id="all alike"),
+        pytest.param(lambda number: number // 100, id="copies side by side"),
+        pytest.param(lambda number: (number % 8 == 3) * 9, id="one in a group ties"),
+        pytest.param(lambda number: 600 - number, id="nearer and nearer"),
+        pytest.param(lambda number: number, id="further and further"),
+    ],
+)
+def test_no_order_of_many_candidates_changes_the_votes(scale: Any) -> None:
+    rng = np.random.default_rng(8)
+    x, directions = (rng.integers(-2, 3, (rows, 3)).astype(np.float32) for rows in (9, 2))
+    c = (scale(np.arange(600))[:, None] * np.repeat(directions, 300, axis=0)).astype(np.float32)
+    whole, grown = NearestFurthest(x, None, 4), NearestFurthest(x, None, 4)
+    whole.extend(c, None)
+    for part in np.split(c, (150, 300)):
+        grown.extend(part, None)
+    for found, true in zip(top_q_votes(x, None, c, None, 4), reference(x, None, c, None, 4), strict=True):
+        np.testing.assert_array_equal(found, true)
+    np.testing.assert_array_equal(grown.near, whole.near)
+    np.testing.assert_array_equal(grown.far, whole.far)
+
+
+def test_few_groups_are_looked_into_where_all_candidates_tie() -> None:
+    best, bars = np.ones((500, 7), dtype=np.float32), np.ones(7, dtype=np.float32)
+    places = nearest._reaching_groups(best, bars, 4)
+    np.testing.assert_array_equal(places, np.arange(4 * 7))
+
+
 def test_no_records_or_no_candidates() -> None:
     nothing, some = np.zeros((0, 3), np.float32), np.ones((2, 3), np.float32)
     assert [v.tolist() for v in top_q_votes(nothing, None, some, None, 4)] == [[0, 0], [0, 0]]
