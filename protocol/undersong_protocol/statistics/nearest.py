@@ -23,6 +23,7 @@ _Number = TypeVar("_Number", bound=np.number[Any])
 NONE = -1  # stands for a missing candidate's index if a record has fewer than Q candidates
 GROUP = 8  # candidates per group
 SETS = 6  # sets of candidates to find a bar, as a multiple of Q: fewer give a lower bar, and more scores to sort
+MANY = 2  # groups of a record that are worth a second look for a higher bar, as a multiple of Q
 FEW = 16  # so many candidates, as a multiple of Q, are sorted outright
 BLOCK_SCORES = 3 << 20  # a block of records has at most so many: 12 MiB
 BLOCK_ROWS = 64  # a block is a multiple of it; a ragged product is a quarter slower
@@ -163,10 +164,12 @@ def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray
     So the best score of every group comes from a few passes over long rows.
     """
     groups = -(-len(candidates) // GROUP)
-    padded = np.empty((groups * GROUP, *candidates.shape[1:]), dtype=candidates.dtype)
-    padded[: len(candidates)] = candidates
-    padded[len(candidates) :] = filler
-    return padded.reshape(groups, GROUP, *candidates.shape[1:]).swapaxes(0, 1).reshape(padded.shape)
+    spread = np.empty((GROUP, groups, *candidates.shape[1:]), dtype=candidates.dtype)
+    for place, members in enumerate(spread):
+        chosen = candidates[place::GROUP]
+        members[: len(chosen)] = chosen
+        members[len(chosen) :] = filler
+    return spread.reshape(-1, *candidates.shape[1:])
 
 
 def _double_records(records: Float32) -> Float32:
@@ -212,12 +215,14 @@ def _record_bars(best: Float32, known: Int64) -> Float32:
     records, q = known.shape
     worst = known[:, -1]
     bars = np.where(worst == _EMPTY, np.float32(-np.inf), np.nextafter(_key_scores(worst), np.float32(np.inf)))
-    # A set has groups that lie far apart, because similar candidates often follow each other. Whatever their order,
-    # only groups of fewer than q sets of 6 q are above the bar.
-    size = max(1, len(best) // (SETS * q))
-    sets = best[: len(best) // size * size].reshape(size, -1, records).max(axis=0)
-    place = len(sets) - q
-    return np.maximum(bars, np.partition(sets.T.copy(), place, axis=1)[:, place])
+    if np.isneginf(bars).any() or np.count_nonzero(best >= bars) > MANY * q * records:
+        # A set has groups that lie far apart, because similar candidates often follow each other. Whatever their order,
+        # only groups of fewer than q sets of 6 q are above the bar.
+        size = max(1, len(best) // (SETS * q))
+        sets = best[: len(best) // size * size].reshape(size, -1, records).max(axis=0)
+        place = len(sets) - q
+        bars = np.maximum(bars, np.partition(sets.T.copy(), place, axis=1)[:, place])
+    return bars
 
 
 def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
@@ -227,7 +232,7 @@ def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
     all candidates of later groups.
     """
     reaching = best >= bars
-    if np.count_nonzero(reaching) > 2 * q * len(bars):
+    if np.count_nonzero(reaching) > MANY * q * len(bars):
         ties = best == bars
         reaching &= ~ties | (np.cumsum(ties, axis=0) <= q)
     return np.flatnonzero(reaching)
