@@ -15,7 +15,7 @@ from undersong_client.consent.policy import HospitalPolicy, loosened
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.pages.duties import DAY_S, Duties, terminal_identity
+from undersong_common.pages.duties import DAY_S, Duties, issuer_form, terminal_identity
 from undersong_common.printable import printable
 from undersong_common.program.owner import ROOT_UID, caller_at_terminal
 
@@ -70,13 +70,15 @@ def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) ->
 def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]) -> None:
     """Raises an error unless a person may be one of the two, beside the ``deciders`` who have decided so already."""
     with duties(home) as party_duties:
-        if party_duties.provider and person.log_in != "provider":
-            raise PrivacyRefusal(
-                f"the rule of two people counts people of your organisation, and {person.account!r} is none",
-                "log in to the page with your organisation",
-                code="not-identified",
-            )
-        if not party_duties.provider and not person.log_in:
+        issuer = party_duties.issuer
+        for member in (person, *deciders):
+            if issuer and (member.log_in != "provider" or issuer_form(member.issuer) != issuer):
+                raise PrivacyRefusal(
+                    f"the rule of two people counts people of your organisation, and {member.account!r} is none",
+                    "log in to the page with your organisation",
+                    code="not-identified",
+                )
+        if not issuer and not person.log_in:
             raise PrivacyRefusal(
                 "the rule of two people counts accounts of people, and this is none",
                 f"log in to the page, or {OWN_ACCOUNT}",

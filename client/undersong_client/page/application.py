@@ -15,7 +15,7 @@ from typing import Any
 
 from fastapi.responses import Response
 
-from undersong_client.consent import two_people
+from undersong_client.consent import policy, two_people
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person
 from undersong_client.consent.rules import PolicyOptions, PolicyRules, form_fields
 from undersong_client.home import Declared, PartyHome, chosen_user_is
@@ -106,6 +106,8 @@ def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = F
         actions=ACTIONS,
     )
     site = Site(settings)
+    # Whoever starts another page could otherwise have the rule of two count people whom they have invented.
+    site.accounts.duties.is_provider_fixed = lambda: policy.read(party_home).two_people
     HospitalPage(site, paths)
     return site
 

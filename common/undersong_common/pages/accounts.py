@@ -21,7 +21,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.pages.duties import DAY_S, Duties
+from undersong_common.pages.duties import AT_THE_TERMINAL, DAY_S, Duties
 from undersong_common.pages.store import PageStore, digest
 from undersong_common.program.uptime import Moment, moment
 
@@ -217,6 +217,7 @@ class Accounts:
         with self._store.transaction() as database:
             if role != "administrator":
                 self._keep_an_administrator(database, name)
+            former = database.execute("SELECT role FROM account WHERE name = ?", (name,)).fetchone()
             name_or_person_taken = "SELECT 1 FROM account WHERE name = ? OR person = ?"
             if person and database.execute(name_or_person_taken, (name, person)).fetchone() is not None:
                 raise PrivacyRefusal(
@@ -229,7 +230,8 @@ class Accounts:
                 " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
                 (name, role, self._clock(), person),
             )
-        self.duties.note_act(by)
+        if former is None or former["role"] != role:
+            self.duties.note_act(by)
         return self.person(name)
 
     def remove(self, name: str) -> None:
@@ -262,7 +264,8 @@ class Accounts:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
             row = (digest(secret), name, self._clock() + LINK_S, makers[0] if makers else "")
             database.execute("INSERT INTO link (secret, account, expires_at, made_by) VALUES (?, ?, ?, ?)", row)
-        self.duties.note_act(makers)
+        # A page prints a link at each start: one that was made at a terminal counts once it has let somebody in.
+        self.duties.note_act(maker for maker in makers if not maker.endswith(AT_THE_TERMINAL))
         return secret
 
     def enter_by_link(self, secret: str, *, address: str) -> str:
@@ -284,6 +287,8 @@ class Accounts:
                 database.execute(entered, (row["made_by"], now.at, now.boot, now.up, row["account"]))
             else:
                 self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
+        if is_valid and row["made_by"]:
+            self.duties.note_act([row["made_by"]])
         if not is_valid:
             raise PrivacyRefusal("this link was used already or has expired", REMEDY_LINK, code="link-used")
         return self.begin(row["account"], address=address, log_in="link")

@@ -8,13 +8,17 @@ A day is counted by the machine's uptime, which no clock shortens.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
+from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import PageStore
+from undersong_common.printable import printable
 from undersong_common.program.owner import account_name, caller_at_terminal
 from undersong_common.program.uptime import Moment, moment
 
 DAY_S = 24 * 3600.0
 AT_THE_TERMINAL = " at the terminal"
+USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def terminal_identity() -> str:
@@ -23,6 +27,28 @@ def terminal_identity() -> str:
     No account of a page has such a name.
     """
     return f"{caller_at_terminal().name}{AT_THE_TERMINAL}"
+
+
+def provider_key(issuer: str, client: str) -> str:
+    """Returns the name of a provider for one page; "" without one.
+
+    A provider may know a person by another ``sub`` under each client.
+    """
+    return f"{issuer_form(issuer)} {client}" if issuer else ""
+
+
+def issuer_form(issuer: str) -> str:
+    """Returns the one form of an issuer's address, whether it ends with a slash or names its usual port.
+
+    >>> issuer_form("https://ID.example:443/realm/"), issuer_form("http://127.0.0.1:9999")
+    ('https://id.example/realm', 'http://127.0.0.1:9999')
+    """
+    try:
+        parts = urlsplit(issuer)
+        port = "" if parts.port in (None, USUAL_PORTS.get(parts.scheme)) else f":{parts.port}"
+    except ValueError:
+        return issuer
+    return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"
 
 
 @dataclass(frozen=True)
@@ -56,11 +82,15 @@ class Duties:
 
     Args:
         clock: seconds since the epoch.
+
+    Attributes:
+        is_provider_fixed: returns True while the identity provider may not be changed.
     """
 
     def __init__(self, store: PageStore, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
+        self.is_provider_fixed: Callable[[], bool] = lambda: False
 
     def give(self, account: str, duty: str, *, source: str, by: Iterable[str] = ()) -> None:
         """Gives an account a duty, or takes it away if ``duty`` is "".
@@ -135,10 +165,39 @@ class Duties:
 
     @property
     def provider(self) -> str:
-        """Address of the identity provider with which the page was served last; "" without one."""
-        rows = self._store.rows("SELECT value FROM setting WHERE name = 'provider'")
-        return str(rows[0]["value"]) if rows else ""
+        """The identity provider with which the page was served last, as :func:`provider_key` names it; "" without."""
+        return self._stored_provider() or ""
 
-    @provider.setter
-    def provider(self, issuer: str) -> None:
-        self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", issuer)
+    @property
+    def issuer(self) -> str:
+        """The one form of that provider's address; "" without one."""
+        issuer = self.provider.partition(" ")[0]
+        return issuer_form(issuer) if issuer else ""
+
+    def serve_with(self, provider: str) -> None:
+        """Notes with which identity provider the page is served from now on; "" for none.
+
+        People of another one are no longer logged in: it may name the same person otherwise.
+
+        Raises ConfigurationError if the page was served with another one before, and the rule of two counts its people.
+        """
+        former = self._stored_provider()
+        is_earlier_form = former and " " not in former and issuer_form(former) == provider.partition(" ")[0]
+        if former in (provider, None) or is_earlier_form:  # an earlier version has noted the issuer alone
+            self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", provider)
+            return
+        if self.is_provider_fixed():
+            raise ConfigurationError(
+                f"the rule of two people counts those of {printable(former) or 'this page'}, and this page names"
+                f" {printable(provider) or 'no identity provider'}",
+                "start the page as before; to change the provider, two people first set that one person decides",
+                code="other-provider",
+            )
+        with self._store.transaction() as database:
+            database.execute("DELETE FROM session WHERE log_in = 'provider'")
+            database.execute("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", (provider,))
+
+    def _stored_provider(self) -> str | None:
+        """The provider's key; None if no page was served yet."""
+        rows = self._store.rows("SELECT value FROM setting WHERE name = 'provider'")
+        return str(rows[0]["value"]) if rows else None

@@ -28,6 +28,7 @@ from joserfc.jwk import Key, KeySet, RSAKey
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
 from undersong_common.pages.accounts import ROLES, Account, Role, provider_identity
+from undersong_common.pages.duties import provider_key
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, Visit
 from undersong_common.pages.store import digest
@@ -120,7 +121,7 @@ class _OidcLogin:
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)
         site.get("/account/organisation", self._begin_connecting)
-        site.accounts.duties.provider = provider.issuer
+        site.accounts.duties.serve_with(provider_key(provider.issuer, provider.client))
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guard_route(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
@@ -214,6 +215,8 @@ class _OidcLogin:
                 (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
             )
             own_session = None if asking is None else self._connecting.pop(asking)[1]
+        if self._site.accounts.duties.provider != provider_key(self._provider.issuer, self._provider.client):
+            raise PrivacyRefusal("another page of this folder has another identity provider now", "log in there")
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
         if own_session is not None:

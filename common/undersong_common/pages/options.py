@@ -84,8 +84,9 @@ class OrganisationLogin:
         from undersong_common.pages.accounts import ROLES, roles_by_group
         from undersong_common.pages.oidc import Provider, mount_oidc
 
-        site.accounts.duties.provider = self.issuer
-        if self.issuer:
+        if not self.issuer:
+            site.accounts.duties.serve_with("")
+        else:
             secret = os.environ.get(self.secret_variable, "")
             roles = roles_by_group(self.roles or (), ROLES)
             back = f"{address}/oidc/return"

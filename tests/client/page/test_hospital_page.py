@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 from html import unescape
 
 import pytest
@@ -19,14 +20,15 @@ from undersong_client.cli.app import app
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy, two_people
 from undersong_client.consent.approvals import Proposals
-from undersong_client.consent.people import ROLES_OF_TWO
+from undersong_client.consent.people import ROLES_OF_TWO, Person
+from undersong_client.consent.two_people import check_one_of_two
 from undersong_client.home import PartyHome
 from undersong_client.keys import secret
 from undersong_client.page.application import PartyPaths, build
 from undersong_client.storage.store import Store
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
-from undersong_common.pages.duties import DAY_S
+from undersong_common.pages.duties import DAY_S, provider_key
 from undersong_common.pages.serving import print_link
 from undersong_protocol import statistics
 from undersong_protocol.agreement.enrolment import EnrolmentRequest
@@ -261,11 +263,15 @@ def test_who_lets_an_account_in_at_a_terminal_decides_by_no_page(page, home, mon
         lambda: command("policy", "duty", "bert", "IT", "--home", home),
         lambda: print_link(PartyHome(home).page, "cleo", "viewer"),
     )
+    by_terminal = page.site.accounts.link("bert", by=("#30001 at the terminal",))  # as each start of a page prints one
+    assert page.site.accounts.duties.exclusion(["bert"]) is None
+    acts += (lambda: Browser(page.site).enter(by_terminal),)
     for act in acts:
         act()
         for browser, who in ((page, OFFICER), (second, {"name": "Bert Vos"})):
             assert "Nobody here is one of the two before" in text(browser.post(address, who, words=words))
         page.site.store.rows("UPDATE act SET up = up - ?", DAY_S)
+        page.site.store.rows("UPDATE account SET let_in_up = let_in_up - ?", DAY_S)
     for browser, who in ((page, OFFICER), (second, {"name": "Bert Vos"})):
         assert browser.post(address, who, words=words).status_code == 303
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
@@ -354,6 +360,61 @@ def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
         assert browser.post("/policy", form).status_code == status
         assert json.loads(command("policy", "show", "--home", home, "--json"))["two_people"] == two
     site.close()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"issuer": "http://127.0.0.1:9999"}, {"client": "another"}, None],
+    ids=["another provider", "another client", "no provider"],
+)
+def test_another_page_s_provider_makes_nobody_another_person(home, other):
+    """The attack: whoever may start a page starts one with a provider, or a client there, that names them otherwise."""
+    groups = {"roles": {"staff": "operator"}, "duties": {"privacy": "privacy officer", "it": "IT"}}
+
+    def site_with(settings):
+        site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+        return site, None if settings is None else FakeProvider(home.parent, site=site, **groups, **settings)
+
+    def identified(site, provider, name, group):
+        claims = {"groups": ["staff", group], "email": f"{name}@hospital.example", "sub": name}
+        browser = Browser(site)
+        return browser.entered(provider.entered(browser=browser, **claims).headers["location"])
+
+    site, provider = site_with({"issuer": "https://idp.example"})
+    ada = identified(site, provider, "ada", "privacy")
+    stale_site, stale_provider = site_with(other)  # while one person decides, another page may be started
+    if other is None:
+        stale_site.accounts.duties.serve_with("")
+    elsewhere = None if other is None else identified(stale_site, stale_provider, "ghost", "it")
+    again, provider = site_with({"issuer": "https://idp.example:443/"})
+    command("policy", "set", "--two-people", "--home", home)
+    with raises(ConfigurationError, "other-provider"):
+        site_with(other)[0].accounts.duties.serve_with("")
+    assert ada.get("/").status_code != 200, "a log-in by another page's provider has ended"
+    manifest = proposed(home, run="spring")
+    address, who = f"/requests/{manifest.hash.hex()}/approve", {"name": "Bert Vos", "role": "IT"}
+    if elsewhere is not None:
+        assert elsewhere.get("/").status_code != 200
+        assert stale_provider.enter(groups=["staff", "it"]) == 403, "it runs, and lets nobody in any more"
+    ada, bert = identified(again, provider, "ada", "privacy"), identified(again, provider, "bert", "it")
+    for browser, person in ((ada, OFFICER), (bert, who)):
+        assert browser.post(address, person, words=spoken(manifest), despite="yes").status_code == 303
+    assert Proposals(PartyHome(home)).find("spring").decision == "approved"
+    for made in (site, stale_site, again):
+        made.close()
+
+
+def test_a_person_of_another_issuer_is_none_of_the_two(page, home):
+    page.site.accounts.duties.serve_with(provider_key("https://idp.example", "console"))
+    ada = Person("Ada", "IT", account="ada", log_in="provider", subject="7", role_from="the group it")
+    for issuer in ("https://idp.example/", "https://IDP.example:443"):
+        check_one_of_two(PartyHome(home), replace(ada, issuer=issuer), [])
+    for issuer in ("", "https://evil.example", "http://idp.example"):
+        with raises(PrivacyRefusal, "not-identified"):
+            check_one_of_two(PartyHome(home), replace(ada, issuer=issuer), [])
+    bert = replace(ada, name="Bert", role="privacy officer", account="bert", subject="8", issuer="https://idp.example")
+    with raises(PrivacyRefusal, "not-identified"):
+        check_one_of_two(PartyHome(home), bert, [replace(ada, issuer="https://evil.example")])
 
 
 def test_a_request_says_until_which_sum_another_hospital_took_part(page, home):

@@ -184,12 +184,15 @@ def signing_key(of="the provider's"):
 class FakeProvider:
     """A provider in this process. Changes of its answers: ``metadata``, and keywords of :meth:`enter`."""
 
-    def __init__(self, folder, issuer="https://idp.example", site=None, page=f"http://{HOST}", **settings):
+    def __init__(
+        self, folder, issuer="https://idp.example", site=None, page=f"http://{HOST}", client="console", **settings
+    ):
         self.site = site or Site(PageSettings("Test", (HOST,), 8700, False, folder, (("/", "Now", "viewer"),), ()))
         if site is None:
             self.site.get("/", lambda visit: visit.show("account.html.j2", "Inside"))
         http = httpx.Client(transport=httpx.MockTransport(lambda request: self.answered(request)))
-        provider = Provider(issuer, "console", SECRET, "email", f"{page}/oidc/return", **settings)
+        provider = Provider(issuer, client, SECRET, "email", f"{page}/oidc/return", **settings)
+        self.client = client
         mount_oidc(self.site, provider, http)
         self.issuer = "https://idp.example" if "idp.example" in issuer else issuer
         self.key = signing_key()
@@ -233,7 +236,7 @@ class FakeProvider:
 
     def identified(self, asked, *, key=None, algorithm="RS256", typ=None, **changes):
         state, nonce = asked["state"], asked["nonce"]
-        claims = {"iss": self.issuer, "aud": "console", "sub": "1", "nonce": nonce}
+        claims = {"iss": self.issuer, "aud": self.client, "sub": "1", "nonce": nonce}
         claims |= {"iat": time.time(), "exp": time.time() + 60}
         claims |= {"email": "ada@hospital.example", "email_verified": True, **changes}
         claims = {name: value for name, value in claims.items() if value is not None}
