@@ -654,7 +654,7 @@ TESTED = {
     "common/undersong_common/program/owner.py _login_uid": f"{NOT_TOLD}no_account",
     "common/undersong_common/program/owner.py _is_in_user_namespace": f"{NOT_TOLD}no_account",
     "common/undersong_common/program/owner.py _is_of_a_person": f"{PROGRAM}test_owner.py::test_only_an_account_with",
-    "common/undersong_common/program/uptime.py moment": f"{PROGRAM}test_uptime.py::test_without_an_uptime",
+    "common/undersong_common/program/uptime.py instant": f"{PROGRAM}test_uptime.py::test_without_an_uptime",
     "common/undersong_common/files.py replace_file": (
         "tests/common/test_files.py::test_an_error_of_a_replacement_names_the_file_itself"
     ),

@@ -23,7 +23,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import AT_THE_TERMINAL, DAY_S, Duties
 from undersong_common.pages.store import PageStore, digest
-from undersong_common.program.uptime import Moment, moment
+from undersong_common.program.uptime import Instant, instant
 
 RoleName = TypeVar("RoleName", bound=str)
 Role = Literal["viewer", "operator", "administrator"]
@@ -283,7 +283,7 @@ class Accounts:
                 entered = (
                     "UPDATE account SET let_in_by = ?, let_in_at = ?, let_in_boot = ?, let_in_up = ? WHERE name = ?"
                 )
-                now = moment(self._clock)
+                now = instant(self._clock)
                 database.execute(entered, (row["made_by"], now.at, now.boot, now.up, row["account"]))
             else:
                 self._reserve_tries(database, {f"link at {source_of(address)}": FAILURES})
@@ -402,10 +402,10 @@ class Accounts:
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
-        return None if row is None else _read_session(row, moment(self._clock))
+        return None if row is None else _read_session(row, instant(self._clock))
 
     def sessions(self) -> list[Session]:
-        now = moment(self._clock)
+        now = instant(self._clock)
         return [_read_session(row, now) for row in self._store.rows(f"{_SESSIONS} ORDER BY seen_at DESC")]
 
     def end(self, secret: str) -> None:
@@ -490,8 +490,8 @@ def _read_account(row: sqlite3.Row) -> Account:
     return Account(row["name"], row["role"], bool(row["password"]), row["created_at"], bool(row["person"]))
 
 
-def _read_session(row: sqlite3.Row, now: Moment) -> Session:
-    let_in = Moment(row["let_in_at"], row["let_in_boot"], row["let_in_up"])
+def _read_session(row: sqlite3.Row, now: Instant) -> Session:
+    let_in = Instant(row["let_in_at"], row["let_in_boot"], row["let_in_up"])
     account = Account(row["account"], row["role"], bool(row["password"]), row["added_at"], bool(row["person"]))
     return Session(
         row["number"],

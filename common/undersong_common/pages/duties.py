@@ -14,7 +14,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.pages.store import PageStore
 from undersong_common.printable import printable
 from undersong_common.program.owner import account_name, caller_at_terminal
-from undersong_common.program.uptime import Moment, moment
+from undersong_common.program.uptime import Instant, instant
 
 DAY_S = 24 * 3600.0
 AT_THE_TERMINAL = " at the terminal"
@@ -120,7 +120,7 @@ class Duties:
 
     def note_act(self, by: Iterable[str]) -> None:
         """Notes that the person with these identities has given somebody rights."""
-        now = moment(self._clock)
+        now = instant(self._clock)
         with self._store.transaction() as database:
             for actor in by:
                 # Of each actor the latest act counts. No clock deletes it: one that was ahead would for good.
@@ -150,10 +150,10 @@ class Duties:
         A day is one of the machine's uptime, as long as it is not restarted. An act that lies ahead of now was noted
         while the clock was wrong, and counts as of now.
         """
-        now, acts = moment(self._clock), []
+        now, acts = instant(self._clock), []
         with self._store.transaction() as database:
             for row in database.execute("SELECT * FROM act").fetchall():
-                passed_s = Moment(row["at"], row["boot"], row["up"]).passed_s(now)
+                passed_s = Instant(row["at"], row["boot"], row["up"]).passed_s(now)
                 if passed_s < 0:
                     database.execute("DELETE FROM act WHERE actor = ?", (row["actor"],))
                     database.execute(_NOTE_ACT, (row["actor"], now.at, now.boot, now.up))

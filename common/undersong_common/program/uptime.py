@@ -8,7 +8,7 @@ BOOT_FILE, UPTIME_FILE = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/up
 
 
 @dataclass(frozen=True)
-class Moment:
+class Instant:
     """A moment by the clock, and by the uptime of the machine.
 
     Attributes:
@@ -21,7 +21,7 @@ class Moment:
     boot: str = ""
     up: float = 0.0
 
-    def passed_s(self, now: "Moment") -> float:
+    def passed_s(self, now: "Instant") -> float:
         """Returns the seconds until ``now``; below 0 if this moment was noted by a clock that was ahead.
 
         The clock counts only where the machine was restarted in between.
@@ -29,11 +29,11 @@ class Moment:
         return now.up - self.up if self.boot and self.boot == now.boot else now.at - self.at
 
 
-def moment(clock: Callable[[], float]) -> Moment:
+def instant(clock: Callable[[], float]) -> Instant:
     """Returns this moment, by ``clock`` and by files of the system, which no library that shifts the clock changes."""
     try:
         boot = BOOT_FILE.read_text(encoding="ascii").strip()
         up_s = float(UPTIME_FILE.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
-        return Moment(clock())
-    return Moment(clock(), boot, up_s)
+        return Instant(clock())
+    return Instant(clock(), boot, up_s)

@@ -5,7 +5,7 @@ import pytest
 from undersong_common.pages import duties as duties_module
 from undersong_common.pages.duties import DAY_S, Duties
 from undersong_common.pages.store import PageStore
-from undersong_common.program.uptime import Moment
+from undersong_common.program.uptime import Instant
 
 HOUR_S = 3600.0
 
@@ -15,7 +15,7 @@ class Machine:
 
     def __init__(self, monkeypatch):
         self.at, self.boot, self.up = 1e9, "first", 100.0
-        monkeypatch.setattr(duties_module, "moment", lambda _clock: Moment(self.at, self.boot, self.up))
+        monkeypatch.setattr(duties_module, "instant", lambda _clock: Instant(self.at, self.boot, self.up))
 
     def pass_time(self, seconds):
         self.at += seconds

@@ -5,26 +5,26 @@ from pathlib import Path
 import pytest
 
 from undersong_common.program import uptime
-from undersong_common.program.uptime import Moment, moment
+from undersong_common.program.uptime import Instant, instant
 
 DAY_S = 86400.0
 
 
 @pytest.mark.parametrize("clock_s", [-400 * DAY_S, 0.0, 25 * 3600.0])
 def test_within_one_start_of_the_machine_no_clock_counts(clock_s):
-    assert Moment(1e9, "a", 50.0).passed_s(Moment(1e9 + clock_s, "a", 60.0)) == 10.0
+    assert Instant(1e9, "a", 50.0).passed_s(Instant(1e9 + clock_s, "a", 60.0)) == 10.0
 
 
 @pytest.mark.parametrize("boot", ["", "b"])
 def test_after_a_restart_the_clock_counts(boot):
-    assert Moment(1e9, boot, 5000.0).passed_s(Moment(1e9 + 7.0, "a" * bool(boot), 3.0)) == 7.0
+    assert Instant(1e9, boot, 5000.0).passed_s(Instant(1e9 + 7.0, "a" * bool(boot), 3.0)) == 7.0
 
 
 def test_a_moment_is_read_from_the_system(tmp_path, monkeypatch):
     for name, text in (("BOOT_FILE", "start-1\n"), ("UPTIME_FILE", "12.50 3.00\n")):
         monkeypatch.setattr(uptime, name, tmp_path / name)
         (tmp_path / name).write_text(text, encoding="ascii")
-    assert moment(lambda: 5.0) == Moment(5.0, "start-1", 12.5)
+    assert instant(lambda: 5.0) == Instant(5.0, "start-1", 12.5)
 
 
 @pytest.mark.parametrize("text", [None, "", "x y"])
@@ -32,4 +32,4 @@ def test_without_an_uptime_only_the_clock_counts(tmp_path, monkeypatch, text):
     monkeypatch.setattr(uptime, "UPTIME_FILE", Path(tmp_path / "uptime"))
     if text is not None:
         (tmp_path / "uptime").write_text(text, encoding="ascii")
-    assert moment(lambda: 5.0) == Moment(5.0)
+    assert instant(lambda: 5.0) == Instant(5.0)

@@ -12,6 +12,7 @@ from tests.doubles.processes import ROOT
 ENTERING = "tests/common/pages/test_entering.py::test_what_was_stored_with_the_clock_ahead_ends_once_it_is_right"
 AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_an_invitation_and_certificates_of_a_wrong_clock_shut"
 TWO = "tests/client/page/test_hospital_page.py::test_who_has_let_somebody_in_is_none_of_the_two_for_a_day"
+NOTED_AHEAD = "tests/common/pages/test_duties.py::test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now"
 SHOWN = ""  # it is shown, ordered or told, and nothing is decided by it
 PAGES = "common/undersong_common/pages/store.py"
 PARTIES = "server/undersong_server/coordinator/parties.py"
@@ -19,6 +20,7 @@ PARTIES = "server/undersong_server/coordinator/parties.py"
 STORED_TIMES = {
     (PAGES, "account", "created_at"): ("shown", SHOWN),
     (PAGES, "account", "let_in_at"): ("counts for a day in either direction", TWO),
+    (PAGES, "account", "let_in_up"): ("the machine's uptime of one start, which only rises", TWO),
     (PAGES, "link", "expires_at"): ("no link lasts longer than a link does", ENTERING),
     (PAGES, "session", "created_at"): ("the session ends", ENTERING),
     (PAGES, "session", "seen_at"): ("the session ends", ENTERING),
@@ -27,7 +29,8 @@ STORED_TIMES = {
     (PAGES, "token", "used_at"): ("shown", SHOWN),
     (PAGES, "failure", "at"): ("it is forgotten", ENTERING),
     (PAGES, "action", "at"): ("a finished action is remembered for longer, by a key that is used once", SHOWN),
-    (PAGES, "act", "at"): ("it counts as of now", TWO),
+    (PAGES, "act", "at"): ("it counts as of now", NOTED_AHEAD),
+    (PAGES, "act", "up"): ("the machine's uptime of one start, which only rises", NOTED_AHEAD),
     (PARTIES, "party", "token_expires_at"): ("the invitation lies ahead too", AHEAD),
     (PARTIES, "party", "invited_at"): ("the invitation has expired", AHEAD),
     (PARTIES, "party", "enrolled_at"): ("shown", SHOWN),
@@ -159,7 +162,14 @@ NOT_IN_FILES = {
         "Backup.made_at",
         "Invitation.expires_at",
     ),
-    *("CoordinatorFacts.certificate_expires_at", "Issued.expires_at", "Moment.at", "Addition.at"),
+    *(
+        "CoordinatorFacts.certificate_expires_at",
+        "Issued.expires_at",
+        "Moment.at",
+        "Instant.at",
+        "Exclusion.until_s",
+        "Addition.at",
+    ),
 }
 NAME = re.compile(r"(^|_)(at|s|since|until|expires|epoch|time|date|day)$")
 
