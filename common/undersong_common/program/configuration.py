@@ -130,7 +130,8 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        problems = dict.fromkeys(_describe_problem(model, dict(item), data) for item in error.errors(include_url=False))
+        items = _apt_items(model, [dict(item) for item in error.errors(include_url=False)], data)
+        problems = dict.fromkeys(_describe_problem(model, item, data) for item in items)
     raise ConfigurationError.together(
         [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problems]
     )
@@ -231,6 +232,30 @@ def in_words(item: Mapping[str, Any]) -> tuple[str, str]:
     return problem.format(**context), remedy.format(**context)
 
 
+def _apt_items(model: type[BaseModel], items: list[dict[str, Any]], given: Any) -> list[dict[str, Any]]:
+    """Leaves out of an error list that a value is none of a key's other kinds, where it has a fault as its own kind.
+
+    A key that takes a number or a list is told of 0 that it is below 1, not that it is no list besides.
+    """
+    written = [tuple(_walk_location(model, item["loc"], given)[0]) for item in items]
+    faults = [place for place, item in zip(written, items, strict=True) if not _is_other_kind(item)]
+    return [
+        item
+        for place, item in zip(written, items, strict=True)
+        if not (
+            _is_other_kind(item)
+            and len(place) < len(item["loc"])
+            and any(fault[: len(place)] == place for fault in faults)
+        )
+    ]
+
+
+def _is_other_kind(item: Mapping[str, Any]) -> bool:
+    """True if the value of an error is of another kind than was tried: no list, or no text where words are listed."""
+    is_no_text = not isinstance(item.get("input"), str)
+    return str(item["type"]).endswith("_type") or (item["type"] == "literal_error" and is_no_text)
+
+
 def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
     """Returns the problem with one key, the remedy, and the key's path."""
     location, section = _walk_location(model, item["loc"], given)
@@ -262,10 +287,15 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
 def _walk_location(
     model: type[BaseModel], location: tuple[str | int, ...], given: Any
 ) -> tuple[list[str | int], type[BaseModel]]:
-    """The location as a person writes it, and the model of the section that holds its last key."""
+    """The location as a person writes it, and the model of the section that holds its last key.
+
+    pydantic names in it the kinds that a value might have, such as "constrained-int": no key of what is given.
+    """
     written_location: list[str | int] = []
     section, candidate_models = model, [model]
     for part in location:
+        if isinstance(part, str) and written_location and not candidate_models and not _has_key(given, part):
+            continue
         if isinstance(part, str):
             models = [
                 candidate.model_of(given) if isinstance(candidate, ModelByValue) else candidate
@@ -278,6 +308,10 @@ def _walk_location(
         given = members.get(part) if isinstance(members, Mapping) else None
         written_location.append(part)
     return written_location, section
+
+
+def _has_key(given: Any, part: str) -> bool:
+    return isinstance(given, Mapping) and part in given
 
 
 def _models_in(annotation: Any) -> list[Any]:

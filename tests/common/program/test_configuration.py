@@ -122,3 +122,27 @@ def test_a_file_s_length_and_levels_are_bounded_before_it_is_parsed(monkeypatch)
             parse_toml("t", text.encode())
         assert caught.value.code == code
     assert override({"a": 1}, [f"a=1\n{levels}.z=1"])["a"].startswith("1\n")
+
+
+class Either(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    count: Annotated[int, Field(ge=1)] | tuple[Annotated[int, Field(ge=1)], ...] = 1
+    shares: Literal["even"] | dict[str, Annotated[float, Field(gt=0)]] = "even"
+
+
+@pytest.mark.parametrize(
+    ("data", "problems"),
+    [
+        ({"count": 0}, ["count: is below 1 (given: 0)"]),
+        ({"count": [3, 0]}, ["count[1]: is below 1 (given: 0)"]),
+        ({"count": "x"}, ["count: is not a whole number (given: 'x')"]),
+        ({"shares": {"a": -1}}, ["shares.a: is not above 0.0 (given: -1)"]),
+        ({"shares": "odd"}, ["shares: is none of 'even' (given: 'odd')"]),
+        ({"counts": 1}, ["counts: unknown key"]),
+    ],
+)
+def test_a_key_of_several_kinds_is_told_its_own_fault(data, problems):
+    with pytest.raises(ConfigurationError) as refused:
+        configuration.validate(Either, data, "the file")
+    assert refused.value.problem.splitlines() == [f"the file: {problem}" for problem in problems]
