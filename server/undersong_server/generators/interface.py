@@ -16,6 +16,7 @@ from undersong_common.errors import GenerationError, InternalError
 from undersong_common.models.embedding import Embed
 from undersong_common.program.configuration import NAME
 from undersong_server.database.journal import Journal
+from undersong_server.prompts.rendering import MASK_RATE
 
 TEMPLATE_TOKENS = 64  # upper bound of what a chat template puts around each turn
 
@@ -48,6 +49,7 @@ class GenerationRequest:
         steering: what is added to a layer's hidden states at every token that is written, in the coordinates of the
             model's folder (``undersong_common.models.hidden_states``); () adds nothing. Only ``steerable`` generators
             read it.
+        mask_rate: chance of a parent's word to be hidden and filled in ("fill_in").
     """
 
     kind: str
@@ -66,6 +68,7 @@ class GenerationRequest:
     told: tuple[str, ...] = ()
     room: int = 1
     steering: tuple[float, ...] = ()
+    mask_rate: float = MASK_RATE
 
     @property
     def is_long(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 from undersong_common.canonical import tagged_hash
 from undersong_server.generators.cleaning import duplicate_key
 from undersong_server.generators.interface import GenerationRequest, PromptFormat
-from undersong_server.prompts.rendering import Prompt, Prompts, PromptTexts, Style, fitted
+from undersong_server.prompts.rendering import MASK_RATE, Prompt, Prompts, PromptTexts, Style, fitted
 
 DrawWords = Callable[[Random], int]
 
@@ -21,7 +21,7 @@ class Order:
 
     Attributes:
         generator: its name.
-        kind, label, good, bad, parents, terms, words, bounded, steering: as of a GenerationRequest.
+        kind, label, good, bad, parents, terms, words, bounded, steering, mask_rate: as of a GenerationRequest.
         good_terms: the terms that each of the good examples contains, in their order; () if they are not known.
         named: False hides the label from the generator: the sample has it, the prompt and the request do not.
         bad_reason: fault of the bad examples: far from real texts, or of another label than they bear.
@@ -49,6 +49,7 @@ class Order:
     attributes: tuple[tuple[str, str], ...] = ()
     steering: tuple[float, ...] = ()
     hints: int | None = None
+    mask_rate: float = MASK_RATE
 
 
 @dataclass
@@ -112,6 +113,7 @@ class Requests:
                     parents=shown.parents,
                     terms=order.terms,
                     words=words,
+                    mask_rate=order.mask_rate,
                 ),
                 shown,
                 form.prompt_tokens,
@@ -133,6 +135,7 @@ class Requests:
             told=prompt.told,
             room=room,
             steering=order.steering,
+            mask_rate=order.mask_rate,
         )
 
     def form_of(self, generator: str) -> PromptFormat:

@@ -8,6 +8,7 @@ writes an equal part, and a text's variations go to them in turn.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -21,12 +22,14 @@ from undersong_protocol.statistics import TopQVotes
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import VocabularyOptions, private_keyphrases
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.schedules import Counts, Rates, by_round, one_value_a_round
 from undersong_server.methods.parts.selection import (
     highest,
     sample_without_replacement,
     significant_votes,
 )
 from undersong_server.methods.parts.shares import check_named
+from undersong_server.prompts.rendering import MASK_RATE
 
 # Votes in two levels, where candidates are far more than the records can tell apart.
 # First every record votes for cells of the candidates, which are public; then for the candidates of the cells that
@@ -136,9 +139,11 @@ class Options(VocabularyOptions):
     """Options of Aug-PE: its [method] keys. Those of the vocabulary count with ``private_vocabulary`` alone.
 
     Attributes:
-        samples: generator calls in all, so that methods compare at equal calls.
-        corpus: texts of a population, and so of the corpus, in place of ``samples``; or "selected", which publishes
-            the texts that the last vote selected and writes no variations of them, as the published code does.
+        samples: generator calls in all, so that methods compare at equal calls; or a list with the texts that each
+            round writes, lookaheads apart.
+        corpus: texts of a population, and so of the corpus, in place of ``samples``; or a list with the population of
+            each round; or "selected", which publishes the texts that the last vote selected and writes no variations of
+            them, as the published code does.
         votes: Q nearest texts of a record, which get 1, 1/2, ..., 1/2^(Q - 1); above 1 it is WASP's refinement (E.2).
         selection: "rank" keeps the best 1 / ``expansion`` of the texts and varies each expansion - 1 times; "sampling"
             draws with replacement in proportion to the votes and varies each draw once.
@@ -152,12 +157,14 @@ class Options(VocabularyOptions):
         cells: above 0, every vote is in two levels: for so many public cells of the texts, then for the texts of the
             cells that stand out, ``within`` of the population at most. For populations far above what the records can
             tell apart (docs/performance.md, "Many candidates").
+        mask_rate: chance of a word to be hidden and filled in; a list has one value a round, the first of which fills
+            nothing.
     """
 
     method: ClassVar[str] = "augpe"
 
-    samples: Annotated[int, Field(ge=1)] = 6000
-    corpus: Annotated[int, Field(ge=1)] | Literal["selected"] | None = None
+    samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
+    corpus: Counts | Literal["selected"] | None = None
     rounds: Annotated[int, Field(ge=2)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 1
     selection: Literal["rank", "sampling"] = "rank"
@@ -171,27 +178,47 @@ class Options(VocabularyOptions):
     class_in_prompt: bool = True
     cells: Annotated[int, Field(ge=0)] = 0
     within: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    mask_rate: Rates = MASK_RATE
+
+    _schedules = one_value_a_round
 
     @property
     def law(self) -> Literal["gaussian", "laplace"]:
         """Law of the vocabulary's noise."""
         return "gaussian" if self.vocabulary_epsilon is None else "laplace"
 
-    @property
-    def seen(self) -> int:
-        """Most texts that a vote by cells asks for in its second sum."""
-        return max(1, round(self.within * self.population))
+    def seen(self, population: int) -> int:
+        """Most texts of a population that a vote by cells asks for in its second sum."""
+        return max(1, round(self.within * population))
 
     @property
-    def population(self) -> int:
-        """Texts that are voted on in each round: the calls of all rounds and lookaheads stay within ``samples``."""
+    def populations(self) -> tuple[int, ...]:
+        """Texts of each round, all but the last of which are voted on.
+
+        Without a schedule all are as large as the calls of all rounds and lookaheads within ``samples`` allow.
+        """
+        if isinstance(self.corpus, int | tuple):
+            return by_round(self.corpus, self.rounds)
+        if isinstance(self.samples, tuple):
+            first, *later = self.samples
+            return (first, *(self._grown(count) for count in later))
         votes = self.rounds - 1
-        if isinstance(self.corpus, int):
-            return self.corpus
         if self.selection == "sampling":
-            return max(1, self.samples // (1 + self.variations + votes * self.lookahead))
-        calls = self.expansion + self.variations * (self.expansion - 1) + votes * self.expansion * self.lookahead
-        return max(1, self.samples // calls) * self.expansion
+            size = max(1, self.samples // (1 + self.variations + votes * self.lookahead))
+        else:
+            calls = self.expansion + self.variations * (self.expansion - 1) + votes * self.expansion * self.lookahead
+            size = max(1, self.samples // calls) * self.expansion
+        return (size,) * self.rounds
+
+    def _grown(self, variations: int) -> int:
+        """Population of selected texts with so many variations of them, or of the variations alone with sampling."""
+        if self.selection == "sampling":
+            return variations
+        return max(1, variations // (self.expansion - 1)) * self.expansion
+
+    def selected(self, population: int) -> int:
+        """Texts that are selected for a population of this size."""
+        return population if self.selection == "sampling" else population // self.expansion
 
     @property
     def variations(self) -> int:
@@ -203,20 +230,26 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     check_named(options.label_shares, setting.labels)
     labels = len(setting.labels)
-    vote = TopQVotes(q=options.votes, candidates=options.population, labels=labels, furthest=False)
-    votes = [SumRequest(f"votes/{t + 1}", vote) for t in range(options.rounds - 1)]
-    if options.cells >= options.population:
+    *voted, last = options.populations
+    for before, after in pairwise((*voted, last)):
+        if options.selection == "rank" and options.selected(after) > before:
+            raise ConfigurationError(
+                f"a population of {after} texts needs {options.selected(after)} selected ones, of {before} before it",
+                "let method.corpus or method.samples grow by less from round to round",
+            )
+    if options.cells >= min(voted):
         raise ConfigurationError(
-            f"method.cells is {options.cells}, and method.samples gives {options.population} texts to each vote",
+            f"method.cells is {options.cells}, and method.samples gives {min(voted)} texts to a vote",
             "give fewer cells than texts, or 0 for votes in one level",
         )
-    if options.cells:
-        sizes = {"cells": options.cells, "within": options.seen}
-        votes = [
-            sum_request
-            for request in votes
-            for sum_request in sums(request.name, **sizes, q=options.votes, labels=labels)
-        ]
+    votes: list[SumRequest] = []
+    for t, population in enumerate(voted, start=1):
+        if options.cells:
+            sizes = {"cells": options.cells, "within": options.seen(population)}
+            votes += sums(f"votes/{t}", **sizes, q=options.votes, labels=labels)
+        else:
+            vote = TopQVotes(q=options.votes, candidates=population, labels=labels, furthest=False)
+            votes.append(SumRequest(f"votes/{t}", vote))
     if not options.private_vocabulary:
         return votes
     share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
@@ -225,9 +258,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
-    population, votes = options.population, options.rounds - 1
-    fresh = population if options.selection == "sampling" else population - population // options.expansion
-    return population + options.variations * fresh + votes * population * options.lookahead
+    sizes = options.populations
+    kept = [0 if options.selection == "sampling" else options.selected(size) for size in sizes]
+    varied = range(1, 1 + options.variations)
+    return sizes[0] + sum(sizes[t] - kept[t] for t in varied) + sum(sizes[:-1]) * options.lookahead
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -238,13 +272,14 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         run.state_corpus(t - 1, population)
         labels = run.label_numbers(population)
         embedded = _embed_population(options, run, t, population)
-        votes = _noisy_votes(options, run, f"votes/{t}", embedded, labels)  # DP_NN_HISTOGRAM
+        votes = _noisy_votes(options, run, t, embedded, labels)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
         by_votes = options.selection == "rank"
+        size = options.selected(options.populations[t])
         if by_votes:
-            places = by_rank(votes, labels, options.population // options.expansion, shares)
+            places = by_rank(votes, labels, size, shares)
         else:
-            places = by_sampling(votes, labels, options.population, run.rng(f"selection {t}"), shares)
+            places = by_sampling(votes, labels, size, run.rng(f"selection {t}"), shares)
         selected = [population[place] for place in places]
         if t > options.variations:
             return list(dict.fromkeys(selected))
@@ -254,10 +289,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     return population
 
 
-def _noisy_votes(options: Options, run: RunContext, name: str, embedded: Float32, labels: Int64) -> Float64:
+def _noisy_votes(options: Options, run: RunContext, t: int, embedded: Float32, labels: Int64) -> Float64:
+    name = f"votes/{t}"
     if options.cells:
-        return votes(run, name, embedded, labels, cells=options.cells, within=options.seen)
-    candidates = run.publish_vectors("candidates", f"population/{name.removeprefix('votes/')}", embedded, labels)
+        within = options.seen(options.populations[t - 1])
+        return votes(run, name, embedded, labels, cells=options.cells, within=within)
+    candidates = run.publish_vectors("candidates", f"population/{t}", embedded, labels)
     return run.private_sum(name, [candidates]).natural[: len(embedded)]
 
 
@@ -301,7 +338,7 @@ def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     labels = run.setting.labels or ("",)
-    wanted_counts = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
+    wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(labels), dtype=np.int64))
     names = run.setting.generators
     keyphrases = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
     rng = run.rng("terms of the first texts")
@@ -318,8 +355,12 @@ def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[
     return run.generate("round 1", 0, orders)
 
 
-def _variation_orders(options: Options, run: RunContext, parents: Sequence[Sample], turn: int) -> list[Order]:
+def _variation_orders(
+    options: Options, run: RunContext, parents: Sequence[Sample], t: int, turn: int = 0
+) -> list[Order]:
+    """Orders of one variation of each parent after vote ``t``; ``turn`` moves generators and kinds on."""
     names, shows_class = run.setting.generators, options.class_in_prompt
+    mask_rate, turn = by_round(options.mask_rate, options.rounds)[t], t + turn
     return [
         Order(
             names[(i + turn) % len(names)],
@@ -327,6 +368,7 @@ def _variation_orders(options: Options, run: RunContext, parents: Sequence[Sampl
             parent.label,
             parents=(parent.text,),
             named=shows_class,
+            mask_rate=mask_rate,
         )
         for i, parent in enumerate(parents)
     ]
@@ -347,7 +389,7 @@ def _embed_population(options: Options, run: RunContext, t: int, population: Seq
         return embeddings
     total, counts = np.zeros_like(embeddings), np.zeros((len(embeddings), 1), dtype=np.float32)
     for k in range(options.lookahead):
-        samples = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t + k))
+        samples = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t, k))
         rows = [i for i, sample in enumerate(samples) if sample is not None]
         total[rows] += run.embeddings([sample for sample in samples if sample is not None])
         counts[rows] += 1

@@ -44,6 +44,7 @@ from undersong_server.methods.parts.metadata import (
 )
 from undersong_server.methods.parts.metadata import keywords as keywords_of
 from undersong_server.methods.parts.papers import StatedOptions
+from undersong_server.methods.parts.schedules import Rates, by_round, one_value_a_round
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
@@ -53,6 +54,7 @@ from undersong_server.methods.parts.selection import (
     suppressed,
 )
 from undersong_server.methods.parts.shares import LabelShares, check_named, shares_beside
+from undersong_server.prompts.rendering import MASK_RATE
 
 Part = Annotated[float, Field(gt=0)]
 Proportion = Annotated[float, Field(ge=0)]
@@ -66,7 +68,9 @@ class Options(StatedOptions):
     """Options of DPGA-TextSyn: its [method] keys.
 
     Attributes:
-        population, elite, rounds, sampling: N, N_e, T and the Poisson rate q.
+        population: N; or a list with the texts that each round votes on, the last of which is the last population's
+            size too.
+        elite, rounds, sampling: N_e, T and the Poisson rate q.
         samples: generator calls in all, in place of ``population`` (and of ``elite``, which keeps its ratio to it).
         accounting: "joint" composes everything exactly; "paper" gives each mechanism the paper's share of epsilon.
         curator: the length range by AboveThreshold (App. B.2) and, with ``similarity`` "mean", tau from the records'
@@ -92,6 +96,7 @@ class Options(StatedOptions):
         fallback_similarity: tau where the mean's estimate is too noisy (and under "paper", which has no such sum).
         embedding_size: coordinates of the embedding model, for that sum.
         rewrite, fill_in, cross, generate: proportions of the expansion.
+        mask_rate: chance of a word to be hidden and filled in; a list has one value a round.
         strong_rewrite: rewriting changes the content too.
         mates: the texts that an elite text is crossed with: those of its "label", or all of the "elite".
         cross_keyword: whether the prompt of a crossed text has a keyword.
@@ -100,7 +105,7 @@ class Options(StatedOptions):
 
     method: ClassVar[str] = "dpga"
 
-    population: Annotated[int, Field(ge=2)] = 10_000
+    population: Annotated[int, Field(ge=2)] | tuple[Annotated[int, Field(ge=2)], ...] = 10_000
     elite: Annotated[int, Field(ge=1)] = 2_000
     rounds: Annotated[int, Field(ge=1)] = 10
     sampling: Annotated[float, Field(gt=0, le=1)] = 0.8
@@ -128,15 +133,20 @@ class Options(StatedOptions):
     fill_in: Proportion = 0.25
     cross: Proportion = 0.25
     generate: Proportion = 0.25
+    mask_rate: Rates = MASK_RATE
     strong_rewrite: bool = False
     mates: Literal["label", "elite"] = "label"
     cross_keyword: bool = True
     corpus: Literal["population", "elite"] = "population"
 
+    _schedules = one_value_a_round
+
     @model_validator(mode="after")
     def _usable(self) -> "Options":
-        if self.elite >= self.population:
+        if self.elite >= min(by_round(self.population, self.rounds)):
             raise ValueError("elite must be smaller than population")
+        if self.samples is not None and isinstance(self.population, tuple):
+            raise ValueError("samples stands in place of population; leave out samples, or the list")
         if not any(self.operators):
             raise ValueError("all of rewrite, fill_in, cross and generate are 0; switch one on")
         return self
@@ -183,8 +193,8 @@ class Options(StatedOptions):
         """
         requests = 1 if self.keyword_request == "all" else max(1, len(setting.labels))
         asked = self.keyword_answers * requests if self.asks_keywords else 0
-        if self.samples is None:
-            return Sizes(self.population, self.elite, asked)
+        if self.samples is None or isinstance(self.population, tuple):
+            return Sizes(by_round(self.population, self.rounds), self.elite, asked)
         texts = 1 + self.expansions * (1 - self.elite / self.population)  # calls for each text of a population
         population = int((self.samples - asked) / texts)
         if population < 2:
@@ -194,16 +204,20 @@ class Options(StatedOptions):
                 f"give at least {asked + math.ceil(2 * texts)}, or fewer method.rounds",
             )
         elite = -(-population * self.elite // self.population)
-        return Sizes(population, min(elite, population - 1), asked)
+        return Sizes(by_round(population, self.rounds), min(elite, population - 1), asked)
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Numbers of texts in a population and in its elite, and of calls that propose keywords."""
+    """Numbers of texts in the population of each round and in its elite, and of calls that propose keywords."""
 
-    population: int
+    populations: tuple[int, ...]
     elite: int
     keyword_calls: int
+
+    def offspring(self, t: int) -> int:
+        """Texts that the expansion after vote ``t`` writes; the last population is as large as the one before it."""
+        return self.populations[min(t, len(self.populations) - 1)] - self.elite
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -213,7 +227,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     options.proposer(setting)  # a wrong name is found now
     metadata = _metadata_statistic(options, labels)
     voting_labels = labels if options.label_votes else 0
-    votes = TopQVotes(q=1, candidates=options.sizes(setting).population, labels=voting_labels, furthest=False)
+    votes = [
+        TopQVotes(q=1, candidates=population, labels=voting_labels, furthest=False)
+        for population in options.sizes(setting).populations
+    ]
     if options.curator and (options.accounting == "joint" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
             "method.curator opens the records' lengths and their mean similarity without noise",
@@ -228,8 +245,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
     return requests + [
-        SumRequest(f"votes/{t}", votes, voting / options.rounds, sampling_rate=options.sampling)
-        for t in range(1, options.rounds + 1)
+        SumRequest(f"votes/{t}", vote, voting / options.rounds, sampling_rate=options.sampling)
+        for t, vote in enumerate(votes, start=1)
     ]
 
 
@@ -253,7 +270,8 @@ def notes(options: Options, setting: Setting) -> list[str]:
 
 def generator_calls(options: Options, setting: Setting) -> int:
     sizes = options.sizes(setting)
-    return sizes.keyword_calls + sizes.population + options.expansions * (sizes.population - sizes.elite)
+    offspring = sum(sizes.offspring(t) for t in range(1, options.expansions + 1))
+    return sizes.keyword_calls + sizes.populations[0] + offspring
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
@@ -266,7 +284,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # 3.2: the first population
     edges, keywords = metadata.edges if options.length else None, metadata.keywords if options.keywords else ()
     first = replace(metadata, edges=edges, keywords=keywords)
-    population = run.generate("round 0", 0, _fresh(options, run, first, sizes.population, "round 0"))
+    population = run.generate("round 0", 0, _fresh(options, run, first, sizes.populations[0], "round 0"))
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
     # 3.3 votes and selection, 3.4 expansion
@@ -281,7 +299,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         run.record("elite", t, [sample.text for sample in elite])
         if t == options.rounds and options.corpus == "elite":
             return elite
-        orders = _expansion(options, run, t, elite, metadata, sizes.population - sizes.elite)
+        orders = _expansion(options, run, t, elite, metadata, sizes.offspring(t))
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population
 
@@ -461,6 +479,7 @@ def _expansion(
     rng = run.rng(f"round {t}: expansion")
     rewritten, filled, crossed, fresh = largest_remainder(options.operators, count)
     rewriting = "rewrite" if options.strong_rewrite else "paraphrase"
+    mask_rate = by_round(options.mask_rate, options.rounds)[t - 1]
     kinds = [rewriting] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
     mates: dict[str, list[Sample]] = {}
     for sample in elite:
@@ -481,7 +500,9 @@ def _expansion(
         words = round(sum(len(text.split()) for text in parents) / len(parents)) if options.asks_length else None
         drawn = others and options.cross_keyword
         terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if drawn else ()
-        orders.append(Order(generator, kind, parent.label, parents=parents, terms=terms, words=words))
+        orders.append(
+            Order(generator, kind, parent.label, parents=parents, terms=terms, words=words, mask_rate=mask_rate)
+        )
     return orders + _fresh(options, run, metadata, int(fresh), f"round {t}")
 
 
@@ -491,7 +512,9 @@ def _expansion(
 # AboveThreshold over exact lengths.
 
 
-def _divided(options: Options, setting: Setting, metadata: MetadataHistograms, votes: TopQVotes) -> list[SumRequest]:
+def _divided(
+    options: Options, setting: Setting, metadata: MetadataHistograms, votes: Sequence[TopQVotes]
+) -> list[SumRequest]:
     """The private sums of the paper's division: the parts of ``metadata`` one by one, then the votes."""
     stated, labels = options.stated(setting.privacy), metadata.labels
     one = HISTOGRAM * stated.epsilon
@@ -511,8 +534,8 @@ def _divided(options: Options, setting: Setting, metadata: MetadataHistograms, v
         asked.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0))
     multiplier = sigma(stated.epsilon, stated.delta, options.rounds, options.sampling)
     return asked + [
-        SumRequest(f"votes/{t}", votes, sampling_rate=options.sampling, noise_multiplier=multiplier)
-        for t in range(1, options.rounds + 1)
+        SumRequest(f"votes/{t}", vote, sampling_rate=options.sampling, noise_multiplier=multiplier)
+        for t, vote in enumerate(votes, start=1)
     ]
 
 

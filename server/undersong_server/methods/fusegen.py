@@ -20,6 +20,7 @@ from undersong_server import learning
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.schedules import Counts, divided, one_value_a_round, total
 from undersong_server.methods.parts.selection import drawn_by_weight, highest, largest_remainder
 from undersong_server.methods.parts.shares import check_named
 
@@ -30,7 +31,8 @@ class Options(PresetOptions):
     """Options of FuseGen: its [method] keys.
 
     Attributes:
-        samples, rounds: N texts in all, and T.
+        samples: N, texts in all; or a list with the texts of each round.
+        rounds: T.
         candidates, examples: R candidates per label, of which S are shown.
         easy: share of the candidates that are the least variable texts.
         boosts: rounds of self-boosting, with ``rate``.
@@ -39,7 +41,7 @@ class Options(PresetOptions):
 
     method: ClassVar[str] = "fusegen"
 
-    samples: Annotated[int, Field(ge=1)] = 6000
+    samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     rounds: Annotated[int, Field(ge=1)] = 5
     candidates: Annotated[int, Field(ge=2)] = 40
     examples: Annotated[int, Field(ge=1)] = 8
@@ -47,6 +49,8 @@ class Options(PresetOptions):
     boosts: Annotated[int, Field(ge=0)] = 3
     rate: Annotated[float, Field(gt=0)] = 0.2
     label_shares: PublicShares = "even"
+
+    _schedules = one_value_a_round
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -63,10 +67,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     shares = public_shares(options.label_shares, labels)
     examples: list[list[str]] = [[] for _ in labels]
     weights = np.ones(0)
-    for t, count in enumerate(largest_remainder(np.ones(options.rounds), options.samples)):
+    for t, count in enumerate(divided(options.samples, options.rounds)):
         rng, orders = run.rng(f"round {t + 1}"), []
         written = np.zeros(len(labels), dtype=np.int64)
-        for name, share in zip(names, largest_remainder(np.ones(len(names)), int(count)), strict=True):
+        for name, share in zip(names, largest_remainder(np.ones(len(names)), count), strict=True):
             wanted = deal_labels(int(share), shares, written)
             written += np.bincount(wanted, minlength=len(labels))
             orders += [_example_order(name, labels[label], examples[label], rng) for label in wanted]
@@ -139,6 +143,7 @@ def _example_order(generator: str, label: str, examples: Sequence[str], rng: np.
 METHOD = Method(
     Options=Options,
     plan=plan,
+    generator_calls=lambda options, _setting: total(options.samples),
     run=run,
     makes_private_sums=False,
 )

@@ -20,46 +20,65 @@ from undersong_server.methods.augpe import by_sampling
 from undersong_server.methods.interface import Method, Order, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.schedules import Count, Rates, by_round, one_value_a_round
 from undersong_server.methods.parts.shares import check_named
+from undersong_server.prompts.rendering import MASK_RATE
 
 
 class Options(PresetOptions):
     """Options of PrE-Text: its [method] keys.
 
     Attributes:
-        samples: generator calls in all; ``seeds`` is the share of them for phase 1.
+        samples: generator calls in all; ``seeds`` is the share of them for phase 1. A list has the texts of each round
+            of phase 1 instead, and its sum is that share.
         threshold: of the histogram, in standard deviations of its noise.
         examples: seeds that a prompt of phase 2 shows.
+        mask_rate: chance of a word of phase 1 to be hidden and filled; a list has one value a round, the first of which
+            fills nothing.
         label_shares: of the corpus: "even", or a table with a number for each label.
     """
 
     method: ClassVar[str] = "pretext"
 
-    samples: Annotated[int, Field(ge=2)] = 6000
+    samples: Annotated[int, Field(ge=2)] | tuple[Count, ...] = 6000  # type: ignore[assignment] # a schedule
     rounds: Annotated[int, Field(ge=2)] = 5
     seeds: Annotated[float, Field(gt=0, lt=1)] = 0.5
     threshold: Annotated[float, Field(ge=0)] = 1.0
     examples: Annotated[int, Field(ge=1)] = 4
+    mask_rate: Rates = MASK_RATE
     label_shares: PublicShares = "even"
 
+    _schedules = one_value_a_round
+
     @property
-    def population(self) -> int:
+    def populations(self) -> tuple[int, ...]:
         """Number of texts in each round of phase 1."""
-        return max(1, int(self.samples * self.seeds) // self.rounds)
+        if isinstance(self.samples, tuple):
+            return self.samples
+        return (max(1, int(self.samples * self.seeds) // self.rounds),) * self.rounds
+
+    @property
+    def calls(self) -> int:
+        """Texts that are ordered in both phases."""
+        return round(sum(self.samples) / self.seeds) if isinstance(self.samples, tuple) else self.samples
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns one private sum per round: a nearest vote per record for the round's texts."""
     check_named(options.label_shares, setting.labels)
-    vote = TopQVotes(q=1, candidates=options.population, labels=len(setting.labels), furthest=False)
-    return [SumRequest(f"histogram/{t + 1}", vote) for t in range(options.rounds)]
+    labels = len(setting.labels)
+    return [
+        SumRequest(f"histogram/{t}", TopQVotes(q=1, candidates=population, labels=labels, furthest=False))
+        for t, population in enumerate(options.populations, start=1)
+    ]
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs PrE-Text. Returns the seeds and the texts that were written from them."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
-    wanted = deal_labels(options.population, shares, np.zeros(len(labels), dtype=np.int64))
+    populations, mask_rates = options.populations, by_round(options.mask_rate, options.rounds)
+    wanted = deal_labels(populations[0], shares, np.zeros(len(labels), dtype=np.int64))
     orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
     seeds: dict[Sample, None] = {}
     # Phase 1 (algorithm 1)
@@ -70,10 +89,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         opened = run.private_sum(f"histogram/{t + 1}", [shown])
         histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
         seeds |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
-        drawn = by_sampling(histogram, numbers, options.population, run.rng(f"selection {t + 1}"), shares)
-        parents = [texts[i] for i in drawn]
+        if t + 1 == options.rounds:
+            break
+        drawn = by_sampling(histogram, numbers, populations[t + 1], run.rng(f"selection {t + 1}"), shares)
+        parents, rate = [texts[i] for i in drawn], mask_rates[t + 1]
         orders = [
-            Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,))
+            Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,), mask_rate=rate)
             for i, parent in enumerate(parents)
         ]
     # Phase 2
@@ -94,7 +115,7 @@ def thresholded(histogram: Float64, threshold: float) -> Float64:
 def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
     names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
-    count = options.samples - options.population * options.rounds
+    count = options.calls - sum(options.populations)
     shares = public_shares(options.label_shares, run.setting.labels)
     wanted = deal_labels(count, shares, np.zeros(len(labels), dtype=np.int64))
     by_label = {name: [sample.text for sample in seeds if sample.label == name] for name in labels}
@@ -112,5 +133,6 @@ def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]
 METHOD = Method(
     Options=Options,
     plan=plan,
+    generator_calls=lambda options, _setting: options.calls,
     run=run,
 )

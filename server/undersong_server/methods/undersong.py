@@ -48,6 +48,7 @@ from undersong_server.methods.interface import (
 from undersong_server.methods.parts import form, private_score, shares, support
 from undersong_server.methods.parts.constants import constant
 from undersong_server.methods.parts.metadata import shares_of_counts
+from undersong_server.methods.parts.schedules import Counts, one_value_a_round, total
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
@@ -61,7 +62,7 @@ class Options(MethodOptions):
     """Options of the method ``undersong``: its [method] keys.
 
     Attributes:
-        samples: texts published, at most.
+        samples: texts published, at most; or a list with those of each round, whose sum is published at most.
         written: texts ordered for each text published. It multiplies the calls and their price.
         rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
         score: measures on the records how good the corpus is, in the verdict's sum; without labels in its own.
@@ -73,7 +74,7 @@ class Options(MethodOptions):
             four.
     """
 
-    samples: Annotated[int, Field(ge=1)] = 6000
+    samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     written: Annotated[int, Field(ge=1, le=20)] = 1
     rounds: Annotated[int, Field(ge=2)] = 3
     score: bool = True
@@ -82,20 +83,32 @@ class Options(MethodOptions):
     words: bool = False
     voted_examples: Annotated[int, Field(ge=0, le=16)] = 0
 
+    _schedules = one_value_a_round
+
+    @property
+    def published(self) -> int:
+        """Most texts of the corpus."""
+        return total(self.samples)
+
     @property
     def examples(self) -> int:
         """Most texts in a prompt, by which a plan estimates what prompts cost."""
         return self.voted_examples
 
     def per_round(self, growing: bool = False) -> list[int]:
-        """Number of texts to order in each round; ``growing`` if the first ones serve to choose words."""
+        """Number of texts to order in each round; ``growing`` if the first ones serve to choose words.
+
+        A schedule decides it in any case.
+        """
+        if isinstance(self.samples, tuple):
+            return [count * self.written for count in self.samples]
         parts = np.arange(1.0, self.rounds + 1) if growing else np.ones(self.rounds)
         return [int(n) for n in largest_remainder(parts, self.samples * self.written)]
 
     def most_anew(self, generators: int) -> int:
         """Largest number of texts to order in place of those that are set aside, dropped or never came."""
         share = TUNING.anew_of_several if generators > 1 else TUNING.anew_of_one
-        return round(share * self.samples)
+        return round(share * self.published)
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
@@ -143,7 +156,7 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         compared = ScoredComparison(labels) if options.score else CorpusComparison(labels)
         asked.append(SumRequest("verdict", compared, TUNING.part_verdict))
     elif labels < 2 and options.score:
-        most = options.samples * options.written + options.most_anew(generators)
+        most = options.published * options.written + options.most_anew(generators)
         asked.append(SumRequest("score", ScoredSimilarity(most), TUNING.part_score))
     return asked
 
@@ -328,7 +341,7 @@ class RunState:
         """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
         ours, left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
         turn = 0
-        while left > 0 and (missing := self.options.samples - len(ours.position)) > 0:
+        while left > 0 and (missing := self.options.published - len(ours.position)) > 0:
             turn += 1
             before, count = len(self.run.pool), min(left, missing + turn)  # a few of the new ones are dropped too
             self.write(f"anew {turn}", self.options.rounds - 1, count)
@@ -345,9 +358,9 @@ class RunState:
             counts = Counter(sample.generator for sample, _ in aside)
             self.run.record(support.RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
             self.run.record("remarks", 0, support.remark(self.support, counts, self.run.setting.generators))
-        if (missing := self.options.samples - len(ours.position)) > 0:
+        if (missing := self.options.published - len(ours.position)) > 0:
             why = "the generators gave no more different texts that fit"
-            self.run.record("remarks", 0, f"{missing} of {self.options.samples} texts are missing: {why}.")
+            self.run.record("remarks", 0, f"{missing} of {self.options.published} texts are missing: {why}.")
 
     def choose_generators(self, name: str) -> None:
         """Opens how often each generator's classifier is right on the records; drops those clearly below the best.
@@ -401,9 +414,9 @@ class RunState:
         x, label_of, _ = self._texts(position)
         judged = by_centres(self.centres, self.records, x, label_of, self.rare)
         kept = np.arange(len(position))
-        if len(position) > self.options.samples:
+        if len(position) > self.options.published:
             there = np.bincount(judged.label_of, minlength=len(self.shares))
-            most = places_by_label(there, self.shares, self.options.samples)
+            most = places_by_label(there, self.shares, self.options.published)
             of_label = [np.flatnonzero(judged.label_of == label) for label in range(len(most))]
             likeliest = [highest(judged.probability, own, size) for own, size in zip(of_label, most, strict=True)]
             kept = np.sort(np.concatenate(likeliest))
@@ -459,9 +472,9 @@ class RunState:
 
     def at_most(self, rows: LabelRows) -> LabelRows:
         """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
-        if len(rows.position) <= self.options.samples:
+        if len(rows.position) <= self.options.published:
             return rows
-        kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.samples])
+        kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.published])
         return LabelRows(rows.position[kept], rows.label_of[kept])
 
     def published(self) -> Int64:
@@ -504,7 +517,7 @@ class RunState:
 def generator_calls(options: Options, setting: Setting) -> int:
     """Returns how many texts are ordered at most, one request for words of each label among them."""
     asks_words = form.WORDS in {request.name for request in plan(options, setting)}
-    texts = options.samples * options.written + options.most_anew(len(setting.generators))
+    texts = options.published * options.written + options.most_anew(len(setting.generators))
     return texts + asks_words * len(setting.labels)
 
 

@@ -22,6 +22,7 @@ from undersong_protocol.statistics.votes import TopQVotes
 from undersong_server.methods.interface import Method, Order, Plan, Privacy, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.papers import PresetOptions
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
+from undersong_server.methods.parts.schedules import Counts, divided, one_value_a_round, total
 from undersong_server.methods.parts.selection import (
     highest,
     largest_remainder,
@@ -40,7 +41,8 @@ class Options(PresetOptions):
     """Options of WASP: its [method] keys.
 
     Attributes:
-        samples, rounds, votes: N texts in all, T, and Q.
+        samples: N, texts in all; or a list with the texts of each round.
+        rounds, votes: T and Q.
         examples: texts that a prompt shows, half of them bad ones; the paper has one S for this and ``shortlist``.
         shortlist: S, texts per label that examples are drawn from.
         furthest: False asks for nearest votes only, and prompts show no bad examples (Aug-PE's vote at ``votes`` 1).
@@ -60,7 +62,7 @@ class Options(PresetOptions):
 
     method: ClassVar[str] = "wasp"
 
-    samples: Annotated[int, Field(ge=1)] = 6000
+    samples: Counts = 6000  # type: ignore[assignment] # a schedule may stand for the number
     rounds: Annotated[int, Field(ge=1)] = 5
     votes: Annotated[int, Field(ge=1, le=16)] = 8
     examples: Annotated[int, Field(ge=2)] = 8
@@ -78,6 +80,8 @@ class Options(PresetOptions):
     prune: bool = False
     prune_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
+    _schedules = one_value_a_round
+
     @property
     def shows_bad(self) -> bool:
         return self.furthest and self.contrastive
@@ -88,7 +92,7 @@ class Options(PresetOptions):
         return self.rounds if self.prune or self.accounting == "paper" else self.rounds - 1
 
     def per_round(self) -> list[int]:
-        return [int(count) for count in largest_remainder(np.ones(self.rounds), self.samples)]
+        return divided(self.samples, self.rounds)
 
     def vote(self, candidates: int, labels: int) -> TopQVotes:
         return TopQVotes(q=self.votes, candidates=candidates, labels=labels, furthest=self.furthest)
@@ -241,6 +245,7 @@ def _prune_corpus(options: Options, run: RunContext, near: Float64, far: Float64
 METHOD = Method(
     Options=Options,
     plan=plan,
+    generator_calls=lambda options, _setting: total(options.samples),
     run=run,
     paper_figures=paper_figures,
 )

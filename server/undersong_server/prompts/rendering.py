@@ -51,6 +51,7 @@ LIST_KINDS = frozenset({"keywords", "keywords_by_label", VOCABULARY})
 QUOTE = '"'  # around the texts of a completion prompt: a base model that sees one opened writes a text and closes it
 _RULE = "###"  # stands after each example if texts have several lines
 MASK = "_"  # replaces a hidden word in ``{{ masked }}``
+MASK_RATE = 0.5  # chance of a word to be hidden, DPGA-TextSyn's
 
 _WORD = re.compile(r"\S+")
 BYTES_PER_TOKEN = 3  # bytes of UTF-8; English has about four, so this errs towards shorter prompts
@@ -219,13 +220,16 @@ class Prompts:
         self.line_breaks = task.line_breaks
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
 
-    def render(self, kind: str, *, style: Style = "chat", number: int = 0, **fields: Value) -> Prompt:
+    def render(
+        self, kind: str, *, style: Style = "chat", number: int = 0, mask_rate: float = MASK_RATE, **fields: Value
+    ) -> Prompt:
         """Returns the prompt of one request.
 
         Args:
             kind: name of a template.
             style: "chat" for a model that follows instructions, "completion" for one that continues a text, which
                 gets no bad examples: it would write more of them.
+            mask_rate: chance of a word of the first of the parents to be hidden.
             number: number of the order; decides its hints, attributes, hidden words and the other labels that it names.
             **fields: values of the fields: good, bad, parents (texts), good_terms (of each good text), terms (strings),
                 label, bad_reason (str), words (int). The task's own fields need not be given; ``masked`` is made from
@@ -250,7 +254,7 @@ class Prompts:
         }
         parents = filled_values.get("parents")
         if "masked" not in filled_values and isinstance(parents, Texts):
-            filled_values["masked"] = mask_words(parents[0], 0.5, f"{number} {parents[0]}")
+            filled_values["masked"] = mask_words(parents[0], mask_rate, f"{number} {parents[0]}")
         lines = self._task.line_breaks or any(
             "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )

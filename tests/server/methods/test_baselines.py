@@ -60,7 +60,7 @@ def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
     task = tasks.load(make_replay_task(tmp_path, rows), [*changes, "method.corpus=selected"])
     run_plan = plan_run(task)
     corpus, run = run_method(task, run_plan, seed=1)
-    voted_on = len(run.records.get("population", [])) or task.options.population
+    voted_on = len(run.records.get("population", [])) or task.options.populations[0]
     assert 0 < len(corpus) <= (voted_on // 2 if selection == "rank" else voted_on)
     assert max(sample.round for sample in corpus) < 2  # no variation is written after the last vote
     assert run.ordered == run_plan.generator_calls <= 60

@@ -72,7 +72,7 @@ def test_calls_stay_within_samples():
         options = dpga.Options(samples=calls)
         assert 0.95 * calls - 20 < dpga.generator_calls(options, setting()) <= calls
         sizes = options.sizes(setting())
-        assert sizes.elite == pytest.approx(sizes.population / 5, abs=1)
+        assert sizes.elite == pytest.approx(sizes.populations[0] / 5, abs=1)
     assert dpga.generator_calls(dpga.Options(keywords=False), setting()) == 90_000
 
 
@@ -226,7 +226,7 @@ def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_fi
     _, run = run_method(task, run_plan, seed=1)
     elite = [Sample(f"text {n}", "a" if n < 3 else "b", "one", 0, "metadata") for n in range(4)]
     metadata = dpga.Metadata(4.0, np.array([0.5, 0.5]), None, None, (), ())
-    orders = dpga._expansion(task.options, run, 9, elite, metadata, 12)
+    orders = dpga._expansion(task.options, run, 1, elite, metadata, 12)
     assert {order.kind for order in orders} == {"cross", "paraphrase"}
     for order in orders:
         assert order.kind == ("cross" if order.label == "a" else "paraphrase")

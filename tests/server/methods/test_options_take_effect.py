@@ -118,6 +118,7 @@ CASES = [
         ("keyword_request=all", "prompts"),
         ("keyword_shares=softmax", "prompts"),
         ("strong_rewrite=true", "prompts"),
+        ("mask_rate=1.0", "prompts"),
         ("mates=elite", "prompts"),
         ("cross_keyword=false", "prompts"),
         ("corpus=elite", "corpus"),
@@ -181,6 +182,7 @@ CASES = [
     *cases(
         "augpe",
         SHARES,
+        ("mask_rate=1.0", "prompts"),
         ("samples=60", "prompts"),
         ("rounds=4", "plan"),
         ("selection=sampling", "prompts"),
@@ -209,6 +211,7 @@ CASES = [
     *cases(
         "pretext",
         SHARES,
+        ("mask_rate=1.0", "prompts"),
         ("samples=60", "prompts"),
         ("rounds=3", "plan"),
         ("seeds=0.25", "prompts"),

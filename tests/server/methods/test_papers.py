@@ -85,9 +85,9 @@ def test_presets_hold_the_papers_values():
     assert paper.base_contrast
     assert wasp.Options(preset="paper", rounds=3).rounds == 3  # what is given wins
     one = augpe.Options(preset="paper")
-    assert (one.population, one.rounds) == (6000, 5)
+    assert (set(one.populations), one.rounds) == ({6000}, 5)
     other = augpe.Options(preset="dpga")
-    assert other.population == 2000
+    assert set(other.populations) == {2000}
     for preset in ("paper", "pubmed"):
         genetic = dpga.Options(preset=preset)
         assert (genetic.population, genetic.elite, genetic.rounds, genetic.sampling) == (10_000, 2_000, 10, 0.8)
@@ -698,7 +698,7 @@ def test_a_stated_number_is_kept_by_class_and_score():
 def test_dp_kps_s_aug_pe_writes_a_tenth_of_its_prompts_without_the_class(ran):
     """DP-KPS B.1.3 and section 3: B / 10 texts of ten sequential prompts each, no class in any of them."""
     options = augpe.Options(preset="dpkps", samples=1000)
-    assert options.population == 100
+    assert set(options.populations) == {100}
     assert augpe.generator_calls(options, Setting(LABELS, ("one",))) == 1000
     changes = ["method.preset=dpkps", "method.samples=200", "method.vocabulary=words.txt"]
     asked, samples, _, _ = ran("augpe", changes)

@@ -6,10 +6,10 @@ texts of all labels if the label never saw it. Good examples are a cache (Kuhn a
 ``cache`` the next word comes from their n-grams. Bad examples are a penalty: a word that completes an n-gram which is
 theirs and not the good ones' is refused with probability ``penalty`` and drawn again.
 
-The kinds of request: "paraphrase" and "fill_in" hide every word of the first parent with probability one half and fill
-the gaps from left to right; "cross" writes with all parents as a strong cache; ``terms`` are inserted where the corpus
-has a word before them; every other kind is a text of the label. ``words`` sets the length; without it lengths are those
-of the label's texts (or of the good ones).
+The kinds of request: "paraphrase" hides every word of the first parent with probability one half, "fill_in" with the
+request's rate, and the gaps are filled from left to right; "cross" writes with all parents as a strong cache; ``terms``
+are inserted where the corpus has a word before them; every other kind is a text of the label. ``words`` sets the
+length; without it lengths are those of the label's texts (or of the good ones).
 """
 
 import re
@@ -37,7 +37,7 @@ from undersong_server.generators.interface import (
     one_or_many,
 )
 
-_MASKED = 0.5  # DPGA-TextSyn's masking rate
+_PARAPHRASED = 0.5  # chance of a paraphrase to replace a word
 _CROSS_CACHE = 0.8
 _TRIES = 6  # draws before a refused word is taken after all
 _COMMON = 0.2  # a word in a larger share of the texts does not distinguish them
@@ -283,7 +283,8 @@ class NgramGenerator(StatelessGenerator):
         parents = [self._encode_tokens(tokenise(text)) for text in request.parents]
         weight = self._settings.cache
         if request.kind in ("paraphrase", "fill_in") and parents and parents[0]:
-            return self._refill_parent(model, parents[0], self._example_influence(good, bad, weight), rng)
+            rate = request.mask_rate if request.kind == "fill_in" else _PARAPHRASED
+            return self._refill_parent(model, parents[0], rate, self._example_influence(good, bad, weight), rng)
         if request.kind == "cross" and parents:
             good, weight = parents, _CROSS_CACHE
         words = request.words
@@ -390,9 +391,11 @@ class NgramGenerator(StatelessGenerator):
                 return [way] if index else []
         return []
 
-    def _refill_parent(self, model: _Model, parent: Sequence[int], influence: _Influence, rng: Random) -> list[int]:
-        """The parent with each token hidden with probability one half and drawn again, its right neighbour in view."""
-        hidden = [rng.random() < _MASKED for _ in parent]
+    def _refill_parent(
+        self, model: _Model, parent: Sequence[int], rate: float, influence: _Influence, rng: Random
+    ) -> list[int]:
+        """The parent with each token hidden with that probability and drawn again, its right neighbour in view."""
+        hidden = [rng.random() < rate for _ in parent]
         if ends_sentence(self._surfaces[parent[-1]]):
             hidden[-1] = False
         text: list[int] = []
