@@ -39,7 +39,7 @@ from undersong_protocol.secagg.messages import (
 )
 from undersong_protocol.secagg.noise_share import check_opening, remove_opened
 from undersong_protocol.secagg.parameters import SumParameters
-from undersong_protocol.secagg.party import ROLLS
+from undersong_protocol.secagg.party_graphs import ROLLS
 from undersong_protocol.secagg.transitions import Stage, coordinator_rule
 from undersong_protocol.statistics.vectors import Ring
 from undersong_protocol.wire.codec import parsed

@@ -15,25 +15,19 @@ import copy
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong_common.errors import ConfigurationError, InternalError, PeerFault, PrivacyRefusal, UndersongError
-from undersong_common.printable import counted
 from undersong_common.privacy.stream import KeyStream
-from undersong_protocol.secagg import keys, merkle, shamir, sid
-from undersong_protocol.secagg.drawn import draw
-from undersong_protocol.secagg.graph import MaskGraph, drawn_graph, graph_seed
+from undersong_protocol.secagg import keys, shamir, sid
 from undersong_protocol.secagg.masking import PAIR_HASH_BYTES, SEALED_PAIR_BYTES, MaskKeys, Sign, masked_body, seal_pair
 from undersong_protocol.secagg.messages import (
     COORDINATOR,
     advertise_request,
-    adverts_from_wire,
-    around_from_wire,
-    drawn_bytes,
     from_bitmap,
     parse_advert,
     parse_request,
@@ -43,13 +37,11 @@ from undersong_protocol.secagg.messages import (
 )
 from undersong_protocol.secagg.noise_share import NoiseSeeds, add_noise
 from undersong_protocol.secagg.parameters import Entropy, SumParameters
+from undersong_protocol.secagg.party_graphs import graph_of
 from undersong_protocol.secagg.state import Answered, PartyState, Peer, Replies
 from undersong_protocol.secagg.transitions import SECRETS, PartyRule, Phase, Stage, party_rule
 from undersong_protocol.statistics.vectors import GridVector, NoisyVector
 from undersong_protocol.wire.messages import secagg_pb2 as wire
-
-ROLLS = 8
-"""Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
 
 DERIVED = {"channel": "_channel_agreement", "mask": "_mask_keys", "channel_kem": "_channel_kem"}
 """Properties of a machine that keep what was made of a secret, by the secret."""
@@ -102,6 +94,7 @@ class PartyMachine:
                 code="other-identity",
             )
         self._identity = identity
+        self._graph = graph_of(parameters, self._index)
         self._state = state
         self._encapsulate = encapsulate
         self._pending: _Pending | None = None
@@ -335,52 +328,10 @@ class PartyMachine:
         return draft.advert
 
     def _answer_reveal(self, draft: PartyState, message: wire.Request) -> bytes:
-        request = message.reveal
-        if request.roll != draft.rolls or request.roll >= (1 if self._parameters.merkle else ROLLS):
-            raise PrivacyRefusal(
-                f"the coordinator asks for nonce roll {request.roll}; roll {draft.rolls} is next, of at most {ROLLS}",
-                "start a new attempt",
-            )
-        if self._parameters.merkle:
-            return self._draw_neighbours(draft, request)
-        if request.roll == 0:
-            self._adopt_adverts(draft, request.adverts)
-        revealers = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
-        if request.roll == 0 and revealers != draft.present:
-            raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
-        if request.roll and not set(revealers) < set(draft.present):
-            raise PrivacyRefusal("nonces are asked for anew although nobody dropped out")
-        self._check_set(revealers, "the nonce round")
-        draft.present = revealers
-        draft.rolls += 1
-        return self._revealed_nonce(draft, request.roll)
-
-    def _draw_neighbours(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
-        """Fix the transcript, then draw neighbours with coins that nobody else knows."""
-        parameters, self_index = self._parameters, self._index
-        if request.adverts:
-            raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
-        present = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
-        self._check_set(present, "the root of adverts")
-        own_leaf = {self_index: merkle.leaf("advert", self_index, draft.advert)}
-        merkle.check(
-            "adverts",
-            request.root,
-            parameters.size,
-            own_leaf,
-            request.path,
-            COORDINATOR,
-            "the keys that this party advertised",
-        )
-        draft.present, draft.adverts_hash = present, request.root
-        draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
-        coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
-        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, coins)
-        draft.rolls = 1
-        return drawn_bytes(draft.drawn)
+        return self._graph.reveal(draft, message.reveal)
 
     def _answer_share(self, draft: PartyState, message: wire.Request) -> bytes:
-        self._fix_transcript(draft, message.share)
+        self._graph.fix_transcript(draft, message.share)
         kem_keys = self._kem_keys(draft, message.share.kem_keys)
         hasher = keys.ShareHasher(draft.transcript)
         reply = wire.Shares()
@@ -399,7 +350,7 @@ class PartyMachine:
         if not parameters.post_quantum:
             split_blocks(key_bytes, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
             return kem_keys
-        holders = self._mask_graph(draft).holders(self_index, draft.present)
+        holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
         blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         advert_keys = parse_advert(parameters, self_index, draft.advert, b"").keys
         for party, block in zip(holders, blocks, strict=True):
@@ -429,7 +380,7 @@ class PartyMachine:
         reply: wire.Shares,
     ) -> None:
         """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
-        self_index, transcript, topology = self._index, draft.transcript, self._mask_graph(draft)
+        self_index, transcript, topology = self._index, draft.transcript, self._graph.mask_graph(draft)
         mask_keys = self._mask_keys
         sealed, hashes = [], []
         for party, (_, public) in kem_keys.items():
@@ -451,7 +402,7 @@ class PartyMachine:
     ) -> None:
         """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
         parameters, self_index = self._parameters, self._index
-        holders = self._mask_graph(draft).holders(self_index, draft.present)
+        holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
         points = [holder + 1 for holder in holders]
         dealt = []
         for name, label in (("self_mask", b"self"), ("mask", b"mask")):
@@ -459,7 +410,7 @@ class PartyMachine:
             dealt.append(shamir.share(draft.secret(name), parameters.share_threshold, points, KeyStream(seed).read))
         self_shares, mask_shares = dealt
         channel = self._channel_agreement
-        bound = self._mask_keys.public if parameters.merkle else b""
+        bound = self._graph.bind_mask_key(self._mask_keys.public)
         ciphertexts, hashes = [], []
         for holder in holders:
             self_share, mask_share = self_shares[holder + 1], mask_shares[holder + 1]
@@ -470,10 +421,8 @@ class PartyMachine:
                 continue
             peer = draft.peers[holder]
             channel_secret = channel.shared(parameters.name(holder), peer.channel_key)
-            opens = not parameters.merkle or holder in draft.choosers
-            draft.peers[holder] = Peer(
-                agreed=channel_secret if opens else b"", mask_key=peer.mask_key, identity=peer.identity
-            )
+            kept_secret = channel_secret if self._graph.receives_from(draft, holder) else b""
+            draft.peers[holder] = Peer(agreed=kept_secret, mask_key=peer.mask_key, identity=peer.identity)
             shared = ciphertext = b""
             if parameters.post_quantum:
                 shared, ciphertext = self._encapsulate_for(holder, kem_keys[holder][0])
@@ -492,14 +441,14 @@ class PartyMachine:
     def _answer_mask(self, draft: PartyState, message: wire.Request) -> None:
         request, parameters, self_index = message.mask, self._parameters, self._index
         if not parameters.deals:
-            self._fix_transcript(draft, request)
+            self._graph.fix_transcript(draft, request)
         elif request.adverts or request.nonces:
             raise PeerFault(COORDINATOR, "showed adverts or nonces again with the masked-input request")
         sharers = from_bitmap(request.sharers, parameters.size, COORDINATOR, "U2")
-        self._check_set(sharers, "U2 (who shared keys)")
+        self._graph.check_set(sharers, "U2 (who shared keys)")
         if not set(sharers) <= set(draft.present):
             raise PrivacyRefusal("U2 lists parties that did not advertise keys")
-        topology = self._mask_graph(draft)
+        topology = self._graph.mask_graph(draft)
         topology.check(self_index, sharers, "U2")
         draft.sharers = sharers
         hasher = keys.ShareHasher(draft.transcript)
@@ -518,7 +467,9 @@ class PartyMachine:
         dealers: Sequence[int] = ()
         if not parameters.direct:
             dealers = [
-                party for party in self._mask_graph(draft).dealers(self_index, draft.sharers) if party != self_index
+                party
+                for party in self._graph.mask_graph(draft).dealers(self_index, draft.sharers)
+                if party != self_index
             ]
         kem_size = keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0
         ciphertexts = split_blocks(
@@ -533,8 +484,7 @@ class PartyMachine:
             ciphertext, sealed = block[:kem_size], block[kem_size:]
             shared = b"" if secret is None else secret.decapsulate(ciphertext)
             key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, self_index)
-            # A chooser's mask key comes without its signature, but its shares open under this key alone.
-            bound = draft.peers[dealer].mask_key if parameters.merkle else b""
+            bound = self._graph.bind_mask_key(draft.peers[dealer].mask_key)
             plain = keys.unseal(key, draft.transcript, dealer, self_index, sealed, ciphertext + public + bound)
             if plain is None:
                 raise PeerFault(
@@ -557,7 +507,7 @@ class PartyMachine:
         Those that neighbours of a lower index dealt are opened and checked here.
         """
         parameters, self_index, transcript = self._parameters, self._index, draft.transcript
-        topology = self._mask_graph(draft)
+        topology = self._graph.mask_graph(draft)
         neighbours = topology.neighbours(self_index, draft.sharers)
         dealers = (
             [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
@@ -598,10 +548,10 @@ class PartyMachine:
     def _answer_consistency(self, draft: PartyState, message: wire.Request) -> bytes:
         parameters = self._parameters
         survivors = from_bitmap(message.consistency.survivors, parameters.size, COORDINATOR, "U3")
-        self._check_set(survivors, "U3 (whose vectors arrived)")
+        self._graph.check_set(survivors, "U3 (whose vectors arrived)")
         if not set(survivors) <= set(draft.sharers):
             raise PrivacyRefusal("U3 exceeds U2: it lists parties that did not share keys")
-        self._mask_graph(draft).check(self._index, survivors, "U3")
+        self._graph.mask_graph(draft).check(self._index, survivors, "U3")
         draft.survivors = survivors
         return self._opened_set(draft)
 
@@ -610,11 +560,7 @@ class PartyMachine:
         signers = from_bitmap(message.unmask.signers, parameters.size, COORDINATOR, "the signers of U3")
         if not set(signers) <= set(draft.survivors):
             raise PrivacyRefusal("U3 is signed by parties that are not in it (foreign signatures)")
-        required_count = parameters.threshold
-        if parameters.merkle:
-            required_count = parameters.share_threshold
-            if not set(signers) <= set(draft.drawn):
-                raise PrivacyRefusal("U3 is signed by parties that this one did not draw (foreign signatures)")
+        required_count = self._graph.check_signers(draft, signers)
         if len(signers) < required_count:
             raise PrivacyRefusal(
                 f"{len(signers)} signatures on U3 where {required_count} are needed",
@@ -624,12 +570,12 @@ class PartyMachine:
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
-        reader_statement = self._index, *self._recorded_reply(draft, Stage.CONSISTENCY)
+        reader_statement = self._index, *draft.recorded_reply(Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
             if (signer, body, signature) == reader_statement:
                 continue
             keys.check_signature(
-                draft.peers[signer].identity if parameters.merkle else parameters.roster[signer].identity,
+                self._graph.identity_of(draft, signer),
                 parameters.name(signer),
                 parameters.sid,
                 Stage.CONSISTENCY,
@@ -639,7 +585,7 @@ class PartyMachine:
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
         alive = set(draft.survivors)
-        dealers = self._mask_graph(draft).dealers(self._index, draft.sharers)
+        dealers = self._graph.mask_graph(draft).dealers(self._index, draft.sharers)
         shares = [
             draft.peers[dealer].self_share if dealer in alive else draft.peers[dealer].mask_share for dealer in dealers
         ]
@@ -661,19 +607,17 @@ class PartyMachine:
     def _advert_body(self) -> bytes:
         parameters, state = self._parameters, self._state
         channel_kem, mask_kem = (keys.kem_key_hash(key) if key else b"" for key in self._own_kem_keys)
-        commitment = anchor = nonce = b""
+        commitment = anchor = b""
         if not parameters.direct:
             commitment = keys.self_mask_commitment(parameters.sid, self._index, state.secret("self_mask"))
         if parameters.noise_plan.removal:
             anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(parameters.noise_plan)
-        if parameters.graph is not None and not parameters.merkle:
-            nonce = sid.advance(state.secret("nonce"), ROLLS)
         return wire.Advert(
             channel_key=self._channel_agreement.public,
             mask_key=self._mask_keys.public,
             commitment=commitment,
             noise_anchor=anchor,
-            nonce_commitment=nonce,
+            nonce_commitment=self._graph.commit_nonce(state),
             terms=parameters.terms,
             channel_kem=channel_kem,
             mask_kem=mask_kem,
@@ -709,77 +653,13 @@ class PartyMachine:
             if secret in erased:
                 vars(self).pop(derived, None)
 
-    def _revealed_nonce(self, state: PartyState, roll: int) -> bytes:
-        return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
-
-    def _check_set(self, parties: tuple[int, ...], set_name: str) -> None:
-        if self._index not in parties:
-            raise PrivacyRefusal(f"{set_name} omits this party, which has answered every request")
-        if len(parties) < self._parameters.quorum:
-            set_size = counted(len(parties), "party", "parties")
-            raise PrivacyRefusal(
-                f"{set_name} has {set_size}, at least {self._parameters.quorum} are needed",
-                "start a new attempt when more parties are present",
-            )
-
-    def _adopt_adverts(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
-        """Adopt everyone's adverts: they fix U1 and sid'."""
-        reader_entry = self._index, *self._recorded_reply(draft, Stage.ADVERTISE)
-        adverts = adverts_from_wire(self._parameters, signed, reader_entry)
-        present = tuple(adverts)
-        self._check_set(present, "the list of adverts")
-        if adverts[self._index].body != draft.advert:
-            raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
-        draft.present = present
-        draft.transcript = draft.adverts_hash = adverts.hash
-        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
-
-    def _fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
-        """Fix the transcript: from the adverts on the complete graph, from the last roll's nonces on the other."""
-        parameters = self._parameters
-        if parameters.merkle and isinstance(request, wire.ShareRequest):
-            self._mask_graph(draft).check(self._index, draft.present, "U1 (who advertised keys)")
-            draft.choosers, draft.peers = around_from_wire(parameters, self._index, draft, request)
-            return
-        if parameters.graph is None:
-            if request.nonces:
-                raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
-            self._adopt_adverts(draft, request.adverts)
-            return
-        if request.adverts:
-            raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
-        nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
-        roll = draft.rolls - 1
-        committed = _nonce_commitments(request.nonces, roll + 1)
-        for party, nonce, commitment in zip(draft.present, nonces, committed, strict=True):
-            if party == self._index:
-                if nonce != self._revealed_nonce(draft, roll):
-                    raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
-            elif commitment != draft.peers[party].nonce_commitment:
-                raise PeerFault(
-                    parameters.name(party), "its nonce is not the one it committed to", "start a new attempt"
-                )
-        present = to_bitmap(draft.present, parameters.size)
-        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
-        neighbours = set(self._mask_graph(draft).neighbours(self._index, draft.present))
-        draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
-
-    def _mask_graph(self, state: PartyState) -> MaskGraph:
-        """Returns the mask graph; of a Merkle graph, only this party's part."""
-        parameters, self_index = self._parameters, self._index
-        if parameters.merkle:
-            return drawn_graph(parameters.draw, {self_index: state.drawn}, {self_index: state.choosers})
-        return parameters.topology(state.transcript)
-
     def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
         parameters, self_index, transcript = self._parameters, self._index, state.transcript
         masks: list[tuple[bytes, Sign]] = []
         if not parameters.direct:
             masks.append((state.secret("self_mask"), 1))
-        bound = state.question
-        if parameters.merkle:
-            bound = sid.masked_among(bound, to_bitmap(state.sharers, parameters.size))
+        bound = self._graph.bind_question(state)
         for neighbour, secret in state.mask_secrets.items():
             masks.append(
                 (keys.mask_key(transcript, bound, secret, self_index, neighbour), 1 if self_index < neighbour else -1)
@@ -805,11 +685,6 @@ class PartyMachine:
         size = self._parameters.size
         sharers, survivors = to_bitmap(state.sharers, size), to_bitmap(state.survivors, size)
         return sid.opened_set(state.transcript, state.question, sharers, survivors)
-
-    def _recorded_reply(self, state: PartyState, stage: Stage) -> tuple[bytes, bytes]:
-        """(body, signature) of the reply that this party gave to a stage."""
-        reply = wire.Reply.FromString(state.answered[stage, 0].reply)
-        return reply.body, reply.signature
 
     def _sign_reply(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._index, digest)
@@ -844,10 +719,3 @@ class PartyMachine:
                 "a new attempt needs fresh keys",
                 code="attempt-ended",
             )
-
-
-@lru_cache(maxsize=1)
-def _nonce_commitments(nonces: bytes, steps: int) -> tuple[bytes, ...]:
-    """Commitments to revealed nonces, in their order; the parties of a simulation are shown the same nonces."""
-    starts = range(0, len(nonces), sid.DIGEST_BYTES)
-    return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])

@@ -95,6 +95,11 @@ class PartyState:
         """Returns a secret by name; raises KeyError if it was erased."""
         return bytes(self.secrets[name])
 
+    def recorded_reply(self, stage: Stage) -> tuple[bytes, bytes]:
+        """Returns (body, signature) of the reply that this party gave to a stage."""
+        reply = wire.Reply.FromString(self.answered[stage, 0].reply)
+        return reply.body, reply.signature
+
     def erase(self, names: tuple[str, ...]) -> None:
         """Overwrites and forgets secrets by name. Python may hold further short-lived copies."""
         for name in names:

@@ -1,0 +1,231 @@
+"""The steps of one party in one attempt that depend on its mask graph: complete, k-regular or Merkle.
+
+They check what the coordinator shows of the other parties, and fix the transcript to which every key is bound.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from undersong_common.errors import InternalError, PeerFault, PrivacyRefusal
+from undersong_common.printable import counted
+from undersong_protocol.secagg import keys, merkle, sid
+from undersong_protocol.secagg.drawn import draw
+from undersong_protocol.secagg.graph import MaskGraph, drawn_graph, graph_seed
+from undersong_protocol.secagg.messages import (
+    COORDINATOR,
+    adverts_from_wire,
+    around_from_wire,
+    drawn_bytes,
+    from_bitmap,
+    split_blocks,
+    to_bitmap,
+)
+from undersong_protocol.secagg.parameters import SumParameters
+from undersong_protocol.secagg.state import PartyState
+from undersong_protocol.secagg.transitions import Stage
+from undersong_protocol.wire.messages import secagg_pb2 as wire
+
+ROLLS = 8
+"""Times the nonces can be revealed anew because somebody did not reveal; each costs the dropouts' budget one."""
+
+
+class CompleteGraph:
+    """Every party exchanges masks and shares with every other one; the transcript follows from the adverts.
+
+    The other graphs differ from it in the methods that they define anew. A method that takes a draft changes it.
+    """
+
+    largest_rolls = 0
+
+    def __init__(self, parameters: SumParameters, index: int) -> None:
+        self._parameters = parameters
+        self._index = index
+
+    def commit_nonce(self, state: PartyState) -> bytes:
+        """Returns the advert's commitment to this party's nonces; empty for a graph that draws nothing by them."""
+        return b""
+
+    def reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+        """Returns the body of the reply to a reveal request."""
+        if request.roll != draft.rolls or request.roll >= self.largest_rolls:
+            raise PrivacyRefusal(
+                f"the coordinator asks for nonce roll {request.roll}; roll {draft.rolls} is next, of at most {ROLLS}",
+                "start a new attempt",
+            )
+        return self._answer_reveal(draft, request)
+
+    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+        raise InternalError("the complete graph reveals nothing")
+
+    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+        """Fixes the transcript and the peers of this attempt."""
+        if request.nonces:
+            raise PeerFault(COORDINATOR, "showed nonces although the graph is complete")
+        self._adopt_adverts(draft, request.adverts)
+
+    def mask_graph(self, state: PartyState) -> MaskGraph:
+        """Returns the mask graph; of a Merkle graph, only this party's part."""
+        return self._parameters.topology(state.transcript)
+
+    def bind_mask_key(self, mask_key: bytes) -> bytes:
+        """Returns what a sealed share binds of its dealer's mask key beside its hash."""
+        return b""
+
+    def receives_from(self, state: PartyState, holder: int) -> bool:
+        """Returns True if a holder of this party's shares deals shares to this party too."""
+        return True
+
+    def bind_question(self, state: PartyState) -> bytes:
+        """Returns what the pairwise masks are bound to: the question, and what the transcript does not fix."""
+        return state.question
+
+    def check_signers(self, state: PartyState, signers: Sequence[int]) -> int:
+        """Checks whose signatures on U3 are shown, and returns how many are needed."""
+        return self._parameters.threshold
+
+    def identity_of(self, state: PartyState, signer: int) -> bytes:
+        """Returns the enrolled key of a party that signs U3."""
+        return self._parameters.roster[signer].identity
+
+    def check_set(self, parties: tuple[int, ...], set_name: str) -> None:
+        """Raises PrivacyRefusal for a set without this party, or too small to hide one party in it."""
+        if self._index not in parties:
+            raise PrivacyRefusal(f"{set_name} omits this party, which has answered every request")
+        if len(parties) < self._parameters.quorum:
+            set_size = counted(len(parties), "party", "parties")
+            raise PrivacyRefusal(
+                f"{set_name} has {set_size}, at least {self._parameters.quorum} are needed",
+                "start a new attempt when more parties are present",
+            )
+
+    def _adopt_adverts(self, draft: PartyState, signed: Sequence[wire.SignedAdvert]) -> None:
+        """Adopts everyone's adverts: they fix U1 and sid'."""
+        reader_entry = self._index, *draft.recorded_reply(Stage.ADVERTISE)
+        adverts = adverts_from_wire(self._parameters, signed, reader_entry)
+        present = tuple(adverts)
+        self.check_set(present, "the list of adverts")
+        if adverts[self._index].body != draft.advert:
+            raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
+        draft.present = present
+        draft.transcript = draft.adverts_hash = adverts.hash
+        draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
+
+
+class RegularGraph(CompleteGraph):
+    """Nonces that all parties reveal draw a k-regular graph, anew if one of them drops out before it reveals."""
+
+    largest_rolls = ROLLS
+
+    def commit_nonce(self, state: PartyState) -> bytes:
+        return sid.advance(state.secret("nonce"), ROLLS)
+
+    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+        if request.roll == 0:
+            self._adopt_adverts(draft, request.adverts)
+        revealers = from_bitmap(request.present, self._parameters.size, COORDINATOR, "who reveals nonces")
+        if request.roll == 0 and revealers != draft.present:
+            raise PrivacyRefusal("the first nonces are asked of others than those who advertised")
+        if request.roll and not set(revealers) < set(draft.present):
+            raise PrivacyRefusal("nonces are asked for anew although nobody dropped out")
+        self.check_set(revealers, "the nonce round")
+        draft.present = revealers
+        draft.rolls += 1
+        return _reveal_nonce(draft, request.roll)
+
+    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+        parameters = self._parameters
+        if request.adverts:
+            raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
+        nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
+        roll = draft.rolls - 1
+        committed = _commit_nonces(request.nonces, roll + 1)
+        for party, nonce, commitment in zip(draft.present, nonces, committed, strict=True):
+            if party == self._index:
+                if nonce != _reveal_nonce(draft, roll):
+                    raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
+            elif commitment != draft.peers[party].nonce_commitment:
+                raise PeerFault(
+                    parameters.name(party), "its nonce is not the one it committed to", "start a new attempt"
+                )
+        present = to_bitmap(draft.present, parameters.size)
+        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
+        neighbours = set(self.mask_graph(draft).neighbours(self._index, draft.present))
+        draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
+
+
+class MerkleGraph(CompleteGraph):
+    """Each party draws its neighbours with coins that nobody else knows, under the root of all adverts."""
+
+    largest_rolls = 1
+
+    def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
+        """Fixes the transcript, then draws the neighbours."""
+        parameters, self_index = self._parameters, self._index
+        if request.adverts:
+            raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
+        present = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
+        self.check_set(present, "the root of adverts")
+        own_leaf = {self_index: merkle.leaf("advert", self_index, draft.advert)}
+        merkle.check(
+            "adverts",
+            request.root,
+            parameters.size,
+            own_leaf,
+            request.path,
+            COORDINATOR,
+            "the keys that this party advertised",
+        )
+        draft.present, draft.adverts_hash = present, request.root
+        draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
+        coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
+        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, coins)
+        draft.rolls = 1
+        return drawn_bytes(draft.drawn)
+
+    def fix_transcript(self, draft: PartyState, request: wire.ShareRequest | wire.MaskRequest) -> None:
+        """Adopts the adverts of those around this party; the transcript stands since the draw."""
+        if not isinstance(request, wire.ShareRequest):
+            raise InternalError("the Merkle graph fixes its peers in the share-keys round")
+        self.mask_graph(draft).check(self._index, draft.present, "U1 (who advertised keys)")
+        draft.choosers, draft.peers = around_from_wire(self._parameters, self._index, draft, request)
+
+    def mask_graph(self, state: PartyState) -> MaskGraph:
+        return drawn_graph(self._parameters.draw, {self._index: state.drawn}, {self._index: state.choosers})
+
+    def bind_mask_key(self, mask_key: bytes) -> bytes:
+        # A chooser's mask key comes without its signature, but its shares open under this key alone.
+        return mask_key
+
+    def receives_from(self, state: PartyState, holder: int) -> bool:
+        return holder in state.choosers
+
+    def bind_question(self, state: PartyState) -> bytes:
+        return sid.masked_among(state.question, to_bitmap(state.sharers, self._parameters.size))
+
+    def check_signers(self, state: PartyState, signers: Sequence[int]) -> int:
+        if not set(signers) <= set(state.drawn):
+            raise PrivacyRefusal("U3 is signed by parties that this one did not draw (foreign signatures)")
+        return self._parameters.share_threshold
+
+    def identity_of(self, state: PartyState, signer: int) -> bytes:
+        return state.peers[signer].identity
+
+
+def graph_of(parameters: SumParameters, index: int) -> CompleteGraph:
+    """Returns the steps of the party at ``index`` for the mask graph that the parameters fix."""
+    if parameters.merkle:
+        return MerkleGraph(parameters, index)
+    if parameters.graph is not None:
+        return RegularGraph(parameters, index)
+    return CompleteGraph(parameters, index)
+
+
+def _reveal_nonce(state: PartyState, roll: int) -> bytes:
+    return sid.advance(state.secret("nonce"), ROLLS - 1 - roll)
+
+
+@lru_cache(maxsize=1)
+def _commit_nonces(nonces: bytes, steps: int) -> tuple[bytes, ...]:
+    """Returns the commitments to revealed nonces; the parties of a simulation are shown the same nonces."""
+    starts = range(0, len(nonces), sid.DIGEST_BYTES)
+    return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])
