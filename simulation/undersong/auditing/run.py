@@ -18,7 +18,7 @@ import math
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -50,7 +50,7 @@ from undersong_common.models import embedders
 from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, MemoryCache
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.text.table import Table, concatenate
-from undersong_protocol.agreement.plan import PlannedSum, Privacy
+from undersong_protocol.agreement.plan import PlannedSum, Privacy, Quorum
 from undersong_protocol.secagg.noise_share import laplace_scale, noise_plan
 from undersong_protocol.statistics import PublicInputs, Rows
 from undersong_protocol.statistics.vectors import GridVector, NoisySum
@@ -223,6 +223,133 @@ def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
     return parties[int.from_bytes(digest[:8], "big") % len(parties)]
 
 
+class _KnownRecords:
+    """The records that the attackers know, as a party holds them.
+
+    Attributes:
+        canaries: those of each canary; ``all_canaries`` holds them in one table.
+        near: for each kind of neighbours, the real records of both sides; ``aligned`` those of invented ones.
+    """
+
+    def __init__(
+        self, run_plan: RunPlan, canaries: Sequence[Canary], near: Sequence[neighbours.Neighbours], embed: Embed
+    ) -> None:
+        self.privacy = run_plan.plan.privacy
+        self._labels = run_plan.task.task.labels
+        self._embed = embed
+        self.canaries = [self._hold(canary.rows) for canary in canaries]
+        self.all_canaries = self._hold(concatenate([canary.rows for canary in canaries]))
+        self.near = [[self._hold(table) for table in tables] for tables in near]
+        aligned_tables = neighbours.aligned_neighbours(self._labels, self.privacy)
+        self.aligned = [[self._hold(table) for table in tables] for tables in aligned_tables]
+
+    def _hold(self, rows: Table) -> PrivateRecords:
+        return PrivateRecords(rows, self._labels, self.privacy, key=bytes(32), embed=self._embed)
+
+
+class _SumAttack:
+    """The attack on one opened sum.
+
+    Where units are sub-sampled their coins are unknown: the canaries' contributions then count at the sampling rate,
+    and what is left of the others adds to the noise.
+    """
+
+    def __init__(
+        self, noisy_sum: NoisySum, name: str, watched: _WatchedComputation, records: _KnownRecords, quorum: Quorum
+    ) -> None:
+        self.planned, self._public = watched.sums[name]
+        self._name, self._noisy_sum, self._records = name, noisy_sum, records
+        self._shares = watched.noise.shares[name]
+        self._full_sum = _without_sampling(self.planned)
+        self._survivor_count = len(noisy_sum.survivors)
+        if self._survivor_count != len(watched.vectors[name]):
+            raise InternalError(
+                f"{name}: the vectors of {self._survivor_count} parties are in the sum, others were watched"
+            )
+        vectors, unsampled_vectors = zip(*watched.vectors[name].values(), strict=True)
+        self._entered, self._unsampled = np.sum(vectors, axis=0), np.sum(unsampled_vectors, axis=0)
+        self._parties = quorum.parties
+        self._planned_noise = noise_plan(
+            self.planned.drawn_sigma_integer,
+            quorum.parties,
+            quorum.tolerated_dropouts,
+            quorum.noise_colluders,
+            self.planned.law,
+        )
+        self._rows = np.array(
+            [
+                grid_vectors.grid_vector(
+                    self._full_sum, canary_records, self._public, records.privacy, coins=bytes(32), memory={}
+                ).values
+                for canary_records in records.canaries
+            ],
+            dtype=np.float64,
+        )
+
+    @property
+    def weight(self) -> float:
+        """The plan's measure of what the sum may tell of one unit: L2 sensitivity over sigma."""
+        return self.planned.l2 / self.planned.sigma
+
+    def score(self, present: Bools) -> tuple[Float64, Float64, Float64]:
+        """Returns both attackers' scores of each canary, and the signal of its contribution."""
+        planned = self.planned
+        residual = (self._noisy_sum.values - planned.sampling_rate * self._unsampled) / planned.sigma_integer
+        view = self._rows / planned.sigma_integer, residual, present, planned.sampling_rate
+        scores, signals = whole_scores(*view)
+        return scores, orthogonal_scores(*view)[0], planned.sampling_rate * signals
+
+    def largest_ratio(self) -> float:
+        """Returns the largest size over its declared bound, of the canaries' vectors and of moves to a neighbour."""
+        privacy = self._records.privacy
+        # Invented neighbours may hold more records than the task allows a party.
+        roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
+        align = partial(neighbours.aligned_rows, self._full_sum.build())
+        moves = [neighbours.moves(self._full_sum, group, self._public, privacy) for group in self._records.near]
+        moves += [
+            neighbours.moves(self._full_sum, group, self._public, roomy, align) for group in self._records.aligned
+        ]
+        bounds = _declared_bounds(self.planned)
+        return max(_ratio_to_bounds(vector, bounds) for vector in (*self._rows, *np.concatenate(moves)))
+
+    def clamps(self) -> list[float]:
+        """Returns the sizes of clamped vectors over their declared bounds."""
+        records = self._records
+        return clamped_shares(self.planned, records.canaries[0], records.all_canaries, self._public, records.privacy)
+
+    def noise_size(self) -> NoiseSize | None:
+        """Returns the size of the noise in the sum; None where it is too small for its law to be seen."""
+        noise_values, law = self._noisy_sum.values - self._entered, self.planned.law
+        sizes = np.abs(noise_values.astype(np.float64))
+        if law == "gaussian":
+            variance = float(self._planned_noise.opened_variance(self._parties - self._survivor_count))
+            normal_scores = noise_checks.gaussian_scores(noise_values, variance)
+            return NoiseSize(law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
+        scale = laplace_scale(self.planned.drawn_sigma_integer)
+        if scale < SMALLEST_LAPLACE:
+            return None
+        shares_in_sum = self._survivor_count * (1.0 / self._planned_noise.honest_survivors)
+        normal_scores = noise_checks.laplace_scores(noise_values, scale, shares_in_sum)
+        return NoiseSize(law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
+
+    def add_share_shapes(self, shapes: dict[str, noise_checks.Shape]) -> None:
+        """Adds the shape of each part of each party's noise share to ``shapes``."""
+        for party, watched_share in enumerate(self._shares.values(), 1):
+            noise_share = watched_share.under(self._planned_noise)
+            for part, draw in noise_share.draws.items():
+                shapes[f"{self._name}, party {party}{part}"] = noise_checks.shape_of(draw.scores)
+            shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
+            noise_watch.add_evidence(shapes, self._name + ZERO, shape)
+
+    def check_subsample(self, are_independent: Callable[[float], bool]) -> tuple[bool, bool]:
+        """Returns whether the coins are secret and independent, and whether they take the planned share of units."""
+        if self.planned.sampling_rate == 1.0:
+            return True, True
+        is_secret, is_planned_share = subsample_is_sound(self.planned, self._public, self._records.privacy)
+        are_sound = is_secret and (not is_planned_share or are_independent(self.planned.sampling_rate))
+        return are_sound, is_planned_share or not is_secret
+
+
 def _attack_sums(
     run_plan: RunPlan,
     watched: _WatchedComputation,
@@ -234,105 +361,49 @@ def _attack_sums(
 ) -> Observations:
     """Attacks all opened sums for every canary, with the weights of the plan. Does not attack the corpus.
 
-    A sum weighs as much as the plan lets it tell of one unit, L2 sensitivity over sigma, so that the weighted score of
-    an absent canary is N(0, 1) however its own contributions turn out. Where units are sub-sampled their coins are
-    unknown: the contributions then count at the sampling rate, and what is left of the others adds to the noise.
+    A sum weighs as much as the plan lets it tell of one unit, so that the weighted score of an absent canary is N(0, 1)
+    however its own contributions turn out.
     """
-    privacy, labels = run_plan.plan.privacy, run_plan.task.task.labels
-
-    def held(rows: Table) -> PrivateRecords:
-        return PrivateRecords(rows, labels, privacy, key=bytes(32), embed=embed)
-
-    canary_records, all_records = (
-        [held(canary.rows) for canary in canaries],
-        held(concatenate([canary.rows for canary in canaries])),
-    )
-    real = [[held(table) for table in tables] for tables in near]
-    aligned = [[held(table) for table in tables] for tables in neighbours.aligned_neighbours(labels, privacy)]
-    roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
-    scores, apart, signals, square = *(np.zeros(len(canaries)) for _ in range(3)), 0.0
+    records = _KnownRecords(run_plan, canaries, near, embed)
+    scores, orthogonal, signals = (np.zeros(len(canaries)) for _ in range(3))
     noise: dict[str, NoiseSize] = {}
-    shares: dict[str, noise_checks.Shape] = {}
-    independent: dict[float, bool] = {}
-    largest, clamps, coins, rates = 0.0, [], watched.repeated_coins(), set()
-    quorum = run_plan.plan.quorum
+    shapes: dict[str, noise_checks.Shape] = {}
+    ratios, clamps, weights = [0.0], [], []
+    unsound_coins, wrong_rates = watched.repeated_coins(), set()
+    are_independent = cache(lambda rate: coins_are_independent(rate, records.privacy))
     for name, noisy_sum in opened_sums.items():
-        planned, public = watched.sums[name]
-        full_sum = _without_sampling(planned)
-        rows = np.array(
-            [
-                grid_vectors.grid_vector(full_sum, records, public, privacy, coins=bytes(32), memory={}).values
-                for records in canary_records
-            ],
-            dtype=np.float64,
-        )
-        moved = np.concatenate(
-            [
-                *(neighbours.moves(full_sum, group, public, privacy) for group in real),
-                *(
-                    neighbours.moves(full_sum, group, public, roomy, partial(neighbours.aligned_rows, full_sum.build()))
-                    for group in aligned
-                ),
-            ]
-        )
-        entered, unsampled = (np.sum(vectors, axis=0) for vectors in zip(*watched.vectors[name].values(), strict=True))
-        residual = (noisy_sum.values - planned.sampling_rate * unsampled) / planned.sigma_integer
-        view = rows / planned.sigma_integer, residual, present, planned.sampling_rate
-        score, signal = whole_scores(*view)
-        survivors = len(noisy_sum.survivors)
-        if survivors != len(watched.vectors[name]):
-            raise InternalError(f"{name}: the vectors of {survivors} parties are in the sum, others were watched")
-        noise_values = noisy_sum.values - entered
-        sizes = np.abs(noise_values.astype(np.float64))
-        planned_noise = noise_plan(
-            planned.drawn_sigma_integer, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders, planned.law
-        )
-        if planned.law == "gaussian":
-            variance = float(planned_noise.opened_variance(quorum.parties - survivors))
-            normal_scores = noise_checks.gaussian_scores(noise_values, variance)
-            noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
-        else:
-            scale = laplace_scale(planned.drawn_sigma_integer)
-            if scale >= SMALLEST_LAPLACE:
-                shares_in_sum = survivors * (1.0 / planned_noise.honest_survivors)
-                normal_scores = noise_checks.laplace_scores(noise_values, scale, shares_in_sum)
-                noise[name] = NoiseSize(planned.law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
-        for party, watched_share in enumerate(watched.noise.shares[name].values(), 1):
-            noise_share = watched_share.under(planned_noise)
-            for part, draw in noise_share.draws.items():
-                shares[f"{name}, party {party}{part}"] = noise_checks.shape_of(draw.scores)
-            shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
-            noise_watch.add_evidence(shares, name + ZERO, shape)
-        largest = max(largest, *(_ratio_to_bounds(vector, _declared_bounds(planned)) for vector in (*rows, *moved)))
-        clamps += clamped_shares(planned, canary_records[0], all_records, public, privacy)
-        if planned.sampling_rate < 1.0:
-            secret, right = subsample_is_sound(planned, public, privacy)
-            if right and (rate := planned.sampling_rate) not in independent:
-                independent[rate] = coins_are_independent(rate, privacy)
-            coins |= set() if secret and (not right or independent[rate]) else {name}
-            rates |= set() if right or not secret else {name}
-        weight = planned.l2 / planned.sigma
-        scores += weight * score
-        apart += weight * orthogonal_scores(*view)[0]
-        signals += weight * planned.sampling_rate * signal
-        square += weight * weight
-    deviation = math.sqrt(square)
-    clamp = (min(clamps), max(clamps))
+        attack = _SumAttack(noisy_sum, name, watched, records, run_plan.plan.quorum)
+        sum_scores, sum_orthogonal, sum_signals = attack.score(present)
+        scores += attack.weight * sum_scores
+        orthogonal += attack.weight * sum_orthogonal
+        signals += attack.weight * sum_signals
+        weights.append(attack.weight)
+        if (size := attack.noise_size()) is not None:
+            noise[name] = size
+        attack.add_share_shapes(shapes)
+        ratios.append(attack.largest_ratio())
+        clamps += attack.clamps()
+        has_sound_coins, has_planned_rate = attack.check_subsample(are_independent)
+        if not has_sound_coins:
+            unsound_coins.add(name)
+        if not has_planned_rate:
+            wrong_rates.add(name)
+    deviation = math.sqrt(sum(weight * weight for weight in weights))
     return Observations(
         present,
         scores / deviation,
-        apart / deviation,
+        orthogonal / deviation,
         signals / deviation,
         {},
         noise,
-        largest,
-        clamp,
+        max(ratios),
+        (min(clamps), max(clamps)),
         (
-            *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(coins)),
-            *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(rates)),
+            *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(unsound_coins)),
+            *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(wrong_rates)),
             *([noise_watch.ADVERTISED] if watched.noise.advertised else []),
         ),
-        shares,
+        shapes,
         watched.noise.likenesses,
     )
 
