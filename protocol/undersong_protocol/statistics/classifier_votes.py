@@ -64,7 +64,9 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     name: ClassVar[str] = "classifier_votes"
     whole: ClassVar[bool] = False
-    consent: ClassVar[str] = "for each of a few public classifiers, how well it labels your records"
+    consent: ClassVar[str] = (
+        "how well each of a few public classifiers (programs that sort texts by label) labels your records"
+    )
     classifiers: Annotated[int, Between(2)]
     labels: Annotated[int, Between(2, LARGEST_LABELS)]
     hard: bool = True
@@ -144,8 +146,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
     name: ClassVar[str] = "classifier_votes_in_blocks"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each of a few public classifiers, how well it labels your records, for the labels of the task one by"
-        " one or several together"
+        "how well each of a few public classifiers (programs that sort texts by label) labels your records, for each"
+        " label or for several labels together"
     )
 
     @property

@@ -59,8 +59,8 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each language model, how large a part of the nearest third of the candidate texts is its work, summed over"
-        " your records"
+        "for each language model, how large a part it has written of the texts that are nearest in content to your"
+        " records"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number

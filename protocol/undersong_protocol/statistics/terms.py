@@ -267,7 +267,7 @@ class FourierFeatures(Statistic, question="directions"):
     name: ClassVar[str] = "fourier_features"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "sums of random waves over your records' phrases, from which only densities can be estimated"
+        "how common phrases of each kind are in your records, as sums of random waves over the phrases"
     )
     pairs: Annotated[int, Between(1, LARGEST_PAIRS)]
     classes: LabelCount = 0
