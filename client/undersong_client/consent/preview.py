@@ -45,6 +45,10 @@ NAME_STAYS = (
     "The run has ended, and nobody can withdraw from it any more. Published texts cannot be recalled, and they name"
     " this hospital as one that took part; one that had withdrawn is named as one that took part until then."
 )
+NAME_IN_PRINT = (
+    "If you approve, what is published names your hospital as one that took part. If you withdraw later, it still names"
+    " it, and says until when it took part. Published texts cannot be recalled."
+)
 MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
 LONGEST_SENTENCE = 600  # characters of the operator's words: one page must hold them
@@ -309,7 +313,7 @@ def _describe_decision(person: PersonalDecision) -> str:
 
 
 def _in_short(sheet: Sheet) -> PageSection:
-    """Sentences for a reader without statistics: the request, the numbers that leave, the risk of one unit."""
+    """Sentences for a reader without statistics: the request, the numbers that leave, the risk, the hospital's name."""
     operator, end = sheet.operator, sheet.ended
     cost = None if end is None else end.cost
     hospitals = counted(len(sheet.parties), "hospital")
@@ -338,8 +342,11 @@ def _in_short(sheet: Sheet) -> PageSection:
         "In short",
         figures=(
             ("What is asked" if end is None else "What was asked", request_words),
+            *[("Also", f"{clause}.") for clause in words.further(sheet.asked)],
             ("What leaves" if end is None else "What left", leaving_words),
-            ("What it means", _risk_words(sheet)),
+            ("The risk of this run", _risk_words(sheet)),
+            *_risk_of_all(sheet),
+            *([("The name of your hospital", NAME_IN_PRINT)] if end is None else []),
         ),
     )
 
@@ -385,10 +392,10 @@ def _risk_words(sheet: Sheet) -> str:
     more = f"; more only with a chance of 1 in {round(1 / privacy.delta):,} (delta)" if privacy.delta else ""
     several = case_caution(unit) if privacy.unit == "user" else ""
     return (
-        "Somebody who sees everything published, and all that the operator sees, and guesses as well as is possible"
-        f" whether {subject} used is right in at most {impact.cases(privacy.best_guess)} of 100 cases, instead of 50"
-        f" by tossing a coin (epsilon {epsilon:.4g}{stage}). That is the average; in rare cases somebody may be up to"
-        f" {impact.surest(epsilon)} sure{more}. {_helper_words(sheet)}"
+        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all that the"
+        f" operator sees. Then {impact.guess(privacy.best_guess, _guessed_unit(privacy))} by tossing a coin (epsilon"
+        f" {epsilon:.4g}{stage}). That is the average; in rare cases somebody may be up to {impact.surest(epsilon)}"
+        f" sure{more}. {_helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
 
@@ -424,13 +431,12 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         math.inf if epsilon is None else epsilon / cost.budget for epsilon in (cost.before, cost.alone, cost.after)
     )
     if sheet.ended is not None:
-        planned_risk = _risk_of_all(cost, sheet.privacy, f", {words.AS_PLANNED} when it was decided")
-        return _budget_of_ended(sheet.ended.cost, cost.budget, share_before, planned_risk)
+        return _budget_of_ended(sheet.ended.cost, cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     remainder = f"{100 * (1 - share_after):.0f} % would be left" if share_after <= 1 else "that is MORE than there is"
     summary = f"Used before: {100 * share_before:.0f} %. Used after this run: {100 * share_after:.0f} %; {remainder}."
-    sentences = [summary, *_why_less(share_before, share_alone, share_after), *_risk_of_all(cost, sheet.privacy)]
+    sentences = [summary, *_why_less(share_before, share_alone, share_after)]
     if cost.delta != sheet.privacy.delta:
         delta_words = f"1 in {round(1 / cost.delta):,}, and this run promises its own at 1 in"
         sentences.append(
@@ -441,20 +447,17 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
     ]
 
 
-def _budget_of_ended(
-    cost: FinalCost | None, budget: float, share_before: float, planned_risk: list[str]
-) -> list[PageSection]:
+def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float) -> list[PageSection]:
     """The budget at the end of a run, by what the ledger has charged."""
     if cost is None or cost.epsilon is None or cost.spent is None:
         return []
     share_alone, share_spent = cost.epsilon / budget, cost.spent / budget
-    sentences = [
+    summary = (
         f"By itself this run has used {100 * share_alone:.0f} %. All runs up to its end have used"
-        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then.",
-        *planned_risk,
-    ]
+        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then."
+    )
     bar = (min(share_before, share_spent), share_spent)
-    return [PageSection("Your budget for all runs over these records", tuple(sentences), bar=bar)]
+    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar)]
 
 
 def _why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
@@ -468,13 +471,18 @@ def _why_less(share_before: float, share_alone: float, share_after: float) -> li
     ]
 
 
-def _risk_of_all(cost: BudgetEffect, privacy: UnitPromise, stage: str = "") -> list[str]:
+def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
-    guess = cost.best_guess_after
-    if guess is None:  # a sheet that an earlier version signed
+    guess = None if sheet.cost is None else sheet.cost.best_guess_after
+    if guess is None:  # no budget, or a sheet that an earlier version signed
         return []
-    subject = {"sample": "one record", "party": "this hospital"}.get(privacy.unit, f"one {privacy.unit_word}")
-    return [f"All runs together, this one included{stage}: {impact.guess(guess, subject)}."]
+    stage = "" if sheet.ended is None else f" ({words.AS_PLANNED} when it was decided)"
+    guess_words = impact.guess(guess, _guessed_unit(sheet.privacy))
+    return [("The risk of all runs", f"From all runs over these records and this one together{stage}, {guess_words}.")]
+
+
+def _guessed_unit(privacy: UnitPromise) -> str:
+    return {"sample": "one record", "party": "one hospital"}.get(privacy.unit, f"one {privacy.unit_word}")
 
 
 def _choice_sections(sheet: Sheet) -> list[PageSection]:
@@ -483,8 +491,7 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
     withdraw = (
         "Change your mind: choose Withdraw at any time until the run ends. Nothing more leaves. What was opened before"
-        " stays opened and counts against the budget. The name of your hospital stays, too: published texts cannot be"
-        " recalled, and they name it as one that took part until then."
+        " stays opened and counts against the budget, and your hospital stays named."
     )
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw,))]
@@ -575,6 +582,8 @@ def purpose(sheet: Sheet) -> PageSection:
     task = sheet.task
     not_stated = "the operator has not stated it"
     generators = ", ".join(printable(generator, 120) for generator in task.generators or ()) or not_stated
+    publication = task.publication or f"{not_stated}; take it as published to everyone"
+    published = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
     rows = [
         ("purpose", _cut_sentence(task.purpose or not_stated)),
         ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
@@ -582,7 +591,7 @@ def purpose(sheet: Sheet) -> PageSection:
         ("labels", printable(", ".join(task.labels or ()), LONGEST_SENTENCE) or "none"),
         ("who writes the texts", generators),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
-        ("published", _cut_sentence(task.publication or f"{not_stated}; take it as published to everyone")),
+        ("published", published),
     ]
     return PageSection("What it is for, in the operator's words", figures=tuple(rows))
 

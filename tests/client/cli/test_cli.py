@@ -245,7 +245,7 @@ def test_budget_and_policy_are_set_by_flags(home):
     assert (policy["statistics"], policy["units"], policy["share_budget"]) == (["label_histogram"], ["user"], True)
 
 
-def test_sheet_shows_three_sentences_one_epsilon_and_one_bar(home):
+def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     manifest = proposed(home)
     value = json.loads(command("preview", "spring", "--home", home, "--json"))
     assert value["objections"] == []
@@ -255,8 +255,15 @@ def test_sheet_shows_three_sentences_one_epsilon_and_one_bar(home):
     assert guess == accounting.best_guess(manifest.plan.charged_events())
     page = preview.sheet_page(Sheet.from_json(value))
     open_ = [section for section in page.sections if not section.folded]
-    assert [name for name, _ in open_[0].figures] == ["What is asked", "What leaves", "What it means"]
-    means = dict(open_[0].figures)["What it means"]
+    questions = [
+        "What is asked",
+        "What leaves",
+        "The risk of this run",
+        "The risk of all runs",
+        "The name of your hospital",
+    ]
+    assert [name for name, _ in open_[0].figures] == questions
+    means = dict(open_[0].figures)["The risk of this run"]
     assert f"right in at most {math.ceil(100 * guess)} of 100 cases" in means
     assert f"up to {impact.surest(1.5)} sure; more only with a chance of 1 in 100,000" in means
     worst = accounting.best_guess(manifest.plan.alone_events())

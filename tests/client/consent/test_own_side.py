@@ -93,7 +93,8 @@ def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
     assert value["cost"]["best_guess_after"] == pytest.approx(both)
     (budget,) = [section for section in sections if section.bar is not None]
     shown = " ".join(budget.sentences)
-    assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in shown
+    risk = dict(sections[0].figures)["The risk of all runs"]
+    assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     assert "does not add up in full" in shown
     assert (
         "1 in 10,000, and this run promises its own at" in shown or value["privacy"]["delta"] == value["cost"]["delta"]
