@@ -119,8 +119,10 @@ class TextLengths:
         """Returns a sentence about the long and cut texts; "" if no text is long."""
         if not self.long:
             return ""
-        end = f"; the end of {self.cut} is not read" if self.cut else "; none is cut"
-        return f"texts longer than the embedder's window, read in several: {self.long} of {self.texts}{end}"
+        end = f"the end of {self.cut} is not read" if self.cut else "none is cut"
+        return (
+            f"{self.long} of {self.texts} texts are longer than the embedder reads at once; it reads parts, and {end}"
+        )
 
 
 class Embedder:

@@ -21,7 +21,12 @@ WORD_SALAD = (
     "An n-gram model writes word salad: phrases of its subject in a likely order, which seldom make a whole sentence or"
     " case."
 )
-SHOWN_DISTANCES = ("Frechet distance", "precision", "recall", "MAUVE")
+SHOWN_DISTANCES = ("recall", "precision", "Frechet distance", "MAUVE")
+PANEL_MODELS = {  # the panel's models in a receiver's words
+    "words": "a model that counts words",
+    "head": "a linear model of embeddings",
+    "mlp": "a small neural network of embeddings",
+}
 
 
 class OurWords(str):
@@ -123,11 +128,13 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     surest = impact.surest(epsilon)
     epsilon_ran = privacy.epsilon_against_all_as_it_ran
     ran = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
+    delta = privacy.promise.delta
+    surer = f"; surer only with a chance of 1 in {round(1 / delta):,} (delta)" if delta else ""
     return (
-        privacy.headline,
-        f"In words: somebody who reads all of it and for whom it was even chances whether a certain {unit} is among the"
-        f" records may afterwards be {surest} sure, at the very worst{_guess_words(privacy.best_guess, unit)}."
+        f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit} is among the records,"
+        f" may afterwards be {surest} sure, at the very worst{surer}{_guess_words(privacy.best_guess, unit)}."
         f" It protects {UNITS[privacy.promise.unit]}.",
+        f"For a specialist: {privacy.headline}",
         *(
             [
                 OurWords(
@@ -154,8 +161,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     panel_accuracy = data.own_accuracy
     score = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
     sentences = [
-        f"On the hospitals' own records: {score}. The interval has the noise of the sum and the chance of"
-        " which records there are."
+        f"{score}. The interval has the noise of the sum and the chance of which records there are."
         if data.score
         else f"On the hospitals' own records: {NOT_MEASURED}."
     ]
@@ -163,7 +169,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
         reason = "" if data.test_set else ": the task names none"
         sentences.append(f"On a test file of real texts: {NOT_MEASURED}{reason}.")
     else:
-        models = f" ({panel_accuracy.model.partition(': ')[2]})" if ": " in panel_accuracy.model else ""
+        models = _name_models(panel_accuracy.model.partition(": ")[2])
         sentences.append(
             f"On {test}: small models trained on these texts label {_share_words(panel_accuracy)} of its texts"
             f" rightly{models}."
@@ -177,7 +183,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     labels = sum(bool(name) for name in data.label_names)
     if labels > 1 and (data.score or panel_accuracy):
         sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
-    sentences += data.remarks
+    sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
     if not data.set_aside:
         sentences.append(
             "No text is set aside." if data.support_measured else f"Texts off the subject: {NOT_MEASURED}."
@@ -186,6 +192,13 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
     return tuple(sentences)
+
+
+def _name_models(scores: str) -> str:
+    """Says which models' mean a panel score is, with the score of each; "" for one model."""
+    named = [score.partition(" ") for score in scores.split(", ") if score]
+    models = [f"{PANEL_MODELS.get(name, name)} {share}" for name, _, share in named]
+    return f" (the mean of {', '.join(models)})" if models else ""
 
 
 def _share_words(figure: Accuracy) -> str:
