@@ -19,7 +19,7 @@ from undersong_client.storage.outbox import Outbox
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, KeptMeasure
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure
 from undersong_server.runs.folder import RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.slow

@@ -23,10 +23,12 @@ def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clini
     ours = json.loads((tmp_path / "simulated" / "manifest.json").read_text())["files"]
     assert ours.keys() == json.loads((tmp_path / "published" / "manifest.json").read_text())["files"].keys()
     alone = (tmp_path / "simulated" / "README.md").read_text(encoding="utf-8")
-    for start in ("On the hospitals' own records: A classifier trained on these texts", "| synthetic |"):
+    for start in ("A classifier trained on these texts labels the hospitals' own records", "| synthetic |"):
         (line,) = (line for line in card.splitlines() if line.startswith(start))
         (same,) = (line for line in alone.splitlines() if line.startswith(start))
         assert line.partition(" On ")[0] == same.partition(" On ")[0]
+    (kept,) = (clinic.home / "runs").glob("*/evaluation.json")  # what Result and Compare show is what the card says
+    assert f"label {json.loads(kept.read_text())['figures']['panel score']} " in card
 
 
 @pytest.mark.timeout(2400)

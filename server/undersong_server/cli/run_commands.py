@@ -28,8 +28,9 @@ from undersong_server.cli.options import (
 from undersong_server.evaluation.options import EvaluationOptions
 
 if TYPE_CHECKING:
-    from undersong_server.operations.releases import Evaluated, PrivacyVerdict
+    from undersong_server.operations.releases import PrivacyVerdict
     from undersong_server.operations.runs import ActionRequest
+    from undersong_server.report.evaluations import Evaluated
 
 app = typer.Typer(help="Plans, starts and watches runs.", no_args_is_help=True)
 release_app = typer.Typer()

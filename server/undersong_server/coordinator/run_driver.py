@@ -40,10 +40,13 @@ from undersong_server.progress import Progress
 from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
-from undersong_server.report.data import Figures
+from undersong_server.report.data import Figures, ReportData
+from undersong_server.report.evaluations import keep_evaluation, make_evaluation
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.folder import (
+    FAILED,
     FINAL,
+    REJECTED,
     STATE_AFTER,
     Awaited,
     AwaitedParty,
@@ -218,8 +221,9 @@ class RunDriver(Progress, ABC):
 
     def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:
         if error is not None:
-            log.error("run %s failed: %s", self.folder.name, error.problem)
-            self.folder.say(f"failed: {error.problem}")
+            end = REJECTED if error.rejected_by else FAILED
+            log.error("run %s %s: %s", self.folder.name, end, error.problem)
+            self.folder.say(f"{end}: {error.problem}")
         else:
             log.info("run %s is %s", self.folder.name, state)
             self.folder.say(state)
@@ -283,8 +287,21 @@ class RunDriver(Progress, ABC):
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
+            self._keep_evaluation(run_plan, report)
             self.folder.share_output()
         return report.summary
+
+    def _keep_evaluation(self, run_plan: RunPlan, report: ReportData) -> None:
+        """Keeps the card's figures beside the test file for Result and Compare; nothing without a test file."""
+        if run_plan.task.evaluation.test is None or not report.measures:
+            return
+        test_path = run_plan.task.locate(run_plan.task.evaluation.test)
+        panel = report.own_accuracy
+        by_texts = None if panel is None else panel.by_texts
+        texts = len(report.samples)
+        keep_evaluation(
+            self.folder, make_evaluation(test_path.name, test_path.read_bytes(), report.measures, by_texts, texts)
+        )
 
     def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> Figures:
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""

@@ -17,8 +17,9 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.operations.overview import live, run_plan
-from undersong_server.operations.releases import DRAWN_TEXTS, Evaluated, drawn_rows, evaluated, published_texts
-from undersong_server.report.data import PANEL_SCORE, WORDS, Good
+from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, published_texts
+from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, Good
+from undersong_server.report.evaluations import Evaluated, evaluated
 from undersong_server.report.html import series_chart
 
 BLOCKS = 10  # blocks of equally many drawn texts, whose spread gives the interval
@@ -215,7 +216,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         method=plan.figures.method,
         epsilon=epsilon if epsilon != float("inf") else None,
         delta=plan.figures.privacy.delta,
-        unit=plan.figures.privacy.unit,
+        unit=UNIT_WORDS[plan.figures.privacy.unit],
         spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
         parties=len(plan.planned.roster),
         weights=dict(zip(recorded.generators, last, strict=False)),

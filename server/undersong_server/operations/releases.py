@@ -1,6 +1,5 @@
 """Results of finished runs: published files, the corpus to search, verification, dossier, evaluation."""
 
-import hashlib
 import io
 import json
 import os
@@ -9,7 +8,7 @@ import time
 import zipfile
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import numpy as np
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
-from undersong_common.intervals import Interval
 from undersong_common.models import embedders
 from undersong_common.models.embedding import Embed, MemoryCache, PublicFileCache
 from undersong_common.printable import counted, printable
@@ -45,11 +43,10 @@ from undersong_server.release.files import (
     sign_archive,
 )
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
-from undersong_server.report.data import PANEL_SCORE, Good, Measure, measures_of
-from undersong_server.runs.folder import RunFolder, read_json, replace_json
+from undersong_server.report.data import measures_of
+from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation
 
 __all__ = ["PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
-EVALUATION_FILE = "evaluation.json"  # file of a run's folder with its figures beside a test file
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
 
 
@@ -255,37 +252,6 @@ def count_texts(home: Path, run: str) -> int:
     return len(_rows(_output(home, run)))
 
 
-@dataclass(frozen=True)
-class KeptMeasure:
-    """A kept figure as a number: its good end, and the interval where it has one."""
-
-    value: float
-    good: Good
-    percent: bool
-    interval: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """A finished run's figures by an evaluation with one public test file, as the report shows them.
-
-    Attributes:
-        test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.
-        figures: the figures by name, formatted.
-        measures: the same as numbers.
-        texts: number of texts that were drawn of the corpus; 0 where an earlier version took all.
-    """
-
-    test: str
-    figures: Mapping[str, str]
-    measures: Mapping[str, KeptMeasure] = field(default_factory=dict)
-    texts: int = 0
-
-    @property
-    def texts_words(self) -> str:
-        return f"{self.texts:,}" if self.texts else "all"
-
-
 def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name: str = "") -> Evaluated:
     """Evaluates a finished run's corpus beside a test file that is public, and keeps the figures for comparisons.
 
@@ -302,16 +268,14 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     if not isinstance(test, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
-    digest = hashlib.sha256(test.read_bytes()).hexdigest()
-    measures = measures_of(report)
-    intervals = {PANEL_SCORE: report.trained[0].accuracy_by_texts} if report.trained else {}
-    evaluation = Evaluated(
-        f"{test_name or test.name}, {digest[:8]}",
-        {measure.name: measure.shown for measure in measures},
-        {measure.name: _kept(measure, intervals.get(measure.name, measure.interval)) for measure in measures},
+    evaluation = make_evaluation(
+        test_name or test.name,
+        test.read_bytes(),
+        measures_of(report),
+        report.trained[0].accuracy_by_texts if report.trained else None,
         report.synthetic_rows,
     )
-    replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
+    keep_evaluation(folder, evaluation)
     return evaluation
 
 
@@ -334,20 +298,6 @@ def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: 
         except ConfigurationError as error:
             problem = error.problem.replace(str(path), printable(file_name, 100))
             raise ConfigurationError(problem, error.remedy.replace(str(path), file_name), code=error.code) from None
-
-
-def _kept(measure: Measure, interval: Interval | None) -> KeptMeasure:
-    ends = None if interval is None else (interval.low, interval.high)
-    return KeptMeasure(measure.value, measure.good, measure.percent, ends)
-
-
-def evaluated(folder: RunFolder) -> Evaluated | None:
-    """Reads the figures that :func:`evaluate_run` kept of a run; None if there are none yet."""
-    value = read_json(folder.path / EVALUATION_FILE)
-    if value is None:
-        return None
-    measures = {name: KeptMeasure(**fields) for name, fields in value.get("measures", {}).items()}
-    return Evaluated(**{**value, "measures": measures})
 
 
 def published_texts(home: Path, run: str) -> list[str] | None:

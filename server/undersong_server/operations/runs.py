@@ -22,7 +22,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
-from undersong_server.runs.folder import ENDED, FINAL, Action, RunFolder, RunStatus, logged
+from undersong_server.runs.folder import ENDED, FAILED, FINAL, REJECTED, Action, RunFolder, RunStatus, logged
 from undersong_server.runs.planning import (
     PlanFigures,
     Planned,
@@ -500,7 +500,7 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
         with contextlib.suppress(ValueError):
             time_s = time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S"))
             words = line[STAMP:]
-            moments.append(Moment(time_s, words, "bad" if words.startswith("failed") else "done"))
+            moments.append(Moment(time_s, words, "bad" if words.startswith((FAILED, REJECTED)) else "done"))
     for event in folder.live():
         if event["kind"] == "sum":
             survivors = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"

@@ -178,6 +178,7 @@ _ANNOTATIONS = TypeAdapter(Annotations)
 Kept = TypeVar("Kept")
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # bytes in which the last usage of the generators is looked for
+FAILED, REJECTED = "failed", "is rejected"  # begin the last line of the log of a run that has not finished
 LONGEST_LINE = 4096  # characters of a line of a run's log
 
 

@@ -25,7 +25,8 @@ from undersong_server.defaults import RunOptions
 from undersong_server.evaluation.metrics import distinct_n
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.operations import comparison, coordinator, runs
-from undersong_server.operations.releases import EVALUATION_FILE, Evaluated, KeptMeasure, evaluate_run
+from undersong_server.operations.releases import evaluate_run
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure
 from undersong_server.runs.folder import RunStatus, replace_json
 
 USED = {"calls": 9, "kept": 7, "retried": 2, "dropped": 0, "cut": 0, "price_usd": 0.25, "faults": {"duplicate": 2}}

@@ -14,7 +14,7 @@ from undersong_server.console.run_pages import ConsoleContext
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import runs
-from undersong_server.operations.releases import EVALUATION_FILE
+from undersong_server.report.evaluations import EVALUATION_FILE
 from undersong_server.runs.folder import RunStatus
 
 RESULT = "/runs/one/first/result"

@@ -1,0 +1,79 @@
+"""The kept figures of a finished run beside a public test file, for Result and Compare."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from undersong_common.intervals import Interval
+from undersong_server.report.data import PANEL_SCORE, Good, Measure
+from undersong_server.runs.folder import RunFolder, read_json, replace_json
+
+EVALUATION_FILE = "evaluation.json"  # file of a run's folder
+
+
+@dataclass(frozen=True)
+class KeptMeasure:
+    """A kept figure as a number: its good end, and the interval where it has one."""
+
+    value: float
+    good: Good
+    percent: bool
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A finished run's figures by an evaluation with one public test file, as the report shows them.
+
+    Attributes:
+        test: the file's name, and the first digits of its SHA-256: figures beside different files do not compare.
+        figures: the figures by name, formatted.
+        measures: the same as numbers.
+        texts: number of texts that were drawn of the corpus; 0 where an earlier version took all.
+    """
+
+    test: str
+    figures: Mapping[str, str]
+    measures: Mapping[str, KeptMeasure] = field(default_factory=dict)
+    texts: int = 0
+
+    @property
+    def texts_words(self) -> str:
+        return f"{self.texts:,}" if self.texts else "all"
+
+
+def make_evaluation(
+    test_name: str, test_content: bytes, measures: Sequence[Measure], by_texts: Interval | None, texts: int
+) -> Evaluated:
+    """Returns the figures of one evaluation as they are kept.
+
+    Args:
+        by_texts: interval of the panel score by the choice of test texts; None without a panel.
+        texts: number of the corpus's texts that were judged.
+    """
+    intervals = {} if by_texts is None else {PANEL_SCORE: by_texts}
+    return Evaluated(
+        f"{test_name}, {hashlib.sha256(test_content).hexdigest()[:8]}",
+        {measure.name: measure.shown for measure in measures},
+        {measure.name: _kept_measure(measure, intervals.get(measure.name, measure.interval)) for measure in measures},
+        texts,
+    )
+
+
+def _kept_measure(measure: Measure, interval: Interval | None) -> KeptMeasure:
+    ends = None if interval is None else (interval.low, interval.high)
+    return KeptMeasure(measure.value, measure.good, measure.percent, ends)
+
+
+def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:
+    """Writes a run's figures in the place of earlier ones."""
+    replace_json(folder.path / EVALUATION_FILE, asdict(evaluation), durable=False)
+
+
+def evaluated(folder: RunFolder) -> Evaluated | None:
+    """Reads the figures that :func:`keep_evaluation` wrote of a run; None if there are none yet."""
+    value = read_json(folder.path / EVALUATION_FILE)
+    if value is None:
+        return None
+    measures = {name: KeptMeasure(**fields) for name, fields in value.get("measures", {}).items()}
+    return Evaluated(**{**value, "measures": measures})
