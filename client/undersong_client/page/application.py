@@ -26,7 +26,7 @@ from undersong_client.storage.own_figures import own_figures
 from undersong_common.errors import ConfigurationError, named_options
 from undersong_common.files import file_state
 from undersong_common.pages.accounts import Role
-from undersong_common.pages.site import PAGE_ROWS, PageSettings, Part, Site, Visit, download
+from undersong_common.pages.site import PAGE_ROWS, NextStep, PageSettings, Part, Site, Visit, download
 from undersong_common.pages.stream import Pulse, PulseStream
 from undersong_common.printable import is_number, json_text, printable
 from undersong_common.privacy import accounting, impact
@@ -70,6 +70,7 @@ FIELDS_OF_OPTIONS = (
     (r"--despite-cautions accepts", 'the tick at "Go on although ..." accepts'),
 )
 LOG_BYTES = 32_768
+EVIDENCE_SAVED = ("download", "evidence")  # the audit entry of whoever saves it
 AWAY = "This party's daemon does not run: nothing is answered, and what stands here is what it left."
 
 
@@ -104,6 +105,7 @@ def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = F
         packages=("undersong_client.page",),
         notice=PARTY_WORDS if party_settings.drill else "",
         actions=ACTIONS,
+        next_step=lambda visit: _next_step(visit, paths.home),
     )
     site = Site(settings)
     # Whoever starts another page could otherwise have the rule of two count people whom they have invented.
@@ -177,28 +179,12 @@ class HospitalPage:
 
     def _now(self, visit: Visit) -> Response:
         parts: dict[str, Part] = {
-            "first_steps": lambda: {"steps": self._first_steps()},
+            "first_steps": lambda: {"steps": _first_steps(self._home)},
             "standing": lambda: {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)},
             "waiting": lambda: {"waiting": [proposal for proposal in runs.requests(self._home) if proposal.undecided]},
             "spending": lambda: {"found": rules.budget(self._home)},
         }
         return visit.page("Now", parts, **self._live())
-
-    def _first_steps(self) -> list[tuple[bool, str, str]]:
-        """Steps of a new party: done or not, in words, the screen for it."""
-        member, settings = joining.membership(self._home), PartyHome(self._home).settings
-        facts = rules.show(self._home)
-        return [
-            (
-                member.coordinator is not None,
-                "Compare the operator's package, and hand over your request",
-                "/coordinator",
-            ),
-            (member.valid_until is not None, "Install the operator's answer", "/coordinator"),
-            (bool(settings.data), "Add the data set", "/budget"),
-            (facts.allowed.has_budget, "Set the budget over all runs", "/budget"),
-            (not facts.missing, "Choose what may be asked", "/policy"),
-        ]
 
     def _pause(self, visit: Visit) -> str:
         daemon.pause(self._home)
@@ -520,7 +506,7 @@ class HospitalPage:
 
     def _evidence(self, visit: Visit) -> Response:
         party = PartyHome(self._home).settings.party
-        visit.note("download", "evidence")
+        visit.note(*EVIDENCE_SAVED)
         return download(evidence.save(self._home, local_time=_utc), f"{party}.evidence.zip", "application/zip")
 
     def _log(self, visit: Visit) -> Response:
@@ -534,6 +520,47 @@ class HospitalPage:
             "daemon": lambda: {"lines": None if log is None else _tail(log)},
         }
         return visit.page("Log", parts, **self._live())
+
+
+def _first_steps(home: Path) -> list[tuple[bool, str, str]]:
+    """Steps of a new party: done or not, in words, the screen for it."""
+    member, settings = joining.membership(home), PartyHome(home).settings
+    facts = rules.show(home)
+    return [
+        (member.coordinator is not None, "Compare the operator's package, and hand over your request", "/coordinator"),
+        (member.valid_until is not None, "Install the operator's answer", "/coordinator"),
+        (bool(settings.data), "Add the data set", "/budget"),
+        (facts.allowed.has_budget, "Set the budget over all runs", "/budget"),
+        (not facts.missing, "Choose what may be asked", "/policy"),
+    ]
+
+
+def _next_step(visit: Visit, home: Path) -> NextStep:
+    """The officer's next step: for the request that is shown, else of the first steps, else for what waits."""
+    proposals = runs.requests(home)
+    shown = next((request for request in proposals if request.manifest == visit.path.get("manifest")), None)
+    if shown is not None and shown.undecided:
+        return NextStep("Approve or reject it; nothing leaves before you do", f"/requests/{shown.manifest}/approve")
+    first = next(((words, place) for done, words, place in _first_steps(home) if not done), None)
+    if first is not None:
+        return NextStep(*first)
+    waiting = next((request for request in proposals if request.undecided), None)
+    if waiting is not None:
+        return NextStep(f"Read what {waiting.run} asks for, and decide", f"/requests/{waiting.manifest}")
+    if not daemon.status(home).running:
+        return NextStep("Ask IT to start the service that answers, on the machine of the notes", "/check")
+    going_on = next((each for each in proposals if each.decision == "approved" and not each.ended_s), None)
+    if going_on is not None:
+        words = f"Wait: {going_on.run} goes on by itself, and you may withdraw until it ends"
+        return NextStep(words, f"/requests/{going_on.manifest}")
+    last_change_s = max((max(request.decided_s, request.ended_s) for request in proposals), default=0.0)
+    is_saved = any(
+        (entry.what, entry.about) == EVIDENCE_SAVED and entry.at >= last_change_s
+        for entry in reversed(visit.site.audit.entries())
+    )
+    if last_change_s and not is_saved:
+        return NextStep("Save the evidence of your decisions in one file", "/log")
+    return NextStep("Nothing: what waits for you stands on Now")
 
 
 def _or_waits(screen: str, act: Callable[[Visit], str]) -> Callable[[Visit], str]:

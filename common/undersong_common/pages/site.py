@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 MOST_FIELDS = 2_000
 PAGE_ROWS = 50  # rows of a long list on one page
+NEXT_STEP = "next_step"  # name of the part with which every screen ends
 LIVE = "/live"  # end of the addresses of forms that are sent while somebody types
 MOST_COOKIES = 8  # cookies of one name that are tried
 ASSETS = {
@@ -60,6 +61,7 @@ class PageSettings:
         packages: modules whose templates belong to this page.
         notice: sentence above every screen; "" for no sentence.
         actions: the argument of :func:`undersong_common.pages.frame.environment`.
+        next_step: the one step that comes next for a visitor, which every screen ends with; None for a page without.
     """
 
     title: str
@@ -71,11 +73,20 @@ class PageSettings:
     packages: tuple[str, ...]
     notice: str = ""
     actions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    next_step: Callable[["Visit"], "NextStep"] | None = None
 
     @property
     def cookie(self) -> str:
         """Name of the session's cookie; it holds the port, because browsers share cookies among the ports of a host."""
         return f"{'__Host-' if self.tls else ''}undersong_{self.port}"
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """The step that comes next, in words, and the address of its screen; "" where this screen has it, or none has."""
+
+    words: str
+    address: str = ""
 
 
 class Forbidden(PrivacyRefusal):
@@ -140,10 +151,13 @@ class Visit:
         """
         context = {**self._page_context(title), **context}
         part_name = self.query.get("part")
+        if part_name == NEXT_STEP:
+            return HTMLResponse(self._render_next_step(context))
         if part_name is not None and part_name in parts:
             return HTMLResponse(self._render_part(part_name, parts[part_name], context))
         parts_html = {name: Markup(self._render_part(name, load, context)) for name, load in parts.items()}  # noqa: S704 - rendered
-        return HTMLResponse(self.site.render(template, {**context, "parts": parts_html}))
+        step_html = self._render_next_step(context)
+        return HTMLResponse(self.site.render(template, {**context, "parts": parts_html, NEXT_STEP: step_html}))
 
     def part(self, name: str, **context: Any) -> Response:
         """Renders one part of a screen by itself."""
@@ -151,7 +165,9 @@ class Visit:
 
     def show(self, template: str, title: str, *, status: int = 200, **context: Any) -> Response:
         """Renders a screen from one template."""
-        return HTMLResponse(self.site.render(template, {**self._page_context(title), **context}), status_code=status)
+        context = {**self._page_context(title), **context}
+        step_html = self._render_next_step(context)
+        return HTMLResponse(self.site.render(template, {**context, NEXT_STEP: step_html}), status_code=status)
 
     def _page_context(self, title: str) -> dict[str, Any]:
         message = self.site.accounts.take_message(self.secret) if "part" not in self.query else ""
@@ -164,6 +180,13 @@ class Visit:
             "asked": self.query,
             "message": message,
         }
+
+    def _render_next_step(self, context: Mapping[str, Any]) -> Markup:
+        """The part that every screen ends with; "" for a page without next steps, and before somebody has logged in."""
+        find = self.site.settings.next_step
+        if find is None or self.session is None:
+            return Markup("")
+        return Markup(self._render_part(NEXT_STEP, lambda: {"step": find(self)}, context))  # noqa: S704 - rendered
 
     def _render_part(self, name: str, load: Part, context: Mapping[str, Any]) -> str:
         try:

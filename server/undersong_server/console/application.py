@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages.accounts import ROLES, Role
-from undersong_common.pages.site import PageSettings, Part, Site, Visit, download, json_answer
+from undersong_common.pages.site import NextStep, PageSettings, Part, Site, Visit, download, json_answer
 from undersong_common.pages.stream import PulseStream
 from undersong_common.printable import is_number
 from undersong_common.program.drill import COORDINATOR_WORDS
@@ -57,6 +57,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
         packages=("undersong_server.console",),
         notice=COORDINATOR_WORDS if facts.drill else "",
         actions=ACTIONS,
+        next_step=lambda visit: _next_step(visit, context),
     )
     site = Site(settings)
     PulseStream(site, context.pulse)
@@ -82,6 +83,7 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
         "needs": lambda: {"needs": needs()[:MOST_NEEDS], "more": max(0, len(needs()) - MOST_NEEDS)},
         "under_way": lambda: {
             "under_way": [run for run in other_runs() if run.status.state in runs.UNDER_WAY][:20],
+            "any_under_way": any(run.status.state in runs.UNDER_WAY for run in shown_runs()),
             "latest": other_runs()[:5],
         },
         "figures": lambda: {
@@ -93,6 +95,12 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
         "coordinator": lambda: {"facts": coordinator.show(context.home)},
     }
     return visit.page("Home", parts, **context.live("all"))
+
+
+def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
+    all_runs = overview.list_runs(context.home)
+    step = beginning.next_step(context.home, all_runs, enrolment.parties(context.home), visit.path.get("run", ""))
+    return NextStep(step.words, step.address)
 
 
 def _change_who_asks(visit: Visit, context: ConsoleContext) -> str:

@@ -34,6 +34,7 @@ from undersong_server.operations import (
     tasks,
 )
 from undersong_server.report.html import epsilon_chart, shares_chart
+from undersong_server.runs.folder import ENDED
 
 # Shared state of the console's screens: the coordinator's folder, its runs and their plans.
 
@@ -315,6 +316,7 @@ class RunScreens:
             "timeline": lambda: {"events": runs.timeline(self._home, run), "now": time.time()},
             "live": lambda: {
                 "live": live_run(),
+                "is_open": runs.status(self._home, run).state not in ENDED,
                 "plan": plan(),
                 "caps": _caps(plan().planned.task),
                 "rate": overview.answer_rate,

@@ -1,4 +1,4 @@
-"""The operator's first day: steps to a first corpus, and the frame that a letter states to a hospital."""
+"""What the operator does next: the steps of the first day, the one step after, and the frame of a letter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from undersong_server.operations import coordinator, drafts
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.overview import list_runs
 from undersong_server.operations.runs import RunSummary
+from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE
 
 
@@ -29,16 +30,73 @@ def first_steps(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyF
         return ()
     facts = coordinator.show(home)
     enrolled = [party for party in parties if party.party.state == ENROLLED]
-    is_asked = any(run.status.since is not None for run in runs)
+    # A run that waits for people, or that people have rejected, is not approved yet.
+    is_approved = any(run.status.charged for run in runs)
     newest = next((f"/runs/one/{quote(run.run)}" for run in runs), "/runs")
     return (
         FirstStep("Say who asks: legal name and contact", "/#who-asks", bool(facts.operator and facts.contact)),
         FirstStep("Invite each hospital", "/parties/invite", bool(parties)),
         FirstStep("Sign each hospital's request", "/parties/sign", bool(enrolled) and len(enrolled) == len(parties)),
         FirstStep("Plan a run", "/runs/new", bool(runs)),
-        FirstStep("Start it; each hospital's people approve it", newest, is_asked),
+        FirstStep("Start it; each hospital's people approve it", newest, is_approved),
         FirstStep("Read its result", newest, False),
     )
+
+
+@dataclass(frozen=True)
+class OperatorStep:
+    """The one step that comes next: ``words`` lead to the screen ``address``."""
+
+    words: str
+    address: str
+
+
+def next_step(
+    home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts], run_shown: str = ""
+) -> OperatorStep:
+    """Returns the step that comes next: for the run that is shown, else for the first thing that needs attention.
+
+    Args:
+        run_shown: name of the run whose screen it is; "" for another screen.
+    """
+    shown = next((run for run in runs if run.run == run_shown), None)
+    if shown is not None and (step := _step_of_run(home, shown)) is not None:
+        return step
+    first = next((step for step in first_steps(home, runs, parties) if not step.is_done), None)
+    if first is not None and not runs:
+        return OperatorStep(first.words, first.address)
+    listed = [run for run in runs if not run.put_away]
+    urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
+    ranked = [run for run in listed if run.status.state in urgency]
+    for run in sorted(ranked, key=lambda run: urgency.index(run.status.state)):
+        if (step := _step_of_run(home, run)) is not None:
+            return step
+    return OperatorStep("Plan a run", "/runs/new")
+
+
+def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
+    """The step that a run needs; None for one that was stopped or cannot be read."""
+    status, address, result = run.status, f"/runs/one/{quote(run.run)}", f"/runs/one/{quote(run.run)}/result"
+    if status.error is not None and status.error.rejected_by:
+        return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
+    if status.state == "finished":
+        if evaluated(CoordinatorHome(home).run(run.run)) is None:
+            return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
+        return OperatorStep(f"Read texts of {run.run}, then download everything and publish it", result)
+    if status.waiting is not None:
+        whom = ", ".join(party.party for party in status.waiting.parties)
+        people = status.waiting.whom == "people"
+        words = f"Telephone whom {run.run} waits for" if people else f"Wait, or ask whom {run.run} waits for"
+        return OperatorStep(f"{words}: {whom}" if whom else words, address)
+    words_of_state = {
+        "failed": f"Do what stands at the run {run.run}, then resume it",
+        "paused": f"Resume the run {run.run}, or stop it for good",
+        "planned": f"Start the run {run.run}: its hospitals are asked then",
+        "waiting": f"Wait: the run {run.run} goes on by itself",
+        "running": f"Wait: the run {run.run} goes on by itself",
+    }
+    words = words_of_state.get(status.state, "")
+    return OperatorStep(words, address) if words else None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from tests.client.cli.test_cli import proposed, spoken
 from tests.common.pages.test_oidc import FakeProvider
 from tests.doubles.coded import raises
-from tests.doubles.one_page import steps_of
+from tests.doubles.one_page import next_step_of, steps_of
 from tests.doubles.party_home import HashedEmbedder, command, joined, sign_former_trust, write_notes
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.terminal import type_from
@@ -67,9 +67,25 @@ def test_every_screen_of_a_new_party_says_something(page, home):
         assert answer.status_code == 200, path
         assert "cannot be shown" not in answer.text or path == "/log", text(answer)
         assert "undersong-party" not in answer.text, path  # the page's own action stands in its place
+        assert "Ask IT to start the service" in next_step_of(answer.text), path
     assert "No run waits for a decision" in page.get("/").text
     assert "daemon is not running" in page.get("/").text
     PartyHome(home).check_modes()  # the page's own files are private too
+
+
+def test_the_next_step_follows_from_what_waits_and_what_was_decided(page, home, monkeypatch):
+    manifest = proposed(home, run="spring")
+    address = f"/requests/{manifest.hash.hex()}"
+    assert "Read what spring asks for, and decide" in next_step_of(page.get("/").text)
+    assert "Approve or reject it; nothing leaves before" in next_step_of(page.get(address).text)
+    page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
+    assert "Ask IT to start the service" in next_step_of(page.get("/").text)
+    monkeypatch.setattr(PartyHome, "is_running", True)
+    assert "Wait: spring goes on by itself, and you may withdraw" in next_step_of(page.get(address).text)
+    Proposals(PartyHome(home)).ended(manifest.hash)
+    assert "Save the evidence of your decisions" in next_step_of(page.get("/").text)
+    page.get("/log/evidence.zip")
+    assert "Nothing: what waits for you stands on Now" in next_step_of(page.get("/").text)
 
 
 def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page, home):
@@ -78,7 +94,7 @@ def test_a_request_is_read_approved_by_its_words_and_withdrawn_by_its_name(page,
     assert address in page.get("/").text
     sheet = text(page.get(address))
     assert spoken(manifest) in re.sub(r"</?span[^>]*>", "", page.get(address).text)
-    assert "What it means" in sheet
+    assert "The risk of this run" in sheet
     assert 'class="before"' in page.get(address).text
     listed = re.findall(r"(?:[0-9a-f]{4}-){7}[0-9a-f]{4}  [^\n<]*", unescape(page.get(address).text))
     assert [line.rpartition("  ")[2] for line in listed] == [member.name for member in manifest.roster]

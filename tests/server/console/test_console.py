@@ -21,7 +21,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.crowds import add_parties, repeat_run
-from tests.doubles.one_page import steps_of
+from tests.doubles.one_page import next_step_of, steps_of
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
@@ -36,6 +36,7 @@ from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import drafts, enrolment, form, overview, permissions, runs
 from undersong_server.operations.overview import list_runs
+from undersong_server.report.evaluations import Evaluated, keep_evaluation
 from undersong_server.runs.folder import Awaited, AwaitedParty, RunFailure, RunStatus, replace_json
 
 pytestmark = pytest.mark.heavy
@@ -114,6 +115,7 @@ def test_every_screen_of_a_new_coordinator_says_something(tmp_path, entered):
         answer = console.get(path)
         assert answer.status_code == 200, path
         assert "cannot be shown" not in answer.text, path
+        assert next_step_of(answer.text) == "Invite each hospital.", path
     assert "Nobody was invited yet" in console.get("/parties").text
     assert "No run was planned yet" in console.get("/runs").text
     assert "start its service" in console.get("/").text
@@ -150,10 +152,62 @@ def test_home_leads_through_the_first_steps_until_a_run_has_finished(tmp_path, e
     )
     assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done", "next"]
     folder = home.run(planned.run)
-    folder.write_status(RunStatus("running", since=time.time()))
+    folder.write_status(RunStatus("running", since=time.time()))  # its people have not decided yet
+    assert steps_on(console.get("/").text)[1] == ["done", "done", "done", "done", "next"]
+    folder.write_status(RunStatus("running", since=time.time(), charged=True))
     assert steps_on(console.get("/").text)[1] == [*["done"] * 5, "next"]
     folder.write_status(RunStatus("finished", since=time.time()))
     assert "First steps" not in console.get("/").text
+
+
+STATES = {
+    "planned": (RunStatus("planned"), "Start the run spring"),
+    "people": (
+        RunStatus(
+            "running", since=1.0, waiting=Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, "", "people")
+        ),
+        "Telephone whom spring waits for: beta.",
+    ),
+    "machines": (
+        RunStatus("waiting", since=1.0, waiting=Awaited((AwaitedParty("beta", False, 3.0),), 1.0, None, 3, "")),
+        "Wait, or ask whom spring waits for: beta.",
+    ),
+    "under way": (RunStatus("running", since=1.0, charged=True), "Wait: the run spring goes on by itself."),
+    "paused": (RunStatus("paused", since=1.0), "Resume the run spring"),
+    "rejected": (
+        RunStatus("failed", since=1.0, error=RunFailure("no", "talk", 3, ("beta",))),
+        "Talk to beta, then revise the run spring.",
+    ),
+    "failed": (
+        RunStatus("failed", since=1.0, error=RunFailure("no", "mend it", 2)),
+        "Do what stands at the run spring",
+    ),
+    "finished": (RunStatus("finished", since=1.0, charged=True), "Read the result of spring, and evaluate it"),
+    "stopped": (RunStatus("stopped", since=1.0), "Plan a run."),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    status, words = STATES[state]
+    home.run("spring").write_status(status)
+    console = entered(home.path)
+    for path in ("/", "/runs", "/runs/one/spring", "/parties/one/alpha"):
+        assert next_step_of(console.get(path).text).startswith(words), path
+    shown = re.sub(r"<[^>]+>", " ", console.get("/runs/one/spring").text)
+    is_open = state not in ("finished", "stopped", "failed", "rejected")
+    assert ("So far" in shown, "Writing left" in shown) == (is_open, is_open)
+    assert (" left" in shown.partition("Timeline")[2].partition("Latest texts")[0]) == is_open
+
+
+def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    home.run("spring").write_status(RunStatus("finished", since=1.0, charged=True))
+    keep_evaluation(home.run("spring"), Evaluated("test.jsonl, 0123abcd", {}))
+    assert "download everything and publish it" in next_step_of(entered(home.path).get("/").text)
 
 
 def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path, entered):
