@@ -57,14 +57,17 @@ def write(home: PartyHome, policy: HospitalPolicy) -> None:
     policy_file.write_fields(home, policy.to_json())
 
 
-def read(home: PartyHome) -> HospitalPolicy:
+def read(home: PartyHome, *, latest: bool = True) -> HospitalPolicy:
     """Reads the policy and checks its signature.
 
+    Args:
+        latest: False accepts an older policy that was put back, so that another one can be set.
+
     Raises:
-        PrivacyRefusal: the file was changed by hand, or signed by another key.
+        PrivacyRefusal: the file was changed by hand, signed by another key, or is an older one that was put back.
         ConfigurationError: the file is missing or damaged, or a value is out of range.
     """
-    signed = policy_file.read_fields(home)
+    signed = policy_file.read_fields(home, latest=latest)
     try:
         fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in signed.items()}
         fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}

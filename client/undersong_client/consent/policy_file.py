@@ -4,7 +4,9 @@
 status` starts at once.
 """
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -13,24 +15,94 @@ from undersong_client import keys
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import PrivacyRefusal, UndersongError
+from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable, shell_path
+from undersong_common.program.machine import named_faults
 
 TAG = "undersong policy"
 FORMER_TRUST = "trusted_statistics"  # Policies of 0.3 and earlier named statistics of other packages here.
+SIGNED, TWO_PEOPLE, ONE_PERSON = "policy signed", "two people", "one person"
 LONGEST_NAMES = 300  # characters of the names that one sentence lists
 
 
+@dataclass(frozen=True)
+class SignedPolicy:
+    """The entry of the page's log about the policy that was signed last.
+
+    Attributes:
+        digest: hash (hex) of its fields.
+        two_people: True if it asks for two people.
+        entry: hash (hex) of the entry.
+    """
+
+    digest: str
+    two_people: bool
+    entry: str
+
+
+def last_signed(home: PartyHome) -> SignedPolicy | None:
+    """Returns which policy was signed last; None if none that asks for two people ever was.
+
+    It reads the end of the log alone. Whoever decides by the rule of two checks the log's whole chain
+    (``consent.two_people``).
+    """
+    path = home.page / FILE_NAME
+    if not path.exists():
+        return None
+    with named_faults(path):
+        log = path.read_bytes()
+    begin = log.rfind(b"\n", 0, max(0, log.rfind(f'"what":"{SIGNED}"'.encode(), 0, log.rfind(b"\n") + 1))) + 1
+    try:
+        entry = json.loads(log[begin : log.find(b"\n", begin) + 1])
+        digest, _, deciders = entry["about"].partition(", ")
+        return SignedPolicy(digest, deciders == TWO_PEOPLE, str(entry["hash"])) if entry["what"] == SIGNED else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # no such entry, or a damaged log, whose chain tells
+
+
+def digest_of(fields: Mapping[str, Any]) -> str:
+    return tagged_hash(f"{TAG} digest", canonical_json(fields)).hex()
+
+
 def write_fields(home: PartyHome, fields: Mapping[str, Any]) -> None:
-    """Signs the fields and replaces the file."""
+    """Signs the fields and replaces the file.
+
+    Once a policy has asked for two people, the log notes each, so that an older file is not taken for the last one.
+    """
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(fields)))
-    write_json(home.policy, {"policy": fields, "signature": signature.hex()})
+    former = read_json(home.policy).get("policy") if home.policy.exists() else None
+    is_noted = bool(fields.get("two_people")) or last_signed(home) is not None
+    if is_noted:
+        _note_signed(home, fields)
+    try:
+        write_json(home.policy, {"policy": fields, "signature": signature.hex()})
+    except UndersongError:
+        if is_noted and isinstance(former, dict):
+            _note_signed(home, former)
+        raise
 
 
-def read_fields(home: PartyHome) -> dict[str, Any]:
+def _note_signed(home: PartyHome, fields: Mapping[str, Any]) -> None:
+    noted, digest = last_signed(home), digest_of(fields)
+    if noted is None or noted.digest != digest:
+        deciders = TWO_PEOPLE if fields.get("two_people") else ONE_PERSON
+        AuditLog(home.page / FILE_NAME).note("policy", SIGNED, f"{digest}, {deciders}")
+
+
+def is_latest(home: PartyHome, fields: Mapping[str, Any]) -> bool:
+    """Returns False for fields that were signed before others, as those of a file that was put back."""
+    noted = last_signed(home)
+    return noted is None or noted.digest == digest_of(fields)
+
+
+def read_fields(home: PartyHome, *, latest: bool = True) -> dict[str, Any]:
     """Reads the fields as they were signed.
 
+    Args:
+        latest: False accepts an older policy that was put back.
+
     Raises:
-        PrivacyRefusal: the file was changed by hand, or signed by another key.
+        PrivacyRefusal: the file was changed by hand, signed by another key, or is an older one that was put back.
         ConfigurationError: the file is missing or damaged.
     """
     value = read_json(home.policy)
@@ -46,7 +118,15 @@ def read_fields(home: PartyHome) -> dict[str, Any]:
             " Only `undersong-party policy set` and `budget set` may change it",
             code="policy-not-signed",
         ) from None
-    return fields if isinstance(fields, dict) else {}
+    fields = fields if isinstance(fields, dict) else {}
+    if latest and not is_latest(home, fields):
+        raise PrivacyRefusal(
+            f"{home.policy}: is not the policy that was signed last",
+            "put back the file of that one; or have the policy set again, by two people where it asked for two:"
+            " `undersong-party policy set`",
+            code="policy-put-back",
+        )
+    return fields
 
 
 def former_trust(home: PartyHome) -> str:

@@ -10,16 +10,22 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cryptography.exceptions import InvalidSignature
+
+from undersong_client import keys
+from undersong_client.consent import policy_file
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person, check_another, duties
 from undersong_client.consent.policy import HospitalPolicy, loosened
 from undersong_client.home import PartyHome, read_json, write_json
-from undersong_common.canonical import canonical_json
+from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import DAY_S, Duties, issuer_form, terminal_identity
+from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable
 from undersong_common.program.owner import ROOT_UID, caller_at_terminal
 
 WISH_FILE = "wish.json"
+TAG = "undersong wish"
 OWN_ACCOUNT = "type it from an account of your own, by sudo -u"
 
 
@@ -68,7 +74,11 @@ def give_duty(home: PartyHome, account: str, duty: str, *, by: Sequence[str]) ->
 
 
 def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]) -> None:
-    """Raises an error unless a person may be one of the two, beside the ``deciders`` who have decided so already."""
+    """Raises an error unless a person may be one of the two, beside the ``deciders`` who have decided so already.
+
+    Raises PrivacyRefusal if the log was changed, too: it says what has been decided.
+    """
+    AuditLog(home.page / FILE_NAME).entries()
     with duties(home) as party_duties:
         issuer = party_duties.issuer
         for member in (person, *deciders):
@@ -135,7 +145,7 @@ class Wish:
     """The wish of the first of two people for a looser policy.
 
     Attributes:
-        change: hash (hex) of the policy as it was and as it shall be.
+        change: hash (hex) of the policy as it was and as it shall be, and of the log's entry about the one as it was.
         at_s: time, seconds since the epoch.
     """
 
@@ -143,11 +153,17 @@ class Wish:
     person: Person
     at_s: float
 
+    @property
+    def statement(self) -> bytes:
+        """Returns the bytes that the wish's signature covers."""
+        return tagged_hash(TAG, canonical_json([self.change, self.person.to_json(), self.at_s]))
+
 
 def pending_wish(home: PartyHome) -> Wish | None:
     """Returns the wish that waits for a second person; None if there is none, or if it is older than a day.
 
-    One that lies ahead of now was stored while the clock was wrong, and lapses too.
+    One that this party's key has not signed is none. One that lies ahead of now was stored while the clock was wrong,
+    and lapses too.
     """
     path = home.page / WISH_FILE
     if not path.exists():
@@ -155,7 +171,8 @@ def pending_wish(home: PartyHome) -> Wish | None:
     try:
         value = read_json(path)
         wish = Wish(str(value["change"]), Person(**value["person"]), float(value["at_s"]))
-    except (TypeError, KeyError, ValueError):
+        keys.identity(home).public_key().verify(bytes.fromhex(value["signature"]), wish.statement)
+    except (TypeError, KeyError, ValueError, InvalidSignature):
         return None
     return wish if 0 <= time.time() - wish.at_s < DAY_S else None
 
@@ -168,7 +185,11 @@ def check_loosening(
     A policy that asks for two people is loosened by two, each of whom could approve a run with the other. Raises
     WaitsForSecondPerson for the first of them.
     """
+    signed = policy_file.last_signed(home)
     changes = loosened(policy_before, policy_after) if policy_before.two_people else ()
+    if signed is not None and not policy_file.is_latest(home, policy_file.read_fields(home, latest=False)):
+        # Nothing tells what the last policy was, so that any other one may be looser.
+        changes = ("the policy that was signed last -> another one",) if signed.two_people else ()
     if not changes:
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
@@ -178,7 +199,9 @@ def check_loosening(
             "change it on the page, or by undersong-party policy set",
             code="not-identified",
         )
-    change = hashlib.sha256(canonical_json([policy_before.to_json(), policy_after.to_json()])).hexdigest()
+    # With the log's entry, a wish holds for this change once: another such change has another entry before it.
+    state = "" if signed is None else signed.entry
+    change = hashlib.sha256(canonical_json([policy_before.to_json(), policy_after.to_json(), state])).hexdigest()
     wish = pending_wish(home)
     deciders = () if wish is None or wish.change != change else (wish.person,)
     is_again = any(decider.account == person.account for decider in deciders)
@@ -187,5 +210,8 @@ def check_loosening(
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
     home.page.mkdir(parents=True, exist_ok=True, mode=0o700)
-    write_json(home.page / WISH_FILE, {"change": change, "person": person.to_json(), "at_s": time.time()})
+    first_wish = Wish(change, person, time.time())
+    signature = keys.identity(home).sign(first_wish.statement).hex()
+    fields = {"change": change, "person": person.to_json(), "at_s": first_wish.at_s, "signature": signature}
+    write_json(home.page / WISH_FILE, fields)
     raise WaitsForSecondPerson(changes)

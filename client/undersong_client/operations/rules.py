@@ -183,7 +183,7 @@ def set_policy(
         changes["required_parties"] = tuple("=".join(named_party(party)) for party in changes["required_parties"])
     named_statistics = options.named_statistics
     if options.questions is not None:
-        named_statistics = _of_questions(options.questions, policy.read(party_home).statistics)
+        named_statistics = _of_questions(options.questions, policy.read(party_home, latest=False).statistics)
     if named_statistics is not None:
         changes["statistics"] = _known(named_statistics)
     _change(party_home, changes, confirm, person)
@@ -217,7 +217,7 @@ def _change(
     party_home: PartyHome, changes: Mapping[str, Any], confirm: Confirm, person: Person | None
 ) -> policy.HospitalPolicy:
     """Changes and signs the policy; where it makes consent standing, what depends on the records is looked at now."""
-    new_policy = replace(policy.read(party_home), **changes)
+    new_policy = replace(policy.read(party_home, latest=False), **changes)
     if new_policy.approval == "standing" and party_home.settings.data:
         confirm(cautions.of_standing_consent(new_policy, datasets.load(party_home).table, party_home.settings.user_is))
     _sign(party_home, new_policy, person)
@@ -226,7 +226,7 @@ def _change(
 
 def _sign(party_home: PartyHome, new_policy: policy.HospitalPolicy, person: Person | None) -> None:
     """Signs and writes a policy that this person may set; the log has every value before and after."""
-    former_policy = policy.read(party_home)
+    former_policy = policy.read(party_home, latest=False)
     changes = "; ".join(policy.changed(former_policy, new_policy))
     try:
         two_people.check_loosening(party_home, former_policy, new_policy, person)

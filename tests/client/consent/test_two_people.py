@@ -1,8 +1,9 @@
 """The rule of two people at a terminal, and the one function that tells what a changed policy loosens."""
 
 import json
+import shutil
 import time
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,15 @@ from tests.client.cli.test_cli import proposed, spoken
 from tests.doubles.coded import raises
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from tests.doubles.terminal import type_from
-from undersong_client.consent import policy, two_people
+from undersong_client import keys
+from undersong_client.consent import policy, policy_file, two_people
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Person, PersonalDecision, check_another
 from undersong_client.consent.policy import HospitalPolicy, changed, loosened
 from undersong_client.consent.two_people import check_one_of_two, give_duty
 from undersong_client.home import PartyHome, PartySettings
-from undersong_common.errors import ConfigurationError, PrivacyRefusal
+from undersong_client.operations import rules
+from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 
@@ -142,18 +145,120 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
     assert not json.loads(typed(30001, "policy", "show", "--json"))["two_people"]
 
 
-def test_a_wish_that_lies_ahead_of_now_is_none(tmp_path, monkeypatch):
+@pytest.fixture
+def party(tmp_path, monkeypatch):
+    """A party whose policy asks for two people, whoever they are, and an older one that asks for one."""
     home = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
-    before = replace(POLICY, two_people=True)
-    after, person = replace(before, run_epsilon=1.5), Person("Ada", "IT", log_in="terminal")
+    keys.create(home)
+    policy.write(home, replace(POLICY, run_epsilon=1.5))
+    shutil.copy(home.policy, tmp_path / "older.json")
+    policy.write(home, replace(POLICY, two_people=True))
     monkeypatch.setattr(two_people, "check_one_of_two", lambda *_: None)
-    with pytest.raises(two_people.WaitsForSecondPerson):
-        two_people.check_loosening(home, before, after, person)
+    return home
+
+
+ADA, BERT = (Person(name, "IT", account=name, log_in="password") for name in ("ada", "bert"))
+
+
+def set_policy(party, person, **changes):
+    """Sets the policy as the command and the page do; returns whether it is set, or waits for a second person."""
+    try:
+        rules._change(party, changes, lambda _: None, person)
+    except two_people.WaitsForSecondPerson:
+        return False
+    return True
+
+
+def test_a_wish_that_lies_ahead_of_now_is_none(party, monkeypatch):
+    assert not set_policy(party, ADA, run_epsilon=1.5)
     now = time.time()
-    assert two_people.pending_wish(home).person == person
+    assert two_people.pending_wish(party).person == ADA
     for passed_s in (-3600.0, 86401.0):
         monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now + passed_s)
-        assert two_people.pending_wish(home) is None
+        assert two_people.pending_wish(party) is None
+
+
+@pytest.mark.parametrize("change", [{"signature": ""}, {"at_s": 5e9}, {"change": "ab"}, {"person": asdict(BERT)}, None])
+def test_a_wish_that_nobody_signed_is_none(party, change):
+    assert not set_policy(party, ADA, run_epsilon=1.5)
+    path = party.page / two_people.WISH_FILE
+    wish = json.loads(path.read_text())
+    if change is None:
+        del wish["signature"]
+    path.write_text(json.dumps({**wish, **(change or {})}))
+    assert two_people.pending_wish(party) is None
+    assert not set_policy(party, BERT, run_epsilon=1.5), "and so it is the first one"
+
+
+def test_a_wish_that_was_spent_is_no_second_one(party):
+    assert not set_policy(party, BERT, run_epsilon=1.5)
+    wish = (party.page / two_people.WISH_FILE).read_bytes()
+    assert set_policy(party, ADA, run_epsilon=1.5)
+    assert set_policy(party, BERT, run_epsilon=1.0)
+    (party.page / two_people.WISH_FILE).write_bytes(wish)
+    assert not set_policy(party, ADA, run_epsilon=1.5)
+    assert policy.read(party).run_epsilon == 1.0
+
+
+def put_back(party):
+    shutil.copy(party.path.parent / "older.json", party.policy)
+
+
+def test_an_older_policy_that_is_put_back_is_refused(party):
+    put_back(party)
+    for _ in range(2):
+        with raises(PrivacyRefusal, "policy-put-back"):
+            policy.read(party)
+    assert policy.read(party, latest=False).run_epsilon == 1.5
+
+
+def test_two_people_set_the_policy_anew_where_an_older_one_was_put_back(party):
+    put_back(party)
+    for _ in range(2):
+        assert not set_policy(party, ADA, minimum_parties=9), "one person who sets anything signs the older one anew"
+    assert set_policy(party, BERT, minimum_parties=9)
+    assert policy.read(party).minimum_parties == 9
+
+
+def test_once_one_person_decides_one_sets_the_policy_anew(party):
+    assert not set_policy(party, ADA, two_people=False)
+    assert set_policy(party, BERT, two_people=False)
+    put_back(party)
+    with raises(PrivacyRefusal, "policy-put-back"):
+        policy.read(party)
+    assert set_policy(party, ADA, run_epsilon=1.5)
+    assert policy.read(party).run_epsilon == 1.5
+
+
+def test_a_policy_that_cannot_be_written_leaves_the_last_one_in_force(party, monkeypatch):
+    def full(*_):
+        raise MachineFault("no room is left", "make room", code="no-room")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(policy_file, "write_json", full)
+        with raises(MachineFault, "no-room"):
+            policy.write(party, replace(POLICY, two_people=True, minimum_parties=9))
+    assert policy.read(party).minimum_parties == POLICY.minimum_parties
+
+
+def test_a_policy_without_two_people_is_not_noted(tmp_path):
+    home = PartyHome.create(tmp_path / "home", PartySettings(party="alpha"))
+    keys.create(home)
+    for epsilon in (1.0, 1.5):
+        policy.write(home, replace(POLICY, run_epsilon=epsilon))
+    assert not home.page.exists()
+
+
+def test_no_text_in_the_log_stands_for_a_signed_policy(party):
+    before = policy_file.last_signed(party)
+    log = AuditLog(party.page / FILE_NAME)
+    log.note(
+        "ada", "comment", f'"what":"policy signed" {json.dumps({"what": "policy signed", "about": "00, one person"})}'
+    )
+    assert policy_file.last_signed(party) == before
+    with (party.page / FILE_NAME).open("ab") as file:
+        file.write(b'{"about":"00, one person","hash":"ab","what":"policy signed"}')  # a line that a crash cut off
+    assert policy_file.last_signed(party) == before
 
 
 @pytest.mark.heavy
@@ -199,6 +304,16 @@ def test_who_let_one_in_today_may_be_the_other():
         with raises(ConfigurationError, "same-person"):
             check_another([approver], person, ROLES_OF_TWO)
     check_another([replace(ada, let_in_by="cleo at the terminal")], bert, ROLES_OF_TWO)
+
+
+def test_nobody_decides_by_two_beside_a_log_that_was_changed(home):
+    party = PartyHome(home)
+    give_duty(party, "ada", "IT", by=("root",))
+    log = AuditLog(party.page / FILE_NAME)
+    log.note("ada", "policy set", "a rule: 1 -> 2")
+    log.path.write_bytes(log.path.read_bytes().replace(b"1 -> 2", b"1 -> 1"))
+    with raises(PrivacyRefusal, "broken-chain"):
+        check_one_of_two(party, Person("Ada", "IT", account="ada", log_in="password", role_from="root"), [])
 
 
 def test_whoever_gave_a_role_is_none_of_the_two(home):
