@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from undersong_common.arrays import Float32, Float64, Floats, Int64
 from undersong_common.errors import ConfigurationError
-from undersong_common.models.fine_tuning import FineTuning, load, logits, optimise
+from undersong_common.models.fine_tuning import FineTuning, TrainingTexts, load, logits, optimise
 from undersong_common.program.library_threads import one_library_thread
 from undersong_protocol.statistics.classifier_votes import NEVER
 from undersong_protocol.statistics.inputs import COEFFICIENTS
@@ -583,9 +583,7 @@ def fine_tune(
         epoch = optimise(
             model,
             tokenizer,
-            texts,
-            number,
-            w,
+            TrainingTexts(texts, number, w),
             fit=order[len(held_rows) :],
             held=held_rows,
             settings=settings,

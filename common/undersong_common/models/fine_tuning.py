@@ -104,12 +104,19 @@ def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTunin
     return np.concatenate(parts)
 
 
+@dataclass(frozen=True)
+class TrainingTexts:
+    """Texts to learn from, with the class and the weight of each: int64 and float64 [n]."""
+
+    texts: Sequence[str]
+    classes: Int64
+    weights: Float64
+
+
 def optimise(
     model: Any,
     tokenizer: Any,
-    texts: Sequence[str],
-    y: Int64,
-    w: Float64,
+    training: TrainingTexts,
     *,
     fit: Int64,
     held: Int64,
@@ -119,7 +126,6 @@ def optimise(
     """Trains the whole model in place; returns the number (from 1) of the epoch whose weights it keeps.
 
     Args:
-        y, w: class and weight of each text, int64 and float64 [n].
         fit: row numbers to train on.
         held: row numbers whose lowest loss chooses the epoch; if it is empty, the last epoch is kept.
         shuffled: returns the row numbers it is given in a new order; called once an epoch.
@@ -131,18 +137,14 @@ def optimise(
     device = next(model.parameters()).device
 
     def loss_of(rows: Int64) -> Any:
-        batch = _tokenize_texts(model, tokenizer, [texts[row] for row in rows], settings)
+        batch = _tokenize_texts(model, tokenizer, [training.texts[row] for row in rows], settings)
         losses = torch.nn.functional.cross_entropy(
-            model(**batch).logits.float(), torch.as_tensor(y[rows], device=device), reduction="none"
+            model(**batch).logits.float(), torch.as_tensor(training.classes[rows], device=device), reduction="none"
         )
-        return losses * torch.as_tensor(w[rows], device=device, dtype=torch.float32)
+        return losses * torch.as_tensor(training.weights[rows], device=device, dtype=torch.float32)
 
-    steps = settings.epochs * -(-len(fit) // settings.batch)
-    rising = max(1, round(settings.warmup * steps))
     optimiser = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimiser, lambda step: min((step + 1) / rising, max(0.0, (steps - step) / max(1, steps - rising)))
-    )
+    schedule = _make_schedule(optimiser, settings, len(fit))
     best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
     for epoch in range(1, settings.epochs + 1):
         model.train(settings.dropout)
@@ -157,10 +159,8 @@ def optimise(
             continue
         model.eval()
         with torch.inference_mode():
-            total = sum(
-                float(loss_of(held[start : start + settings.batch]).sum())
-                for start in range(0, len(held), settings.batch)
-            )
+            starts = range(0, len(held), settings.batch)
+            total = sum(float(loss_of(held[start : start + settings.batch]).sum()) for start in starts)
         if total < best[0]:
             best = (total, epoch, {name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
     if not len(held):
@@ -171,6 +171,19 @@ def optimise(
         )
     model.load_state_dict(best[2])
     return best[1]
+
+
+def _make_schedule(optimiser: Any, settings: FineTuning, rows: int) -> Any:
+    """Returns a schedule of learning rates that rise in the warm-up, and then fall to zero in a line."""
+    import torch
+
+    steps = settings.epochs * -(-rows // settings.batch)
+    rising = max(1, round(settings.warmup * steps))
+
+    def factor(step: int) -> float:
+        return min((step + 1) / rising, max(0.0, (steps - step) / max(1, steps - rising)))
+
+    return torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
 
 def _tokenize_texts(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:

@@ -361,49 +361,7 @@ class Plan:
         if len(set(names)) != len(names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name", code="sum-twice")
         for planned in self.sums:
-            if not 0.0 < planned.sampling_rate <= 1.0:
-                raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
-            if not limits.FIRST_S <= planned.first_rung_s <= limits.LARGEST_FIRST_S:
-                raise PrivacyRefusal(
-                    f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
-                    f" {limits.LARGEST_FIRST_S:g} s"
-                )
-            statistic = planned.build()
-            request = SumRequest(planned.name, statistic, law=planned.law)
-            recomputed = _make_planned_sum(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
-            for words, figure, true in (
-                ("dimension", planned.dimension, recomputed.dimension),
-                ("L1 sensitivity", planned.l1, recomputed.l1),
-                ("L2 sensitivity", planned.l2, recomputed.l2),
-                ("Linf sensitivity", planned.linf, recomputed.linf),
-                ("modulus_bits", planned.modulus_bits, recomputed.modulus_bits),
-            ):
-                if not math.isclose(figure, true, rel_tol=1e-9):
-                    raise PrivacyRefusal(f"{planned.name}: {words} {figure} is not {true}")
-            if planned.sampling_rate < 1.0 and statistic.whole:
-                raise PrivacyRefusal(
-                    f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
-                    "plan it with sampling rate 1",
-                )
-            if planned.law == "laplace":
-                if planned.sampling_rate != 1.0:
-                    raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
-            elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
-                raise PrivacyRefusal(
-                    f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse"
-                )
-            quorum = self.quorum
-            # The sampler makes the same call, so noise that is signed and charged can also be drawn.
-            try:
-                noise_share.noise_plan(
-                    planned.drawn_sigma_integer,
-                    quorum.parties,
-                    quorum.tolerated_dropouts,
-                    quorum.noise_colluders,
-                    planned.law,
-                )
-            except ConfigurationError as error:
-                raise PrivacyRefusal(f"{planned.name}: {error.problem}", error.remedy, code=error.code) from None
+            self._verify_sum(planned)
         if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
             check_size("different mechanisms", len(set(_list_events(self.sums))), LARGEST_MECHANISMS)
         spent = self.epsilon()
@@ -413,6 +371,50 @@ class Plan:
                 "ask the operator for a plan whose noise fits its promise",
                 code="over-epsilon",
             )
+
+    def _verify_sum(self, planned: PlannedSum) -> None:
+        """Recomputes the figures of one sum. Raises PrivacyRefusal that names the first wrong one."""
+        if not 0.0 < planned.sampling_rate <= 1.0:
+            raise PrivacyRefusal(f"{planned.name}: sampling rate {planned.sampling_rate} is not in (0, 1]")
+        if not limits.FIRST_S <= planned.first_rung_s <= limits.LARGEST_FIRST_S:
+            raise PrivacyRefusal(
+                f"{planned.name}: first rung {planned.first_rung_s:g} s is not between {limits.FIRST_S:g} and"
+                f" {limits.LARGEST_FIRST_S:g} s"
+            )
+        statistic = planned.build()
+        request = SumRequest(planned.name, statistic, law=planned.law)
+        recomputed = _make_planned_sum(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
+        for words, figure, true in (
+            ("dimension", planned.dimension, recomputed.dimension),
+            ("L1 sensitivity", planned.l1, recomputed.l1),
+            ("L2 sensitivity", planned.l2, recomputed.l2),
+            ("Linf sensitivity", planned.linf, recomputed.linf),
+            ("modulus_bits", planned.modulus_bits, recomputed.modulus_bits),
+        ):
+            if not math.isclose(figure, true, rel_tol=1e-9):
+                raise PrivacyRefusal(f"{planned.name}: {words} {figure} is not {true}")
+        if planned.sampling_rate < 1.0 and statistic.whole:
+            raise PrivacyRefusal(
+                f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
+                "plan it with sampling rate 1",
+            )
+        if planned.law == "laplace":
+            if planned.sampling_rate != 1.0:
+                raise PrivacyRefusal(f"{planned.name}: Laplace noise is not accounted with subsampling")
+        elif math.isfinite(self.privacy.epsilon) and planned.sigma_integer < SMALLEST_SIGMA:
+            raise PrivacyRefusal(f"{planned.name}: sigma {planned.sigma_integer:.4g} in integer units is too coarse")
+        quorum = self.quorum
+        # The sampler makes the same call, so noise that is signed and charged can also be drawn.
+        try:
+            noise_share.noise_plan(
+                planned.drawn_sigma_integer,
+                quorum.parties,
+                quorum.tolerated_dropouts,
+                quorum.noise_colluders,
+                planned.law,
+            )
+        except ConfigurationError as error:
+            raise PrivacyRefusal(f"{planned.name}: {error.problem}", error.remedy, code=error.code) from None
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON values, with None for an infinite epsilon."""

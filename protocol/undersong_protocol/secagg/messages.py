@@ -343,33 +343,18 @@ def around_from_wire(
     check_fresh(parameters.name(reader), parse_advert(parameters, reader, state.advert, b""), used_values)
     peers: dict[int, Peer] = {}
     for entry in request.adverts:
-        party, member = entry.party, members[entry.party]
-        check_signature(
-            *(member.identity, member.name, parameters.sid, Stage.ADVERTISE),
-            *(party, entry.body, entry.signature, "its advert"),
-        )
-        advert = parse_advert(parameters, party, entry.body, entry.signature)
+        member = members[entry.party]
+        advert = _read_drawn_advert(parameters, member, entry)
         check_fresh(member.name, advert, used_values)
-        peers[party] = Peer(
+        peers[entry.party] = Peer(
             channel_key=advert.keys.channel_key,
             mask_key=advert.keys.mask_key,
             channel_kem=advert.keys.channel_kem,
             mask_kem=advert.keys.mask_kem,
             identity=member.identity,
         )
-    count = len(request.choosers) // CHOOSER_BYTES
-    largest_count = parameters.draw.choosers + parameters.colluders
-    if count > largest_count:
-        raise PeerFault(
-            COORDINATOR, f"{count} parties are said to have drawn this one; at most {largest_count} can have"
-        )
-    choosers: list[int] = []
-    for block in split_blocks(request.choosers, CHOOSER_BYTES, count, COORDINATOR, "choosers"):
-        party = INDEX.unpack_from(block)[0]
-        if party == reader or party not in present or (choosers and party <= choosers[-1]):
-            raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
-        choosers.append(party)
-        channel, mask = block[INDEX.size : -KEY_BYTES], block[-KEY_BYTES:]
+    choosers = _read_choosers(parameters, reader, present, request.choosers)
+    for party, (channel, mask) in choosers.items():
         drawn_peer = peers.get(party)
         if drawn_peer is not None:
             if (channel, mask) != (drawn_peer.channel_key, drawn_peer.mask_key):
@@ -382,6 +367,39 @@ def around_from_wire(
         used_values.update((channel, mask))
         peers[party] = Peer(channel_key=channel, mask_key=mask)
     return tuple(choosers), peers
+
+
+def _read_drawn_advert(parameters: SumParameters, member: Member, entry: wire.SignedAdvert) -> Advert:
+    """Returns the advert of a party that the reader drew. Raises PeerFault that names it unless it has signed it."""
+    check_signature(
+        *(member.identity, member.name, parameters.sid, Stage.ADVERTISE),
+        *(entry.party, entry.body, entry.signature, "its advert"),
+    )
+    return parse_advert(parameters, entry.party, entry.body, entry.signature)
+
+
+def _read_choosers(
+    parameters: SumParameters, reader: int, present: frozenset[int], data: bytes
+) -> dict[int, tuple[bytes, bytes]]:
+    """Returns channel and mask key of each party that is said to have drawn the reader, by roster index, ascending.
+
+    Raises PeerFault that names the coordinator, for too many or for a list that no honest coordinator shows.
+    """
+    count = len(data) // CHOOSER_BYTES
+    largest_count = parameters.draw.choosers + parameters.colluders
+    if count > largest_count:
+        raise PeerFault(
+            COORDINATOR, f"{count} parties are said to have drawn this one; at most {largest_count} can have"
+        )
+    choosers: dict[int, tuple[bytes, bytes]] = {}
+    previous = -1
+    for block in split_blocks(data, CHOOSER_BYTES, count, COORDINATOR, "choosers"):
+        party = INDEX.unpack_from(block)[0]
+        if party == reader or party not in present or party <= previous:
+            raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
+        choosers[party] = block[INDEX.size : -KEY_BYTES], block[-KEY_BYTES:]
+        previous = party
+    return choosers
 
 
 def drawn_bytes(parties: Iterable[int]) -> bytes:

@@ -42,6 +42,20 @@ class Peer(NamedTuple):
         """True if it holds what every party was shown, and nothing secret."""
         return not (self.agreed or self.self_share or self.mask_share)
 
+    @classmethod
+    def from_wire(cls, peer: wire.Peer) -> "Peer":
+        return cls(
+            peer.channel_key,
+            peer.agreed,
+            peer.mask_key,
+            peer.nonce_commitment,
+            peer.self_share,
+            peer.mask_share,
+            peer.channel_kem,
+            peer.mask_kem,
+            peer.identity,
+        )
+
     def to_wire(self, index: int) -> wire.Peer:
         return wire.Peer(
             party=index,
@@ -190,20 +204,7 @@ class PartyState:
             survivors=tuple(message.survivors),
             drawn=tuple(message.drawn),
             choosers=tuple(message.choosers),
-            peers={
-                peer.party: Peer(
-                    peer.channel_key,
-                    peer.agreed,
-                    peer.mask_key,
-                    peer.nonce_commitment,
-                    peer.self_share,
-                    peer.mask_share,
-                    peer.channel_kem,
-                    peer.mask_kem,
-                    peer.identity,
-                )
-                for peer in message.peers
-            },
+            peers={peer.party: Peer.from_wire(peer) for peer in message.peers},
             answered=answers,
             tombstone=message.tombstone,
             released=message.released,

@@ -146,7 +146,7 @@ def _teacher_scores(
     settings = replace(SETTINGS, epochs=max(SETTINGS.epochs, -(-STEPS // steps)))
     everything = np.arange(len(texts))
     fine_tuning.optimise(
-        model, tokenizer, texts, y, w,
+        model, tokenizer, fine_tuning.TrainingTexts(texts, y, w),
         fit=everything, held=everything[:0], settings=settings, shuffled=rng.permutation,
     )  # fmt: skip
     logit_rows = fine_tuning.logits(model, tokenizer, queries, settings)

@@ -18,7 +18,7 @@ from undersong_common.program.terminal import TerminalTable, screen
 from undersong_server.operations.runs import STAMP, RunEvent
 from undersong_server.progress import Progress, Silent
 from undersong_server.runs.folder import FINAL
-from undersong_server.runs.planning import PUBLIC_NOTICE, PlanFigures
+from undersong_server.runs.planning import PUBLIC_NOTICE, PlanFigures, SumFigures
 
 LINE_S = 10.0  # shortest time between two lines of one phase
 PACE_S = 3600.0  # span of a bar's pace; over rich's 30 s it jumps with every batch of slow answers
@@ -128,24 +128,7 @@ class Display(Progress):
 def render_plan(figures: PlanFigures) -> RenderableType:
     """The plan's figures as a table and a few sentences."""
     privacy, quorum = figures.privacy, figures.quorum
-    rows = []
-    for sum_figures in figures.sums:
-        dimensions = sum_figures.dimension
-        span = f"{dimensions[0]}" if len(set(dimensions)) == 1 else f"{dimensions[0]}..{dimensions[-1]}"
-        rows.append(
-            (
-                sum_figures.statistic,
-                str(sum_figures.releases),
-                span,
-                f"{sum_figures.l1_sensitivity:.4f}",
-                f"{sum_figures.l2_sensitivity:.4f}",
-                f"{sum_figures.sigma:.3f}",
-                f"{sum_figures.sigma_integer:.2f}",
-                f"{sum_figures.share_sigma_integer:.2f}",
-                f"{sum_figures.modulus_bits} bits",
-                "no privacy" if sum_figures.epsilon_so_far is None else f"{sum_figures.epsilon_so_far:.3f}",
-            )
-        )
+    rows = [_format_sum(sum_figures) for sum_figures in figures.sums]
     table = TerminalTable(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
     lines = [
         f"Promise: epsilon {privacy.epsilon:g}, delta {privacy.delta:g} for one {privacy.unit}"
@@ -189,6 +172,23 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         )
     lines.append(f"Note: {PUBLIC_NOTICE}.")
     return Group(table, *lines)
+
+
+def _format_sum(figures: SumFigures) -> tuple[str, ...]:
+    """Returns a private sum as a row under ``PLAN_HEADINGS``."""
+    smallest, largest = figures.dimension[0], figures.dimension[-1]
+    return (
+        figures.statistic,
+        str(figures.releases),
+        f"{smallest}" if len(set(figures.dimension)) == 1 else f"{smallest}..{largest}",
+        f"{figures.l1_sensitivity:.4f}",
+        f"{figures.l2_sensitivity:.4f}",
+        f"{figures.sigma:.3f}",
+        f"{figures.sigma_integer:.2f}",
+        f"{figures.share_sigma_integer:.2f}",
+        f"{figures.modulus_bits} bits",
+        "no privacy" if figures.epsilon_so_far is None else f"{figures.epsilon_so_far:.3f}",
+    )
 
 
 def _paper(paper: Mapping[str, float]) -> str:

@@ -180,22 +180,8 @@ class Registry:
             if row["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
             former_key = bytes.fromhex(row["identity"])
-            if replaces is not None and not (
-                former_key and same_fingerprint(replaces, party_fingerprint(name, former_key))
-            ):
-                raise ConfigurationError(
-                    f"{name} is not enrolled with the fingerprint that --replaces names",
-                    "see `undersong parties`",
-                    code="other-fingerprint",
-                )
+            _check_replacement(name, former_key, identity, replaces)
             if former_key and former_key != identity:
-                if replaces is None:
-                    raise ConfigurationError(
-                        f"{name}: is enrolled with another identity key",
-                        f"if the hospital has lost its folder: undersong invite {name} --again, then undersong sign"
-                        " with its new fingerprint and, by --replaces, the old one; else it must use its first folder",
-                        code="other-identity",
-                    )
                 former = (name, row["identity"], now)
                 database.execute("INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former)
                 database.execute(
@@ -402,3 +388,25 @@ def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: f
     if certificate["expires_at"] < now:
         return f"the certificate {serial[:12]} of {name} has expired"
     return ""
+
+
+def _check_replacement(name: str, former_key: bytes, identity: bytes, replaces: str | None) -> None:
+    """Raises ConfigurationError for another identity key than the party has, unless the operator replaces that one.
+
+    Args:
+        former_key: the party's key until now; empty for a party without one.
+        replaces: as of :meth:`Registry.enrol`.
+    """
+    if replaces is not None and not (former_key and same_fingerprint(replaces, party_fingerprint(name, former_key))):
+        raise ConfigurationError(
+            f"{name} is not enrolled with the fingerprint that --replaces names",
+            "see `undersong parties`",
+            code="other-fingerprint",
+        )
+    if former_key and former_key != identity and replaces is None:
+        raise ConfigurationError(
+            f"{name}: is enrolled with another identity key",
+            f"if the hospital has lost its folder: undersong invite {name} --again, then undersong sign"
+            " with its new fingerprint and, by --replaces, the old one; else it must use its first folder",
+            code="other-identity",
+        )

@@ -35,9 +35,12 @@ from undersong_server.generators.interface import (
     TOKENS_A_WORD,
     CachingGenerator,
     Completion,
+    GenerationRequest,
+    Generator,
     GeneratorSettings,
     Loss,
     PaidGenerator,
+    PromptFormat,
     Surroundings,
     embeds_nothing,
 )
@@ -233,7 +236,7 @@ def try_generator(
     Raises ConfigurationError for a wrong task file or an unknown generator, and errors of the generator.
     """
     task = load(task_file, assignments)
-    return try_task(name, task, str(task_file), environment=environment, kind=kind, texts=texts, seed=seed)
+    return try_task(name, task, str(task_file), environment=environment, trial=Trial(kind, texts, seed))
 
 
 def ask_each_generator(
@@ -246,7 +249,7 @@ def ask_each_generator(
     task = load(task_file, assignments)
     answers: dict[str, Tried] = {}
     for settings in task.generators:
-        (tried,) = try_task(settings.name, task, str(task_file), environment=environment, texts=1)
+        (tried,) = try_task(settings.name, task, str(task_file), environment=environment, trial=ONE_TEXT)
         if tried.fault:
             raise GenerationError(
                 f"generator {settings.name}: {tried.fault}: {tried.answer}",
@@ -267,8 +270,27 @@ def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str
     """
     planned = CoordinatorHome(home).run(run).planned()
     task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
-    (tried,) = try_task(name, task, f"run {run!r}", environment=environment, public_cache=public_cache, texts=1)
+    (tried,) = try_task(name, task, f"run {run!r}", environment=environment, public_cache=public_cache, trial=ONE_TEXT)
     return tried
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The orders of a trial.
+
+    Attributes:
+        kind: kind of the prompts; one that shows no examples.
+        texts: number of texts, ordered for the task's labels in turn.
+        seed: seed of the requests; None takes another one each time.
+    """
+
+    kind: str = "zero_shot"
+    texts: int = TEXTS
+    seed: int | None = None
+
+
+ONE_TEXT = Trial(texts=1)
+DEFAULT_TRIAL = Trial()
 
 
 def try_task(
@@ -278,24 +300,14 @@ def try_task(
     *,
     environment: Mapping[str, str],
     public_cache: Path | None = None,
-    seed: int | None = None,
-    kind: str = "zero_shot",
-    texts: int = TEXTS,
+    trial: Trial = DEFAULT_TRIAL,
 ) -> tuple[Tried, ...]:
     """Orders texts as :func:`try_generator` does, from a generator of a task that ``origin`` names in errors.
 
     Args:
         public_cache: as of :func:`try_in_run`; None keeps no embedding.
-        seed: seed of the requests; None takes another one each time.
     """
-    seed = time.time_ns() % 2**53 if seed is None else seed
-    named_generators = [settings for settings in task.generators if settings.name == name]
-    if not named_generators:
-        raise ConfigurationError(
-            f"{origin}: has no generator {name!r}",
-            nearest(name, [settings.name for settings in task.generators]),
-            code="unknown-generator",
-        )
+    settings = _find_generator(name, task, origin)
     folder = task.locate("")
 
     @cache  # most generators embed nothing
@@ -306,53 +318,82 @@ def try_task(
         )
 
     surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
-    generator = named_generators[0].build(surroundings)
-    form = named_generators[0].prompt_format(folder)
+    generator = settings.build(surroundings)
+    form = settings.prompt_format(folder)
     labels = task.task.labels or ("",)
-    orders = [Order(name, kind, labels[number % len(labels)]) for number in range(texts)]
+    orders = [Order(name, trial.kind, labels[number % len(labels)]) for number in range(trial.texts)]
+    seed = time.time_ns() % 2**53 if trial.seed is None else trial.seed
     requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
-    requests_by_number, _ = requests.make("try", orders, range(texts), [1] * texts)
-    start_s = time.monotonic()
-    answers: dict[int, tuple[Completion | GenerationError, float]] = {}
-    loss_by_number: dict[int, Loss] = {}
-    previous_loss = Loss()
-    for number, answer in generator.answer([requests_by_number[number] for number in range(texts)]):
-        answers[number] = (answer, time.monotonic() - start_s)
-        current_loss = generator.lost if isinstance(generator, PaidGenerator) else Loss()
-        loss_by_number[number], previous_loss = (
-            Loss(1, current_loss.tokens - previous_loss.tokens, current_loss.price_usd - previous_loss.price_usd),
-            current_loss,
-        )
-    trials = []
-    for number, order in enumerate(orders):
-        request = requests_by_number[number]
-        answer, seconds = answers.get(number, (GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s))
-        reading = read(
-            answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
-        )
-        got = answer if isinstance(answer, Completion) else Completion(answer.problem)
-        trials.append(
-            Tried(
-                label=order.label,
-                system=request.system if form.reads else "",
-                prompt=request.prompt if form.reads else "",
-                stop=request.stop,
-                answer=got.text,
-                text="" if reading.fault else reading.text,
-                fault=reading.fault,
-                finish=got.finish,
-                prompt_tokens=got.prompt_tokens,
-                completion_tokens=got.completion_tokens,
-                price_usd=got.price_usd,
-                seconds=seconds,
-                note=got.note,
-                lost_tokens=loss_by_number.get(number, Loss()).tokens,
-                lost_usd=loss_by_number.get(number, Loss()).price_usd,
-            )
-        )
+    requests_by_number, _ = requests.make("try", orders, range(trial.texts), [1] * trial.texts)
+    answers = _ask(name, generator, [requests_by_number[number] for number in range(trial.texts)])
+    tried = tuple(
+        _judge_answer(answers[number], order, requests_by_number[number], task, form)
+        for number, order in enumerate(orders)
+    )
     if isinstance(generator, CachingGenerator):
-        generator.keep_texts([(requests_by_number[number], not trial.fault) for number, trial in enumerate(trials)])
-    return tuple(trials)
+        generator.keep_texts([(requests_by_number[number], not text.fault) for number, text in enumerate(tried)])
+    return tried
+
+
+def _find_generator(name: str, task: Task, origin: str) -> GeneratorSettings:
+    """Returns the settings of a generator. Raises ConfigurationError for an unknown name."""
+    for settings in task.generators:
+        if settings.name == name:
+            return settings
+    raise ConfigurationError(
+        f"{origin}: has no generator {name!r}",
+        nearest(name, [settings.name for settings in task.generators]),
+        code="unknown-generator",
+    )
+
+
+@dataclass(frozen=True)
+class _TimedAnswer:
+    """An answer with its seconds since the first request, and what was lost before it."""
+
+    answer: Completion | GenerationError
+    seconds: float
+    loss: Loss
+
+
+def _ask(name: str, generator: Generator, requests: Sequence[GenerationRequest]) -> list[_TimedAnswer]:
+    """Returns the answer to each request; a request without one has an error that names the generator."""
+    start_s = time.monotonic()
+    answers: dict[int, _TimedAnswer] = {}
+    previous_loss = Loss()
+    for number, answer in generator.answer(requests):
+        current_loss = generator.lost if isinstance(generator, PaidGenerator) else Loss()
+        loss = Loss(1, current_loss.tokens - previous_loss.tokens, current_loss.price_usd - previous_loss.price_usd)
+        answers[number] = _TimedAnswer(answer, time.monotonic() - start_s, loss)
+        previous_loss = current_loss
+    unanswered = _TimedAnswer(GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s, Loss())
+    return [answers.get(number, unanswered) for number in range(len(requests))]
+
+
+def _judge_answer(
+    timed: _TimedAnswer, order: Order, request: GenerationRequest, task: Task, form: PromptFormat
+) -> Tried:
+    """Reads an answer as a run would."""
+    answer = timed.answer
+    reading = read(answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads)
+    completion = answer if isinstance(answer, Completion) else Completion(answer.problem)
+    return Tried(
+        label=order.label,
+        system=request.system if form.reads else "",
+        prompt=request.prompt if form.reads else "",
+        stop=request.stop,
+        answer=completion.text,
+        text="" if reading.fault else reading.text,
+        fault=reading.fault,
+        finish=completion.finish,
+        prompt_tokens=completion.prompt_tokens,
+        completion_tokens=completion.completion_tokens,
+        price_usd=completion.price_usd,
+        seconds=timed.seconds,
+        note=completion.note,
+        lost_tokens=timed.loss.tokens,
+        lost_usd=timed.loss.price_usd,
+    )
 
 
 def new_method(name: str, folder: Path) -> tuple[str, ...]:

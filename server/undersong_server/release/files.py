@@ -54,6 +54,7 @@ from undersong_server.report.data import (
 from undersong_server.report.html import render_card, render_html
 from undersong_server.runs.execution import Outcome
 from undersong_server.runs.planning import RunPlan
+from undersong_server.runs.task import Task
 
 JSONL_NAME = "synthetic.jsonl"
 PARQUET_NAME = "synthetic.parquet"
@@ -476,9 +477,7 @@ def report_data(
         privacy=_privacy_statement(run_plan, insecure_noise, outcome),
         settings=tuple(_describe_options(task.options)),
         seconds=tuple(outcome.seconds.items()) if created else (),
-        usage=tuple(
-            GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name]) for generator in task.generators
-        ),
+        usage=tuple(_list_usage(task, outcome)),
         refused_labels=tuple(outcome.refused_labels),
         accuracy=accuracy,
         measures=measures,
@@ -502,6 +501,12 @@ def report_data(
             *filter(None, [lengths(texts).words]),
         ),
     )
+
+
+def _list_usage(task: Task, outcome: Outcome) -> Iterator[GeneratorUse]:
+    """Yields the usage of each generator, in the task file's order."""
+    for generator in task.generators:
+        yield GeneratorUse(generator.name, generator.kind, outcome.usage[generator.name])
 
 
 def _read_weights(outcome: Outcome) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
