@@ -136,7 +136,6 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         located = EmbeddingSum(embedders.dimension(setting.embedder), labels)
         asked.append(SumRequest("centres", located, TUNING.part_centres))
     sizes = options.per_round(form.WORDS in wanted)
-    before = sizes[0] * (form.WORDS in wanted)  # texts without the records' words
     shown = range(form.WORDS in wanted, options.rounds - 1) if form.EXAMPLES in wanted else range(0)
     for t, size in enumerate(np.cumsum(sizes)[:-1].tolist()):
         if not t and generators > 1:
@@ -147,7 +146,7 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         if form.WORDS in wanted and not t:
             asked.append(form.words_request(setting))
         if t in shown:
-            asked.append(form.votes_request(setting, f"votes/{t + 1}", size - before, len(shown)))
+            asked.append(form.votes_request(setting, f"votes/{t + 1}", size, len(shown)))
         if labels < 2:
             part = TUNING.part_examples / (options.rounds - 1)
             q = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
@@ -383,10 +382,8 @@ class RunState:
     def choose_examples(self, name: str) -> None:
         """Opens votes for texts so far and chooses examples by them; without labels, weights of generators too."""
         if len(self.shares) > 1:
-            samples = self.samples_left()
             first = int(form.WORDS in self.asked)
-            formed = [each for each in samples if each.round >= first]
-            self.examples = form.voted_examples(self.run, name, formed or samples)
+            self.examples = form.voted_examples(self.run, name, self.samples_left(), first)
             return
         correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
         inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.ngram import NgramGenerator
-from undersong_server.methods.interface import Attribute, Setting
+from undersong_server.methods.interface import Attribute, Sample, Setting
 from undersong_server.methods.parts import constants, form
 from undersong_server.methods.parts.signal import Signal, expected_signal, least_count
 from undersong_server.methods.undersong import METHOD, Options, plan
@@ -67,7 +68,9 @@ def test_the_plan_asks_what_the_options_name():
     assert list(every) == ["labels", "centres", "words", "votes/2", "verdict"]
     assert every["labels"].statistic == MetadataHistograms(4, form.BINS)
     assert every["words"].statistic == LabelWords(160, 4, 4)
-    assert every["votes/2"].statistic == EqualVotes(4, 40, 4)  # of the texts that were written with words
+    assert every["votes/2"].statistic == EqualVotes(3, 60, 4)  # of 15 texts of a label a record votes for a quarter
+    assert asked(setting(labels=20), voted_examples=3)["votes/1"].statistic == EqualVotes(1, 40, 20)  # of two, for one
+    assert asked(setting(labels=2), voted_examples=3)["votes/2"].statistic == EqualVotes(4, 32, 2)  # of the 16 at most
     assert list(asked(setting(), voted_examples=3)) == ["labels", "centres", "votes/1", "votes/2", "verdict"]
     assert list(asked(setting(), lengths=True)) == list(asked(setting()))
     # The labels have the noise that they have alone, beside the other sums of the run.
@@ -199,6 +202,38 @@ def test_words_below_the_noise_enter_no_prompt():
 def test_without_noise_a_word_counts_that_a_record_has():
     lists = form.WordLists(("card", "lost"), np.array([[0, 1]]))
     assert lists.frequent(opened([1, 0], 0.0))[0].terms == ("card",)
+
+
+def test_examples_are_the_better_half_and_texts_with_words_come_first():
+    label_of = {"a": 0, "b": 1}
+    texts = [
+        Sample(f"{label} {n} {round_}", label, "g", round_, "worded") for label in LABELS for round_ in (0, 1) for n in range(10)
+    ]
+    few = [sample for sample in texts if sample.label == "a" or sample.text.endswith(("2 0", "3 0", "3 1", "4 1"))]
+    shown = {}
+
+    class Run:
+        setting = setting(labels=2)
+        rng = staticmethod(lambda name: np.random.default_rng(0))
+        planned = staticmethod(lambda name: SimpleNamespace(dimension=32))
+        publish_numbers = staticmethod(lambda name, values: None)
+        embeddings = staticmethod(lambda samples: embed([sample.text for sample in samples]))
+
+        def label_numbers(self, samples):
+            return np.array([label_of[sample.label] for sample in samples])
+
+        def publish_samples(self, name, step, samples):
+            shown["samples"] = list(samples)
+            return None, samples
+
+        def private_sum(self, name, inputs):
+            return opened([float(len(shown["samples"]) - n) for n in range(32)])
+
+    first, second = form.voted_examples(Run(), "votes/2", few, 1)
+    own = [sample for sample in shown["samples"] if sample.label == "a"]
+    assert Counter(sample.round for sample in own) == {0: 6, 1: 10}
+    assert first == [sample.text for sample in own][:8]
+    assert second == ["b 2 0", "b 3 0"]  # of the four that there are
 
 
 # A writer that does what its prompt asks for, and by itself uses all words of a label alike.

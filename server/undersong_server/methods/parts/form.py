@@ -46,9 +46,9 @@ class Form:
     words_of_label: int = constant(40, "words", "counted of a label")
     most_words: int = constant(2000, "words", "counted in all")
     terms: int = constant(3, "words in a prompt", "drawn by their counts")
-    votes_shown: int = constant(4, "votes per record", "each of half a vote, beside noise of half the size")
     voted_on: int = constant(16, "texts of a label", "more would have few votes each")
-    best: int = constant(8, "texts of a label", "that examples are drawn from, so that prompts differ")
+    voted_for: float = constant(0.25, "of these", "that a record votes for; votes for all of them would tell nothing")
+    best: float = constant(0.5, "of these", "that examples are drawn from, so that prompts differ")
 
 
 FORM = Form()
@@ -132,8 +132,9 @@ def words_request(setting: Setting) -> SumRequest:
 
 def votes_request(setting: Setting, name: str, texts: int, sums: int) -> SumRequest:
     """Returns one of ``sums`` requests that vote on examples, among as many of ``texts`` as are voted on."""
-    candidates = min(texts, FORM.voted_on * len(setting.labels))
-    votes = EqualVotes(q=FORM.votes_shown, candidates=candidates, labels=len(setting.labels))
+    labels = len(setting.labels)
+    q = max(1, int(FORM.voted_for * min(texts // labels, FORM.voted_on)))
+    votes = EqualVotes(q=q, candidates=min(texts, FORM.voted_on * labels), labels=labels)
     return SumRequest(name, votes, FORM.part_shown / sums)
 
 
@@ -325,19 +326,25 @@ def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> 
 # Examples: votes of the records among texts that have form and words.
 
 
-def voted_examples(run: RunContext, name: str, samples: Sequence[Sample]) -> list[list[str]]:
-    """Opens the votes for texts of each label and returns those with the most; none where the votes are noise."""
+def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first: int) -> list[list[str]]:
+    """Opens the votes for texts of each label and returns those with the most; none where the votes are noise.
+
+    Args:
+        first: round from which on texts have form. Earlier ones are voted on where a label has few.
+    """
     labels, rng = len(run.setting.labels), run.rng(name)
     label_of = run.label_numbers(samples)
-    of_label = [[samples[row] for row in np.flatnonzero(label_of == label).tolist()] for label in range(labels)]
-    drawn = [[own[n] for n in np.sort(rng.permutation(len(own))[: FORM.voted_on])] for own in of_label]
-    candidates = [sample for own in drawn for sample in own][: run.planned(name).dimension]
-    inputs, shown = run.publish_samples("candidates", name, candidates)
+    candidates: list[Sample] = []
+    for label in range(labels):
+        own = rng.permutation(np.flatnonzero(label_of == label)).tolist()
+        own.sort(key=lambda row: samples[row].round < first)
+        candidates += [samples[row] for row in sorted(own[: FORM.voted_on])]
+    inputs, shown = run.publish_samples("candidates", name, candidates[: run.planned(name).dimension])
     label_of = run.label_numbers(shown)
     correction = hubness_correction(run.embeddings(shown), label_of)
     opened = run.private_sum(name, [inputs, run.publish_numbers("hubness correction", correction)])
     votes = opened.natural[: len(shown)]
     if float(votes.std()) < opened.sigma:
         return [[] for _ in range(labels)]
-    chosen = [highest(votes, np.flatnonzero(label_of == label), FORM.best) for label in range(labels)]
-    return [[shown[row].text for row in own] for own in chosen]
+    rows = [np.flatnonzero(label_of == label) for label in range(labels)]
+    return [[shown[row].text for row in highest(votes, own, round(FORM.best * len(own)))] for own in rows]
