@@ -583,42 +583,34 @@ def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tupl
 class Constants:
     """Constants of the method. ``TUNING`` is the only instance that runs use."""
 
-    part_labels: float = constant(2.0, "part of the budget", "label shares need little precision")
-    part_who: float = constant(5.0, "part of the budget", "several generators only; its noise is spread over labels")
-    part_verdict: float = constant(3.0, "part of the budget", "noise below the chance of 300 records' answers")
-    part_score: float = constant(1.0, "part of the budget", "without labels; a mean of all records needs little")
-    part_support: float = constant(2.0, "part of the budget", "a quarter of a generator's share is far from none")
-    part_examples: float = constant(2.0, "part of the budget, over all rounds", "examples only steer the prompts")
-    part_centres: float = constant(6.0, "part of the budget", "its noise is spread over coordinates")
-    axes: int = constant(80, "directions", "of a live model's texts; 40 gave a point less, 20 three")
-    trust: float = constant(0.5, "probability", "that a text is of the label that it was ordered for")
-    votes: int = constant(8, "votes per record", "equal votes: their noise per vote is 1 / sqrt(8)")
+    part_labels: float = constant(2.0, "part", "label shares need little precision")
+    part_who: float = constant(5.0, "part", "its noise is spread over labels")
+    part_verdict: float = constant(3.0, "part", "noise below the chance of 300 records' answers")
+    part_score: float = constant(1.0, "part", "a mean of all records needs little")
+    part_support: float = constant(2.0, "part", "a quarter of a generator's share is far from none")
+    part_examples: float = constant(2.0, "part, over all rounds", "examples only steer the prompts")
+    part_centres: float = constant(6.0, "part", "its noise is spread over coordinates")
+    axes: int = constant(80, "directions", "40 gave a point less, 20 three")
+    trust: float = constant(0.5, "probability", "of the label that a text was ordered for")
+    votes: int = constant(8, "votes per record", "the noise per vote is 1 / sqrt(8)")
     texts_per_vote: int = constant(5, "texts", "a record votes for a fifth of them at most")
     texts_judged: int = constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
-    tie: float = constant(
-        1.0, "standard errors", "a generator within this distance of the best is not told from it and stays"
-    )
+    tie: float = constant(1.0, "standard errors", "a generator nearer to the best is not told from it and stays")
     answer_variance: float = constant(
-        0.12, "per record", "of a centred answer, if classifiers differ on about half of the records"
+        0.12, "per record", "of a centred answer; classifiers differ on about half of the records"
     )
     training_variance: float = constant(
-        0.08,
-        "of accuracy, times the generator's texts",
-        "which texts it happened to write; more records do not lessen it",
+        0.08, "of accuracy, times the generator's texts", "which texts it happened to write"
     )
-    by_label_variance: float = constant(
-        0.1, "of accuracy", "choices label by label tie a label to a style; 0.02 to 0.03 where that harmed"
-    )
+    by_label_variance: float = constant(0.1, "of accuracy", "0.02 to 0.03 where a label tied to a style harmed")
     certainty: float = constant(0.5, "standard errors of the gain", "below it all texts stay, cleaned")
     anew_of_several: float = constant(0.5, "of `samples`", "most texts written anew, of several generators")
     anew_of_one: float = constant(0.1, "of `samples`", "most texts written anew, of one generator")
-    kept_share: float = constant(0.3, "of the texts", "examples are drawn from; the best share in a live prototype")
+    kept_share: float = constant(0.3, "of the texts", "the best share in a live prototype")
     rare: float = constant(0.5, "of an equal share", "a label below it loses no text to the choice")
     examples: int = constant(4, "texts in a prompt", "fits the context of a small model")
-    shortlist: int = constant(32, "texts", "that examples are drawn from, so that prompts differ")
-    strength: float = constant(
-        STRENGTH, "inverse regularisation (C)", "that of the panel's words; its head chooses among less"
-    )
+    shortlist: int = constant(32, "texts", "that examples are drawn from")
+    strength: float = constant(STRENGTH, "inverse regularisation (C)", "that of the panel's words")
 
 
 TUNING = Constants()
