@@ -207,7 +207,10 @@ def test_without_noise_a_word_counts_that_a_record_has():
 def test_examples_are_the_better_half_and_texts_with_words_come_first():
     label_of = {"a": 0, "b": 1}
     texts = [
-        Sample(f"{label} {n} {round_}", label, "g", round_, "worded") for label in LABELS for round_ in (0, 1) for n in range(10)
+        Sample(f"{label} {n} {round_}", label, "g", round_, "worded")
+        for label in LABELS
+        for round_ in (0, 1)
+        for n in range(10)
     ]
     few = [sample for sample in texts if sample.label == "a" or sample.text.endswith(("2 0", "3 0", "3 1", "4 1"))]
     shown = {}
@@ -308,6 +311,17 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
     assert counts == pytest.approx(expected)
     assert run.asked == ["labels", "centres", "words", "votes/2", "verdict"]
     assert set(run.records["words"][0][1]["a"]) == set(WORDS["a"][:OF_RECORDS])
+
+
+def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
+    lists = []
+    monkeypatch.setitem(WORDS, "a", tuple(word for word in WORDS["a"] if word != "apple"))
+    original = form.word_lists
+    monkeypatch.setattr(form, "word_lists", lambda *given: lists.append(original(*given)) or lists[-1])
+    monkeypatch.setattr("tests.server.methods.test_form.LABELS", ("a_apple", "b"))
+    monkeypatch.setitem(WORDS, "a_apple", WORDS["a"])
+    ran(tmp_path, monkeypatch, "method.words=true", 'task.labels=["a_apple", "b"]')
+    assert "apple" in lists[0].listed
 
 
 def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypatch):

@@ -286,7 +286,7 @@ def labels_apart(records: Float64, sigma: float, cells: int) -> Bools:
 
 
 def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, records: Float64) -> list[Frequent]:
-    """Opens the counts of the words that ``samples`` and one request of each label name; returns what is no noise.
+    """Opens the counts of words of ``samples``, of one answer and the name of each label; returns what is no noise.
 
     Args:
         chosen: generators of each label, bool [K, C], the first of which that writes to order is asked for words.
@@ -300,8 +300,11 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
         for writer, label in zip(asked.tolist(), setting.labels, strict=True)
     ]
     public = [*samples, *(answer for answer in run.write("words", 0, orders) if answer is not None)]
+    names = [name.replace("_", " ") for name in setting.labels]  # words of its name tell about a label
+    texts = [*(each.text for each in public), *names]
+    label_of = np.concatenate([run.label_numbers(public), np.arange(len(names))])
     apart = labels_apart(records, planned.sigma, planned.dimension)
-    lists = word_lists([each.text for each in public], run.label_numbers(public), apart, planned.dimension)
+    lists = word_lists(texts, label_of, apart, planned.dimension)
     if lists.listed:
         frequent = lists.frequent(run.private_sum(WORDS, lists.inputs(run)))
     else:
