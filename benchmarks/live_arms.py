@@ -1,0 +1,224 @@
+"""What the questions about form are worth with a real model: arms of one comparison, by halves of an outside panel.
+
+python -m benchmarks.live_arms --data FOLDER --model qwen-1.5b --out runs/live-arms
+python -m benchmarks.live_arms ... --dataset banking10 --records 300 1400 --seeds 3 --arms zero-shot default form
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.live_core import interval
+from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
+from benchmarks.live_pool import as_toml, endpoint
+from benchmarks.outside_judge import Judge
+from benchmarks.shared_answers import Answers, sharing
+from undersong.comparison.cell import Bench, Cell, Variant, read_test
+from undersong_common.arrays import Float64
+from undersong_common.files import holding, replace_file
+from undersong_server.runs import task as tasks
+
+TASKS = Path(__file__).parent / "tasks"
+EPSILON, PARTIES = 4.0, 5
+SHOWN = ("meaning", "words", "panel")
+TEXTS_SHOWN = 10
+ARMS = {
+    "zero-shot": "mixture",
+    "default": "undersong:rounds=3+lengths=false+words=false+voted_examples=0",
+    "lengths": "undersong:rounds=3+lengths=true+words=false+voted_examples=0",
+    "lengths+words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
+    "form": "undersong:rounds=3+lengths=true+words=true+voted_examples=3",
+}
+
+
+def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
+    """The task with the model as its one generator, behind the address that keeps answers."""
+    source = TASKS / f"{given.dataset}.toml"
+    head, _, rest = source.read_text(encoding="utf-8").partition("[[generators]]")
+    url = f"{address}/{given.dataset}-{seed}/{arm}-{records}/v1"
+    served = {"url": url, "chat": MODELS[given.model].follows, "context": CONTEXT_TOKENS, "concurrency": PARALLEL}
+    table = endpoint(argparse.Namespace(**vars(given) | served | {"cache": None, "folder": None}))
+    path = given.out / "tasks" / f"{given.dataset}-{arm}-{records}-{seed}.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tail = rest[rest.index("[embedder]") :]
+    # A base model takes a number in its prompt for a part of a list.
+    alike = "" if served["chat"] else "\n[prompts]\nvariety = false"
+    replace_file(path, "\n\n".join([head.rstrip() + alike, as_toml([table]), tail]).encode())
+    assignments = (
+        f"data.root={json.dumps(str(given.data.absolute()))}",
+        f"method.samples={given.texts}",
+        f"privacy.expected_records={records}",
+        'privacy.unit="sample"',
+    )
+    loaded = tasks.load(path, assignments)
+    test = loaded.locate(loaded.evaluation.test or "")
+    return Bench(path, assignments, test, frechet_rows=given.texts, public_data=True)
+
+
+def cells(given: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+    """Arm, number of records and seed of each cell, the seeds outermost: a stopped command leaves whole seeds."""
+    for seed in range(given.first_seed, given.first_seed + given.seeds):
+        for records in given.records:
+            for arm in given.arms:
+                if arm != "zero-shot" or records == given.records[0]:  # it asks no record
+                    yield arm, records, seed
+
+
+def run(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> dict[str, Any]:
+    """Runs one cell; returns its corpus and what the records answered."""
+    cell = Cell(Variant.parse(ARMS[arm]), EPSILON, PARTIES, records, seed)
+    started = time.monotonic()
+    made = bench_of(given, arm, records, seed, address).made(cell)
+    assert made.corpus is not None
+    return {
+        **{"task": given.dataset, "model": given.model, "arm": arm, "records": records, "seed": seed},
+        **{"seconds": round(time.monotonic() - started), **made.facts},
+        "noted": {name: [value for _, value in values] for name, values in made.records.items()},
+        **{"texts": made.corpus.texts, "labels": made.corpus.labels},
+    }
+
+
+def collect(given: argparse.Namespace, upstream: str) -> None:
+    """Runs every cell that is not there."""
+    given.out.mkdir(parents=True, exist_ok=True)
+    answers = Answers(given.out / f"answers-{given.model}.sqlite", upstream)
+    with sharing(answers) as address:
+        for arm, records, seed in cells(given):
+            path = given.out / given.model / given.dataset / f"{arm}-{records}-{seed}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with holding(path.with_suffix(".lock"), BlockingIOError()):
+                    if not path.exists():
+                        answers.begin(f"{arm}-{records}")
+                        found = run(given, arm, records, seed, address)
+                        replace_file(path, json.dumps(found, default=str, ensure_ascii=False).encode())
+                        print(path, found["seconds"], len(found["texts"]), flush=True)
+            except BlockingIOError:  # another command is at it
+                continue
+
+
+def kept(out: Path) -> list[dict[str, Any]]:
+    """All cells of a folder, in the order of models, tasks, records, arms and seeds."""
+    found = [json.loads(path.read_text(encoding="utf-8")) for path in out.glob("*/*/*-*-*.json")]
+    order = list(ARMS)
+    return sorted(
+        found, key=lambda each: (each["model"], each["task"], each["records"], order.index(each["arm"]), each["seed"])
+    )
+
+
+def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
+    """Adds to each cell how often each half of the panel labels each real text rightly; what was judged is kept."""
+    judges: dict[str, Judge] = {}
+    for cell in found:
+        name = "{arm}-{records}-{seed}.judged".format(**cell)
+        path = given.out / cell["model"] / cell["task"] / name
+        if not path.exists():
+            if cell["task"] not in judges:
+                loaded = tasks.load(
+                    TASKS / f"{cell['task']}.toml", [f"data.root={json.dumps(str(given.data.absolute()))}"]
+                )
+                test = read_test(loaded.locate(loaded.evaluation.test or ""), loaded)
+                judges[cell["task"]] = Judge(test.texts, test.labels or (), given.models)
+            replace_file(path, json.dumps(judges[cell["task"]].right(cell["texts"], cell["labels"])).encode())
+        cell["right"] = {half: np.array(row) for half, row in json.loads(path.read_text(encoding="utf-8")).items()}
+        cell["right"]["panel"] = np.mean(list(cell["right"].values()), axis=0)
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """One line for each model, task, number of records and arm; differences are paired with zero-shot by seed."""
+    heads = ("model", "task", "records", "arm", "seeds", "texts", *SHOWN, *(f"{half} - zero-shot" for half in SHOWN))
+    lines = [f"| {' | '.join((*heads, 'words a text', 'calls'))} |", "|---" * (len(heads) + 2) + "|"]
+    base = {(cell["model"], cell["task"], cell["seed"]): cell for cell in found if cell["arm"] == "zero-shot"}
+    for key, group in groupby(found, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
+        cells = list(group)
+        pairs = [(cell, base.get((cell["model"], cell["task"], cell["seed"]))) for cell in cells]
+        shown = [f"{100 * np.mean([cell['right'][half].mean() for cell in cells]):.1f}" for half in SHOWN]
+        for half in SHOWN:
+            differences = [ours["right"][half] - zero["right"][half] for ours, zero in pairs if zero]
+            shown.append("" if key[-1] == "zero-shot" else difference(differences))
+        words = np.mean([len(text.split()) for cell in cells for text in cell["texts"]])
+        facts = (len(cells), sum(len(cell["texts"]) for cell in cells) // len(cells), *shown, f"{words:.1f}")
+        calls = np.mean([cell["generator_calls"] for cell in cells])
+        lines.append(f"| {' | '.join(map(str, (*key, *facts, round(calls))))} |")
+    return "\n".join(lines)
+
+
+def difference(rows: Sequence[Float64]) -> str:
+    """Mean difference in points with its interval of 95 %: Student's over seeds, of one seed over the real texts."""
+    if not rows:
+        return "-"
+    if len(rows) > 1:
+        return interval([100.0 * float(row.mean()) for row in rows])
+    mean, error = 100.0 * float(rows[0].mean()), 196.0 * float(rows[0].std()) / math.sqrt(len(rows[0]))
+    return f"{mean:+.1f} ({mean - error:+.1f} to {mean + error:+.1f})"
+
+
+def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
+    """Ten texts of every arm beside each other, of the same labels, for each model, task and number of records."""
+    lines = []
+    base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == ("zero-shot", seed)}
+    others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != "zero-shot"]
+    for key, group in groupby(others, key=lambda cell: (cell["model"], cell["task"], cell["records"])):
+        arms = [*([base[key[:2]]] if key[:2] in base else []), *group]
+        lines += ["", f"## {key[0]}, {key[1]}, {key[2]} records", ""]
+        lines += [f"| label | {' | '.join(cell['arm'] for cell in arms)} |", "|---" * (len(arms) + 1) + "|"]
+        labels = sorted({label for cell in arms for label in cell["labels"]})
+        for number in range(TEXTS_SHOWN):
+            label = labels[number % len(labels)]
+            row = [_text(cell, label, number // len(labels)) for cell in arms]
+            lines.append(f"| {label} | {' | '.join(row)} |")
+    return "\n".join(lines)
+
+
+def _text(cell: dict[str, Any], label: str, number: int) -> str:
+    own = [text for text, of in zip(cell["texts"], cell["labels"], strict=True) if of == label]
+    return " ".join(own[number].split()).replace("|", "\\|") if number < len(own) else ""
+
+
+def write_page(given: argparse.Namespace) -> None:
+    """Writes the table and ten texts of every arm into --out."""
+    found = kept(given.out)
+    judge(given, found)
+    content = f"# Arms, live\n\n{table(found)}\n{side_by_side(found, given.first_seed)}\n"
+    replace_file(given.out / "arms.md", content.encode())
+    print(table(found))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", choices=MODELS, default="qwen-1.5b")
+    parser.add_argument("--models", type=Path, default=Path("runs/models"), help="keeps what was fetched")
+    parser.add_argument("--url", help="a server of the model that runs already")
+    parser.add_argument("--threads", type=int, default=1, help="of a model that is served")
+    parser.add_argument("--dataset", default="banking10", help="a task file of benchmarks/tasks")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--records", nargs="+", type=int, default=[300, 1400])
+    parser.add_argument("--texts", type=int, default=120)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="only writes the page of the cells that are there")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    if given.table:
+        write_page(given)
+        return
+    served = nullcontext(given.url) if given.url else serving(given.model, given.models, threads=given.threads)
+    with served as upstream:
+        collect(given, upstream)
+    write_page(given)
+
+
+if __name__ == "__main__":
+    main()

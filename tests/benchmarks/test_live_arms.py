@@ -1,0 +1,122 @@
+"""Arms of a live comparison share their model's answers, and their page says what each gained over zero-shot."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import live_arms, shared_answers
+from benchmarks.outside_judge import by_counts
+from undersong_server.prompts.rendering import Prompts, TaskWords
+
+TASK = TaskWords(description="a question to a bank", labels=("lost card", "fee", "rate"))
+
+
+def body(number: int, **fields: Any) -> dict[str, Any]:
+    prompt = Prompts(TASK).render("zero_shot", number=number, **{"label": "fee", **fields})
+    return {
+        "model": "m",
+        "messages": [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.user}],
+    }
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """A model that numbers its answers; returns what it was asked."""
+    requests: list[dict[str, Any]] = []
+
+    class Reply:
+        def __enter__(self) -> Reply:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def read(self) -> bytes:
+            return json.dumps({"number": len(requests)}).encode()
+
+    def urlopen(request: urllib.request.Request, timeout: float) -> Reply:
+        assert isinstance(request.data, bytes)
+        requests.append(json.loads(request.data))
+        return Reply()
+
+    monkeypatch.setattr("benchmarks.shared_answers.urllib.request.urlopen", urlopen)
+    return requests
+
+
+def test_prompts_that_differ_in_hints_alone_are_one_question() -> None:
+    assert body(1) != body(2)
+    assert shared_answers.question(body(1)) == shared_answers.question(body(2))
+    for other in (body(1, label="rate"), body(1, words=12), body(1) | {"temperature": 0.5}):
+        assert shared_answers.question(other) != shared_answers.question(body(1))
+    prompts = [Prompts(TASK).render("worded", label="fee", good=(good,), terms=("pay",)) for good in ("a", "b")]
+    assert len({shared_answers.plain(prompt.user) for prompt in prompts}) == 2
+
+
+def test_every_run_gets_the_same_answers_and_the_model_is_asked_once(
+    tmp_path: Path, asked: list[dict[str, Any]]
+) -> None:
+    answers = shared_answers.Answers(tmp_path / "answers.sqlite", "http://model")
+    first = [answers.answer("zero-shot", "draw", body(number)) for number in range(3)]
+    assert len({*first}) == len(asked) == 3
+    assert [answers.answer("form", "draw", body(number)) for number in (7, 8)] == first[:2]
+    assert len(asked) == 3
+    assert answers.answer("form", "another draw", body(0)) not in first  # another seed has texts of its own
+    again = shared_answers.Answers(tmp_path / "answers.sqlite", "http://model")
+    again.begin("zero-shot")
+    assert [again.answer("zero-shot", "draw", body(number)) for number in range(3)] == first
+    assert len(asked) == 4
+
+
+def test_answers_are_served_at_an_address_for_each_run(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+    real = urllib.request.OpenerDirector.open
+    answers = shared_answers.Answers(tmp_path / "answers.sqlite", "http://model")
+    with shared_answers.sharing(answers) as address:
+        for run in ("one", "two"):
+            url = f"{address}/draw/{run}/v1/chat/completions"
+            request = urllib.request.Request(url, json.dumps(body(0)).encode(), {"Content-Type": "application/json"})
+            with real(urllib.request.build_opener(), request) as reply:
+                assert json.load(reply) == {"number": 1}
+    assert len(asked) == 1
+
+
+def cell(arm: str, seed: int, right: float, records: int = 300) -> dict[str, Any]:
+    made = {"model": "m", "task": "t", "arm": arm, "records": records, "seed": seed, "generator_calls": 4}
+    vector = np.array([right, 1.0])
+    texts = [f"{arm} text {number}" for number in range(4)]
+    return {**made, "texts": texts, "labels": ["a", "b"] * 2, "right": dict.fromkeys(live_arms.SHOWN, vector)}
+
+
+def test_the_table_pairs_every_arm_with_zero_shot_by_seed() -> None:
+    found = [cell("zero-shot", 0, 0.0), cell("zero-shot", 1, 0.5), cell("form", 0, 0.5), cell("form", 1, 0.5)]
+    zero, form = live_arms.table(found).splitlines()[2:]
+    assert zero.startswith("| m | t | 300 | zero-shot | 2 | 4 | 62.5 | 62.5 | 62.5 |")
+    assert "| +12.5 (" in form  # 25 and 0 points
+    assert form.endswith("| 3.0 | 4 |")
+    alone = live_arms.table([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5, records=1400)]).splitlines()[3]
+    assert "+25.0 (-9.6 to +59.6)" in alone  # over the real texts, of which one differs
+
+
+def test_the_page_shows_texts_of_one_label_beside_each_other() -> None:
+    shown = live_arms.side_by_side([cell("zero-shot", 0, 0.0), cell("form", 0, 0.5)], 0).splitlines()
+    assert "| label | zero-shot | form |" in shown
+    assert "| a | zero-shot text 0 | form text 0 |" in shown
+    assert "| b | zero-shot text 3 | form text 3 |" in shown
+    assert "| a |  |  |" in shown  # there are no more
+    assert len(shown) == 5 + live_arms.TEXTS_SHOWN
+
+
+def test_cells_have_one_zero_shot_run_for_all_numbers_of_records() -> None:
+    given = argparse.Namespace(first_seed=0, seeds=1, records=[300, 1400], arms=["zero-shot", "form"])
+    assert list(live_arms.cells(given)) == [("zero-shot", 300, 0), ("form", 300, 0), ("form", 1400, 0)]
+
+
+def test_counts_of_words_tell_labels() -> None:
+    texts, labels = ["my card is lost", "the fee is high"] * 3, ["card", "fee"] * 3
+    assert by_counts(texts, labels, ["lost card", "high fee"]) == ["card", "fee"]
