@@ -57,8 +57,9 @@ from undersong_common.program import entry
 from undersong_common.text.table import Table
 from undersong_server import learning
 from undersong_server.evaluation import panel
-from undersong_server.evaluation.evaluate import joined, membership, sequences_of
+from undersong_server.evaluation.evaluate import membership, sequences_of
 from undersong_server.evaluation.panel import score
+from undersong_server.methods.parts.keyphrases import sequence_text
 
 JOURNAL = Path("runs/papers.jsonl")
 NOISE_SEED, FRECHET_ROWS = 1, 500
@@ -172,7 +173,7 @@ class Papers:
 
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:
-    return Table(tuple(joined(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
+    return Table(tuple(sequence_text(terms) for _, terms in rows), tuple(label for label, _ in rows), None)
 
 
 def _cell(row: Mapping[str, Any], seed: int) -> Cell:

@@ -35,6 +35,7 @@ from undersong_server.evaluation.metrics import (
     next_word_loss,
 )
 from undersong_server.evaluation.options import EvaluationOptions, Source
+from undersong_server.methods.parts.keyphrases import sequence_text
 
 SEQUENCES = "keyphrase sequences alone"
 NO_PRIVACY = "private data only, no privacy"
@@ -342,7 +343,7 @@ def read_sequences(path: Path) -> Table:
             code="sequences-missing",
         )
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Table(tuple(joined(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
+    return Table(tuple(sequence_text(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
 
 
 def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) -> Table:
@@ -360,12 +361,9 @@ def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) ->
     matcher, longest = Terms(terms), max(map(len, texts))
     term_rows = [matcher.of(text, longest) for text in table.texts]
     rows = [row for row, terms_found in enumerate(term_rows) if terms_found or keep_empty]
-    return Table(tuple(joined([terms[term] for term in term_rows[row]]) for row in rows), table.take(rows).labels, None)
-
-
-def joined(terms: Sequence[str]) -> str:
-    """Joins the terms of a sequence to the text that is embedded, with ", " between them."""
-    return ", ".join(terms)
+    return Table(
+        tuple(sequence_text([terms[term] for term in term_rows[row]]) for row in rows), table.take(rows).labels, None
+    )
 
 
 # Membership inference against the task model: entropy and confidence attacks, with their intervals.

@@ -5,26 +5,37 @@ vector, however many phrases it has; features are cosines and sines in pairs; a 
 filled up with a vector orthogonal to all of them, so that prefix densities stay unbiased (statistics/terms.py). By
 default noise is Gaussian, of the N highest terms those that noise alone would put there are left out, a sequence has no
 term twice, densities are sharpened before they are drawn from, and structures have unequal weights; ``preset =
-"paper"`` does these as the paper does. Two private sums are made in all; what follows is post-processing.
+"paper"`` does these as the paper does. Two private sums are made in all, or three where validation on public texts
+chooses the sampler; what follows is post-processing.
 """
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.text.table import read_table
+from undersong_common.printable import counted, joined
+from undersong_common.text.table import Table, read_table
 from undersong_protocol.statistics.terms import FourierFeatures, matcher
+from undersong_server import learning
 from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
-from undersong_server.methods.parts.keyphrases import Densities, VocabularyOptions, private_keyphrases
+from undersong_server.methods.parts.keyphrases import (
+    Densities,
+    VocabularyOptions,
+    private_keyphrases,
+    sequence_text,
+)
 from undersong_server.methods.parts.public_shares import PublicShares, deal_labels, public_shares
 from undersong_server.methods.parts.shares import check_named
 
 Share = Annotated[float, Field(gt=0)]
+Sequences = list[tuple[str, tuple[str, ...]]]  # a label and the terms that are drawn for it
+
+STRENGTH = 3.0  # inverse regularisation of the classifier that chooses a sampler
 
 
 class Options(VocabularyOptions):
@@ -37,7 +48,10 @@ class Options(VocabularyOptions):
         length: L, terms of a sequence.
         pairs: m pairs of random Fourier features.
         split: of the budget (mu squared; epsilon with Laplace noise), between vocabulary and densities.
-        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md.
+        sampler: how a sequence is drawn; validation chose the default on both data sets of docs/dpkps.md. "validated"
+            asks for the densities of both, draws by both, and takes the one whose sequences label those of the public
+            texts of ``validation`` better (B.2.4).
+        validation: public file of texts with labels, apart from the test file, for the sampler "validated".
         ensemble: lengths of the density structures of the iterative sampler.
         noise: "laplace" is pure epsilon.
         width: u times a structure's length in the kernel exp(-u |x - y|^2). "paper" goes by structure (A.2): 1 for
@@ -64,7 +78,8 @@ class Options(VocabularyOptions):
     length: Annotated[int, Field(ge=1, le=64)] = 10
     pairs: Annotated[int, Field(ge=1)] = 512
     split: tuple[Share, Share] = (1.0, 5.0)
-    sampler: Literal["independent", "iterative"] = "independent"
+    sampler: Literal["independent", "iterative", "validated"] = "independent"
+    validation: str = ""
     ensemble: Literal["logarithmic", "linear"] = "logarithmic"
     noise: Literal["gaussian", "laplace"] = "gaussian"
     width: Annotated[float, Field(gt=0, lt=1000)] | Literal["paper"] = 2.0
@@ -88,6 +103,12 @@ class Options(VocabularyOptions):
         most = math.ceil(math.log2(self.length))
         return tuple(2**power for power in range(min(self.even, most), most + 1))
 
+    def alternatives(self) -> "tuple[Options, ...]":
+        """The options with each sampler that may be taken: one, or both where validation decides."""
+        if self.sampler != "validated":
+            return (self,)
+        return tuple(self.model_copy(update={"sampler": name}) for name in ("independent", "iterative"))
+
     def texts(self, setting: Setting) -> int:
         """Number of texts to write: ``samples``, or ``per_class`` times the number of classes."""
         return self.samples if self.per_class is None else self.per_class * max(1, len(setting.labels))
@@ -109,10 +130,21 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     check_named(options.label_shares, setting.labels)
     _example_shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
+    alternatives = options.alternatives()
+    if len(alternatives) > 1:
+        _validation_texts(options, setting)
+    share = options.split[1] / len(alternatives)
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
-        SumRequest("densities", options.features(setting), options.split[1], law=options.noise),
+        *(
+            SumRequest(_density_name(options, each), each.features(setting), share, law=options.noise)
+            for each in alternatives
+        ),
     ]
+
+
+def _density_name(options: Options, alternative: Options) -> str:
+    return "densities" if options is alternative else f"densities/{alternative.sampler}"
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
@@ -120,7 +152,10 @@ def notes(options: Options, setting: Setting) -> list[str]:
     total = sum(options.split)
     first, second = (f"{100 * share / total:.3g} %" for share in options.split)
     of = "mu squared" if options.noise == "gaussian" else "epsilon"
-    return [f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases."]
+    halves = ", half of it for each sampler" if len(options.alternatives()) > 1 else ""
+    return [
+        f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases{halves}."
+    ]
 
 
 def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> list[str]:
@@ -148,21 +183,13 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     kept = private_keyphrases(options, run, law=options.noise)
     # Steps 2 and 3: its embeddings, and the densities of each class (A.2)
     vectors_input, vectors = run.publish_embeddings("terms", kept)
-    features = options.features(run.setting)
-    opened = run.private_sum("densities", [run.publish_texts("terms", kept), vectors_input])
-    densities = Densities(features, opened.natural, vectors, repeats=options.repeats)
-    draw = densities.independent if options.sampler == "independent" else densities.iterative
-
-    # Step 4: sequences
-    labels = run.setting.labels or ("",)
-    shares = public_shares(options.label_shares, run.setting.labels)
-    written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
-    sequences: list[tuple[str, tuple[str, ...]]] = []
-    for label, count in enumerate(np.bincount(written, minlength=len(labels))):
-        rng = run.rng(f"sequences/{label}")
-        length = options.length if options.repeats else min(options.length, len(kept))
-        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness, highest=options.highest)
-        sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
+    drawn: dict[str, Sequences] = {}
+    for alternative in options.alternatives():
+        name = _density_name(options, alternative)
+        opened = run.private_sum(name, [run.publish_texts("terms", kept), vectors_input])
+        densities = Densities(alternative.features(run.setting), opened.natural, vectors, repeats=options.repeats)
+        drawn[alternative.sampler] = _draw_sequences(alternative, run, densities, kept)  # Step 4: sequences
+    sequences = _validated(options, run, drawn, kept) if len(drawn) > 1 else drawn[options.sampler]
     run.record("sequences", 0, sequences)
 
     # Step 5: prompts
@@ -187,6 +214,64 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         )
     run.generate("keyphrases", 0, orders)
     return run.pool.samples
+
+
+def _draw_sequences(options: Options, run: RunContext, densities: Densities, kept: Sequence[str]) -> Sequences:
+    """The sequences of all labels by one sampler; ``kept`` are the terms of its densities."""
+    draw = densities.independent if options.sampler == "independent" else densities.iterative
+    labels = run.setting.labels or ("",)
+    shares = public_shares(options.label_shares, run.setting.labels)
+    written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
+    length = options.length if options.repeats else min(options.length, len(kept))
+    sequences: Sequences = []
+    for label, count in enumerate(np.bincount(written, minlength=len(labels))):
+        rng = run.rng(f"sequences/{label}")
+        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness, highest=options.highest)
+        sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
+    return sequences
+
+
+def _validation_texts(options: Options, setting: Setting) -> Table:
+    """The public texts with labels that decide on the sampler. Raises ConfigurationError where there are none."""
+    if len(setting.labels) < 2 or not options.validation:
+        raise ConfigurationError(
+            'method.sampler "validated" needs a task with labels, and public texts that have them',
+            "name their file by method.validation, or choose independent or iterative",
+        )
+    return read_table(setting.folder / options.validation, "text", "label", labels=setting.labels)
+
+
+def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences], kept: Sequence[str]) -> Sequences:
+    """The sequences of the sampler that labels more of the public texts rightly; of equal ones the independent ones.
+
+    B.2.4, as in Table 5: a classifier is trained on sequences and asked for the labels of real texts' sequences. Texts
+    without a term of the private vocabulary say nothing. Public texts and opened sums only: no further cost.
+    """
+    public, terms = _validation_texts(options, run.setting), matcher(tuple(kept))
+    found = [tuple(kept[term] for term in terms.of(text, options.length)) for text in public.texts]
+    real = [(label, inside) for label, inside in zip(public.labels or (), found, strict=True) if inside]
+    right = {sampler: _right_share(run, sequences, real) if real else 0.0 for sampler, sequences in drawn.items()}
+    chosen = max(right, key=lambda sampler: right[sampler])  # the first of equal ones
+    run.record("sampler", 0, {"chosen": chosen, "texts": len(real), "right": right})
+    shares = joined([f"{100 * share:.0f} % by {sampler} sequences" for sampler, share in right.items()])
+    run.record(
+        "remarks",
+        0,
+        f"Sequences are {chosen}: of {counted(len(real), 'public text')} with a term of the private vocabulary, a"
+        f" program labels {shares} rightly.",
+    )
+    return drawn[chosen]
+
+
+def _right_share(run: RunContext, sequences: Sequences, real: Sequences) -> float:
+    """The part of the ``real`` sequences that get their label from a classifier of the drawn ones."""
+    sides = []
+    for rows in (sequences, real):
+        samples = [Sample(sequence_text(terms), label, "", 0, "sequence") for label, terms in rows]
+        sides.append((run.embeddings(samples), run.label_numbers(samples)))
+    (drawn, drawn_label_of), (held_out, label_of) = sides
+    head = learning.classifier(drawn, drawn_label_of, len(run.setting.labels), strength=STRENGTH)
+    return float((learning.probabilities(head, held_out).argmax(axis=1) == label_of).mean())
 
 
 def _example_shots(

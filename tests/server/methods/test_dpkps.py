@@ -6,9 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from tests.doubles import bench, word_embedding
 from tests.doubles.bench import run_method
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
+from undersong_common.models.embedding import publishable
 from undersong_protocol.agreement.plan import Privacy, Quorum, plan_sums
 from undersong_server.generators.orders import Requests
 from undersong_server.methods import dpkps
@@ -110,6 +112,56 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     assert figures["method_notes"] == [
         f"Budget ({of}): 16.7 % vocabulary, 83.3 % densities of sequences of 2 keyphrases."
     ]
+
+
+def write_labelled(path, rows):
+    path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+
+
+def test_validation_takes_the_sampler_whose_sequences_label_public_texts(tmp_path, monkeypatch):
+    """A record's first terms are filler, which alone the iterative densities read: its later ones tell its label."""
+    monkeypatch.setattr(bench, "embed", lambda texts: publishable(word_embedding.embed(texts)))
+    names = ["pie", "tart", "cake", "roll"]
+    terms = "".join(f"{term}\n" for group in [*TOPICS.values(), names] for term in group)
+    task = write_task(tmp_path, terms=terms, validation="public.jsonl", sampler="validated", samples=60, pairs=512)
+    rows = [(f"{names[n % 4]} and {names[(n + 1) % 4]}, {TOPICS[y][n % 3]}", y) for n in range(900) for y in "ab"]
+    write_labelled(task.locate(str(task.data.path)), rows)
+    write_labelled(tmp_path / "public.jsonl", [(f"an {TOPICS[y][n]} for me", y) for n in range(3) for y in "ab"])
+    run_plan = plan_run(task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": 20.0})}))
+    samples, run = run_method(run_plan.task, run_plan, seed=0)
+    assert run.asked == ["vocabulary", "densities/independent", "densities/iterative"]
+    assert len(samples) == run_plan.generator_calls == 60
+    decision = run.records["sampler"][0][1]
+    assert decision["chosen"] == "independent"
+    assert decision["texts"] == 6
+    assert decision["right"]["independent"] > decision["right"]["iterative"]
+    assert any("Sequences are independent: of 6 public texts" in remark for _, remark in run.records["remarks"])
+    told = {label for label, drawn in run.records["sequences"][0][1] for term in drawn if term in TOPICS[label]}
+    assert told == {"a", "b"}
+    write_labelled(tmp_path / "public.jsonl", [("without any of them", "a")])
+    _, silent = run_method(run_plan.task, run_plan, seed=0)
+    assert silent.records["sampler"][0][1] == {
+        "chosen": "independent",
+        "texts": 0,
+        "right": {"independent": 0.0, "iterative": 0.0},
+    }
+
+
+def test_validation_of_the_sampler_divides_the_part_of_the_densities(setting):
+    write_labelled(setting.folder / "public.jsonl", [("an apple", "a"), ("a banana", "b")])
+    for noise in ("gaussian", "laplace"):
+        chosen = options(sampler="validated", validation="public.jsonl", noise=noise)
+        plan = plan_sums(dpkps.plan(chosen, setting), Privacy(6.0, 1e-5 if noise == "gaussian" else 1e-12), ALONE)
+        assert plan.epsilon() == pytest.approx(6.0, rel=1e-3)
+        assert [planned.name for planned in plan.sums][1:] == ["densities/independent", "densities/iterative"]
+        assert plan.sums[1].parameters["averaged"] is True
+        assert plan.sums[2].parameters["averaged"] is False
+        assert "half of it for each sampler" in dpkps.notes(chosen, setting)[0]
+    for faulty in (options(sampler="validated"), options(sampler="validated", validation="none.jsonl")):
+        with pytest.raises(ConfigurationError):
+            dpkps.plan(faulty, setting)
+    with pytest.raises(ConfigurationError, match="needs a task with labels"):
+        dpkps.plan(chosen, Setting((), ("one",), setting.folder))
 
 
 @pytest.mark.heavy

@@ -51,6 +51,11 @@ def significant_terms(
     return order[: passing[-1] + 1] if len(passing) else order[:0]
 
 
+def sequence_text(terms: Iterable[str]) -> str:
+    """Joins the terms of a sequence to the text that is embedded, with ", " between them."""
+    return ", ".join(terms)
+
+
 class Densities:
     """Kernel densities of every class over the terms, from the opened sum of their features.
 
