@@ -1,10 +1,12 @@
 """Runs the numeric tests on every kernel of this processor: ``python -m tools.kernels`` (``make test-kernels``).
 
 OpenBLAS chooses its kernel by OPENBLAS_CORETYPE, and torch by ATEN_CPU_CAPABILITY, when a process starts. So a row is
-a run of pytest of its own. A kernel that this processor lacks is named as not run.
+a run of pytest of its own. A kernel that this processor lacks is named as not run, and so is one for which numpy's
+and scipy's libraries take another that is run: their wheels have Haswell's for Zen.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -45,9 +47,32 @@ def kernels(table: dict[str, str] = KERNELS) -> list[str]:
     return [name for name, flag in table.items() if not flag or flag in flags]
 
 
+TAKEN_KERNELS = """
+import json, numpy, scipy.linalg, threadpoolctl
+libraries = [row for row in threadpoolctl.threadpool_info() if row["user_api"] == "blas"]
+print(json.dumps(sorted({row.get("architecture", row["internal_api"]) for row in libraries})))
+"""
+
+
+def taken_kernels(kernel: str) -> tuple[str, ...]:
+    """Returns the kernels that numpy's and scipy's libraries take under a name, in a process of its own."""
+    environment = {**os.environ, "OPENBLAS_CORETYPE": kernel}
+    command = [sys.executable, "-c", TAKEN_KERNELS]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    return tuple(json.loads(done.stdout))
+
+
+def distinct_kernels() -> dict[str, list[str]]:
+    """Returns the kernels of this processor that differ, and beside each one the names that stand for it too."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for kernel in kernels():
+        names.setdefault(taken_kernels(kernel), []).append(kernel)
+    return {first: others for first, *others in names.values()}
+
+
 def rows() -> Iterator[tuple[str, dict[str, str], tuple[str, ...]]]:
     """Yields each row's name, environment and files of tests."""
-    for kernel in kernels():
+    for kernel in distinct_kernels():
         for threads in THREADS:
             number = str(threads)
             of_row = {"OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": number, "UNDERSONG_TEST_THREADS": number}
@@ -69,6 +94,9 @@ def main() -> int:
             if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode:
                 failed.append(name)
     missing = [*sorted(set(KERNELS) - set(kernels())), *sorted(set(TORCH_KERNELS) - set(kernels(TORCH_KERNELS)))]
+    for kernel, others in distinct_kernels().items():
+        if others:
+            print(f"not run, because the libraries take {kernel}'s kernel for it: {', '.join(others)}")
     print(f"not run, because this processor lacks them: {', '.join(missing) or 'none'}")
     print(f"failed: {'; '.join(failed) or 'none'}")
     return 1 if failed else 0

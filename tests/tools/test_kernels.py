@@ -1,0 +1,21 @@
+"""The rows of kernels that are run."""
+
+import pytest
+
+from tools import kernels
+
+
+def test_names_of_one_kernel_make_one_row(monkeypatch):
+    taken = {"Nehalem": ("Nehalem",), "Haswell": ("Haswell",), "Zen": ("Haswell",)}
+    monkeypatch.setattr(kernels, "kernels", lambda table=taken: list(table))
+    monkeypatch.setattr(kernels, "taken_kernels", taken.__getitem__)
+    assert kernels.distinct_kernels() == {"Nehalem": [], "Haswell": ["Zen"]}
+    names = [name for name, environment, _ in kernels.rows() if "OPENBLAS_CORETYPE" in environment]
+    assert len(names) == 2 * len(kernels.THREADS)
+
+
+@pytest.mark.heavy
+def test_libraries_take_the_kernel_that_is_named():
+    if "Nehalem" not in kernels.kernels():
+        pytest.skip("no processor of x86-64")
+    assert kernels.taken_kernels("Nehalem") == ("Nehalem",)
