@@ -150,7 +150,7 @@ def _measured(folder: Path, records: int, words: int, report: Callable[[str], No
     embedder = embedders.load("packaged")
     computation = HospitalComputation(home, embedder)
     assembled = assemble(
-        home, checkpoints=checkpoints_folder(), clock=time.time, embedder=embedder, computation=computation
+        home, checkpoints=checkpoints_folder(home.path), clock=time.time, embedder=embedder, computation=computation
     )
     computation.warm()
     read = time.perf_counter()

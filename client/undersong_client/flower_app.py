@@ -81,7 +81,8 @@ def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
-    assembled = assemble(home, checkpoints=checkpoints_folder(), clock=time.time, one_message=True, address=address)
+    checkpoints = checkpoints_folder(home.path)
+    assembled = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True, address=address)
     recorded = JournaledParty(home, assembled)
     return [recorded.answer(request) for request in requests]
 

@@ -72,7 +72,7 @@ def served_console(home, *tasks):
 
 
 def served_page(home):
-    places = PartyPaths(home, checkpoints_folder())
+    places = PartyPaths(home, checkpoints_folder(home))
     return ServedPage(lambda hosts, port: build_page(places, hosts=hosts, port=port))
 
 

@@ -58,7 +58,7 @@ class Hospital:
         self.entropy: Callable[[str], Entropy] = from_system
         self.now = 5.0
         with patch.dict(os.environ, XDG_STATE_HOME=str(folder / "state")):
-            self.marks = checkpoints_folder()
+            self.marks = checkpoints_folder(folder / "home")
             joined(folder, Authority(), ME, notes=write_notes(self.notes, labels=LABELS), approval="standing")
 
     def change_data(self) -> None:

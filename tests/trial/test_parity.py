@@ -136,5 +136,5 @@ def test_whatever_the_console_does_a_command_does(served, tmp_path):
 def test_whatever_the_hospitals_page_does_a_command_does(served, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     command("init", "alpha", "--home", tmp_path / "alpha")
-    build_page(PartyPaths(tmp_path / "alpha", checkpoints_folder()), hosts=["localhost"], port=1)
+    build_page(PartyPaths(tmp_path / "alpha", checkpoints_folder(tmp_path / "alpha")), hosts=["localhost"], port=1)
     check(served, PAGE, "undersong-party")

@@ -119,7 +119,8 @@ def check(
     if "grpc" not in sys.modules:
         entry.only_tls_1_3()
     findings = []
-    for finding in operations.daemon.check(home_of(home), checkpoints=checkpoints_folder(), offline=offline):
+    folder = home_of(home)
+    for finding in operations.daemon.check(folder, checkpoints=checkpoints_folder(folder), offline=offline):
         findings.append(finding)
         if not as_json and not (quiet and finding.grade == "ok"):
             print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
@@ -169,7 +170,9 @@ def run(
 
         try:
             check_start(party_home, use_proxy=proxy)
-            assembled = assemble(party_home, checkpoints=checkpoints_folder(), clock=time.time, logs=set_up_log)
+            assembled = assemble(
+                party_home, checkpoints=checkpoints_folder(party_home.path), clock=time.time, logs=set_up_log
+            )
         except UndersongError as refusal:
             party_home.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
             raise
@@ -417,7 +420,7 @@ def page(
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
     listener = listening.open()
     port = listener.getsockname()[1]
-    paths = PartyPaths(folder, checkpoints_folder(), files.log, tuple(files.data_folder or ()))
+    paths = PartyPaths(folder, checkpoints_folder(folder), files.log, tuple(files.data_folder or ()))
     site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
     browser_address = listening.address(port)
     login.add_to(site, browser_address, roles_by_group(duties or (), ROLES))

@@ -248,7 +248,7 @@ def add(
     added = operations.data.add(
         folder,
         declaration,
-        checkpoints=checkpoints_folder(),
+        checkpoints=checkpoints_folder(folder),
         options=AdditionOptions(
             cache=source.cache_dir,
             new_version=continuation.new_version,
@@ -364,7 +364,7 @@ def refresh(
             folder,
             same_patient=same_patient or "",
             other_patient=other_patient or "",
-            checkpoints=checkpoints_folder(),
+            checkpoints=checkpoints_folder(folder),
             options=AdditionOptions(
                 abandon=abandon_runs,
                 confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
@@ -466,7 +466,7 @@ def restore_ledger(
     """Puts the ledger in order where it is lost, broken, or older than what was released. Sends nothing."""
     restored = operations.data.restore_ledger(
         home_of(home),
-        checkpoints=checkpoints_folder(),
+        checkpoints=checkpoints_folder(home_of(home)),
         backup=backup,
         charge_missing=charge_missing,
         receipts=receipts or (),

@@ -13,15 +13,18 @@ import typer
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import finite, json_text, with_iso_times
 from undersong_common.program import drill
-from undersong_common.program.owner import home_folder
+from undersong_common.program.owner import home_folder, work_in
 
 if TYPE_CHECKING:
     from undersong_client.storage.checkpoints import LedgerSpending
+
+HEADS = "undersong/ledgers"
 
 
 def _marked(context: typer.Context, given: Path | None) -> Path | None:
     """Says before anything else that a folder is a drill's, where it is."""
     if not context.resilient_parsing:
+        work_in(home_of(given))
         mark_drill(home_of(given))
     return given
 
@@ -63,10 +66,15 @@ def home_of(given: Path | None) -> Path:
     return (Path(base) if base else home_folder() / ".config") / "undersong-party"
 
 
-def checkpoints_folder() -> Path:
-    """The user's own folder for heads of ledgers, outside every party's folder."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else home_folder() / ".local" / "state") / "undersong" / "ledgers"
+def checkpoints_folder(home: Path) -> Path:
+    """The folder for heads of ledgers, outside the party's folder ``home``: in $XDG_STATE_HOME, else the user's own.
+
+    Units and images keep one beside the party's folder, which a command that is typed there finds without a variable.
+    """
+    if base := os.environ.get("XDG_STATE_HOME"):
+        return Path(base) / HEADS
+    beside = home.absolute().parent / "state" / HEADS
+    return beside if os.path.lexists(beside) else home_folder() / ".local" / "state" / HEADS
 
 
 def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:

@@ -100,7 +100,7 @@ def preview(
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     folder = home_of(home)
     shown = operations.runs.preview(
-        folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder()
+        folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder(folder)
     )
     if page is not None:
         shown.page.write(page, at=local_time(time.time()))
@@ -169,7 +169,7 @@ def approve(
         run,
         words=" ".join(words),
         person=_person(folder, decider.name, decider.role, comment),
-        checkpoints=checkpoints_folder(),
+        checkpoints=checkpoints_folder(folder),
         confirm=lambda cautions: confirm_cautions(cautions, despite_cautions),
     )
     _say(proposal, as_json)
@@ -177,7 +177,7 @@ def approve(
 
 def _ask_words(folder: Path, run: str) -> list[str]:
     """Shows the sheet and asks for the plan's words. Raises ConfigurationError where nobody sits at a terminal."""
-    shown = operations.runs.preview(folder, run, checkpoints=checkpoints_folder())
+    shown = operations.runs.preview(folder, run, checkpoints=checkpoints_folder(folder))
     show_lines(shown.page.lines())
     operations.runs.note_shown(folder, shown)
     if not sys.stdin.isatty():
@@ -219,12 +219,12 @@ def revoke(
     if run is not None:
         _say(
             operations.runs.revoke(
-                folder, run, _person(folder, name, role, reason), checkpoints=checkpoints_folder()
+                folder, run, _person(folder, name, role, reason), checkpoints=checkpoints_folder(folder)
             ).request,
             as_json,
         )
         return
-    operations.runs.leave(folder, checkpoints=checkpoints_folder())
+    operations.runs.leave(folder, checkpoints=checkpoints_folder(folder))
     result = {"party": PartyHome(folder).settings.party, "coordinator": None}
     print_result(
         as_json, result, "left the coordinator; a running daemon disconnects within a second. The ledger stays"

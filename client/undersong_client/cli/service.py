@@ -37,7 +37,7 @@ def install(
 ) -> None:
     """Makes the account, moves this party's folder to it, writes the units and starts them. Needs root."""
     services = operations.services
-    installation = services.installation(_folder_to_move(home), state)
+    installation = services.installation(_folder_to_move(home), _state_to_move(state))
     if print_only:
         print(*installation.printed(), sep="\n")
         return
@@ -76,6 +76,14 @@ def remove(as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
         ),
         quiet="" if quiet else None,
     )
+
+
+def _state_to_move(given: Path | None) -> Path | None:
+    """The folder that --state names, else that of $XDG_STATE_HOME, which the line to type as root then names."""
+    base = os.environ.get("XDG_STATE_HOME") if os.geteuid() else None
+    if given is not None:
+        return given.absolute()
+    return Path(base).absolute() / "undersong" if base else None
 
 
 def _folder_to_move(home: Path | None) -> Path | None:

@@ -79,6 +79,10 @@ class PartyFolder(MovableFolder):
         self._state = state
         self._target_state = target_state
 
+    @property
+    def options(self) -> list[str]:
+        return [*super().options, *([] if self._state is None else ["--state", str(self._state)])]
+
     @contextmanager
     def hold(self, owner: Owner) -> Iterator[Mapping[str, str]]:
         assert self.source is not None

@@ -2,6 +2,7 @@
 
 import os
 import pwd
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,11 @@ SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # sudo finds a pr
 ROOT_UID, NO_UID = 0, 2**32 - 1
 UID_DIGITS = 10
 SHELLS_OF_NOBODY = ("nologin", "false")  # An account with such a shell is a service's.
+HOME_OPTION = "--home"
+# Variables that name folders of this program, beside the one of --home. sudo passes no variable on.
+FOLDER_VARIABLES = ("XDG_STATE_HOME", "XDG_CACHE_HOME", "UNDERSONG_CACHE")
+
+_program_folder: Path | None = None
 
 
 def account_name(uid: int) -> str:
@@ -119,14 +125,34 @@ def home_folder() -> Path:
         return Path.cwd()
 
 
+def work_in(folder: Path) -> None:
+    """Notes the folder of the party or coordinator with which this command works, for the lines of remedies.
+
+    Neither a variable that names it nor a default below $HOME reaches a command that ``sudo -u`` runs.
+    """
+    global _program_folder
+    _program_folder = folder.absolute()
+
+
 def command_line(uid: int) -> str:
-    """Returns this program's command line as the account ``uid`` runs it."""
+    """Returns this program's command line as the account ``uid`` runs it, with the folders that it works with."""
     program = [sys.argv[0]]
     if sys.argv[0].endswith(".py"):  # "python -m" puts the path of a file there.
         program = [sys.executable, *sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]]
     elif os.path.dirname(sys.argv[0]) in SEARCHED_BY_SUDO:
         program = [os.path.basename(sys.argv[0])]
-    return shlex.join(["sudo", "-u", account_name(uid), *program, *sys.argv[1:]])
+    arguments = sys.argv[1:]
+    if _program_folder is not None and not any(re.match(rf"{HOME_OPTION}(=|$)", word) for word in arguments):
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        arguments[end:end] = [HOME_OPTION, str(_program_folder)]
+    # A folder of the caller's own, as of a desktop, would be closed to the other account.
+    folders = [
+        f"{name}={value}"
+        for name in FOLDER_VARIABLES
+        if (value := os.environ.get(name)) and _path_owner(Path(value)) == uid
+    ]
+    variables = ["env", *folders] if folders else []
+    return shlex.join(["sudo", "-u", account_name(uid), *variables, *program, *arguments])
 
 
 def left_there_remedy() -> str:
@@ -138,10 +164,13 @@ def account_remedy(path: Path) -> str:
     """Returns what to do about a path that this account may not use; "" if it and its folder are this account's."""
     if _path_owner(path.parent) == os.geteuid() != _path_owner(path):
         return left_there_remedy()
+    is_of_program = _program_folder is None or path.absolute().is_relative_to(_program_folder)
     for place in (path, path.parent):
         owner = _path_owner(place)
         if owner is not None and owner != os.geteuid():
-            return f"run it as the account that it belongs to: {command_line(owner)}"
+            if is_of_program:
+                return f"run it as the account that it belongs to: {command_line(owner)}"
+            return f"it belongs to {account_name(owner)}: let them give {account_name(os.geteuid())} the right to it"
     return ""
 
 

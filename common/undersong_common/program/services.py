@@ -8,6 +8,7 @@ that was interrupted goes on.
 import json
 import os
 import pwd
+import shlex
 import stat
 import subprocess
 import sys
@@ -98,6 +99,11 @@ class MovableFolder:
 
     def __init__(self, source: Path | None) -> None:
         self.source = source
+
+    @property
+    def options(self) -> list[str]:
+        """The options of ``install`` that name this folder, for whoever types that command again as root."""
+        return [] if self.source is None else ["--home", str(self.source)]
 
     def hold(self, owner: Owner) -> AbstractContextManager[Mapping[str, str]]:
         """Holds the locks of :attr:`source` and gives what the record notes of it.
@@ -345,7 +351,9 @@ class Installation:
         replace_file(self._record_path, json.dumps(asdict(self._record), indent=2).encode("utf-8") + b"\n")
 
     def _command_line(self, action: str) -> str:
-        return f"sudo {shell_path(Path(sys.executable).parent / self._service.command)} {action}"
+        program, *words = self._service.command.split()
+        options = self._folder.options if action == "install" else ()
+        return shlex.join(["sudo", str(Path(sys.executable).parent / program), *words, action, *options])
 
     @contextmanager
     def _hold_lock(self, action: str) -> Iterator[None]:

@@ -13,7 +13,7 @@ import typer
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text, with_iso_times
 from undersong_common.program import drill
-from undersong_common.program.owner import check_owner
+from undersong_common.program.owner import check_owner, work_in
 from undersong_common.program.terminal import screen, show_rows
 from undersong_server import defaults, operations
 
@@ -104,6 +104,7 @@ READING_COMMANDS = frozenset(
 def _marked(context: typer.Context, home: Path) -> Path:
     """Refuses to write into another account's folder. Says before anything else if the coordinator is a drill's."""
     if not context.resilient_parsing:
+        work_in(home)
         if " ".join(context.command_path.split()[1:]) not in READING_COMMANDS:
             check_owner(home, "coordinator.json")
         drill.announce(home / "coordinator.json", drill.COORDINATOR_WORDS)

@@ -111,7 +111,7 @@ def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path,
         command("init", "alpha", "--home", tmp_path / name)
     command("data", "add", notes, *FIELDS, "--hold-out", 25, "--home", tmp_path / "first")
     home = PartyHome(tmp_path / "first")
-    ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints_folder(), at=2.0)
+    ledger, kept = datasets.open_ledger(home, policy.read(home), checkpoints_folder(home.path), at=2.0)
     ledger.lose([Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),))])
     kept.keep(ledger)
     again = ("data", "add", shutil.copy(notes, tmp_path / "copied.jsonl"), *FIELDS, "--hold-out", percent)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -316,3 +317,12 @@ def every_kill(party, monkeypatch, disk, stride):
             assert owners(place.person) == {PERSON.uid}, nth
         nth += stride
     assert nth > 40
+
+
+def test_the_line_for_root_names_the_folders_that_it_would_not_know(place, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1)
+    with raises(ConfigurationError, "not-root") as refused:
+        place.installation().install()
+    program = Path(sys.executable).parent / "undersong-party"
+    words = ["sudo", str(program), "service", "install", "--home", str(place.source), "--state", str(place.state)]
+    assert shlex.split(refused.value.remedy) == words

@@ -46,7 +46,7 @@ def home(tmp_path, authority, monkeypatch):
 
 @pytest.fixture
 def page(home):
-    made = build(PartyPaths(home, checkpoints_folder(), home.parent / "daemon.log"), hosts=(HOST,), port=8700)
+    made = build(PartyPaths(home, checkpoints_folder(home), home.parent / "daemon.log"), hosts=(HOST,), port=8700)
     made.accounts.set_role("hospital", "administrator")
     yield Browser(made).enter(made.accounts.link("hospital"))
     made.close()
@@ -334,7 +334,7 @@ def test_an_administrator_gives_a_role_of_the_two_and_not_to_themselves(page, ho
 
 def test_one_person_with_a_local_and_a_provider_s_account_is_not_two(home):
     """The attack: one person approves, and takes the rule away, once by a local and once by the provider's account."""
-    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
     groups = {"privacy": "privacy officer", "it": "IT"}
     provider = FakeProvider(home.parent, site=site, roles={"staff": "operator"}, duties=groups)
     site.accounts.set_role("first", "operator")
@@ -504,7 +504,7 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     command("init", "lonely", "--home", tmp_path / "lonely")
     given = tmp_path / "given"
     given.mkdir()
-    places = PartyPaths(tmp_path / "lonely", checkpoints_folder(), sources=(given,))
+    places = PartyPaths(tmp_path / "lonely", checkpoints_folder(tmp_path / "lonely"), sources=(given,))
     site = build(places, hosts=(HOST,), port=8700)
     site.accounts.set_role("hospital", "administrator")
     page = Browser(site).enter(site.accounts.link("hospital"))
@@ -667,7 +667,7 @@ def test_a_restored_approval_is_given_again_on_the_page(page, home, tmp_path):
 def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, authority):
     home = tmp_path / "beta"
     command("init", "beta", "--home", home)
-    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
     site.accounts.set_role("hospital", "administrator")
     page = Browser(site).enter(site.accounts.link("hospital"))
     package = {"package": ("beta.package", authority.package_bytes("beta", "localhost:7443"))}
@@ -693,7 +693,7 @@ def test_joining_compares_the_fingerprint_and_gives_the_request_once(tmp_path, a
 
 
 def test_people_log_in_by_their_provider_and_groups_are_roles(home):
-    site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+    site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
     provider = FakeProvider(home.parent, site=site, roles={"privacy": "operator", "it": "administrator"})
     assert provider.enter(groups=["privacy"]) == 303
     assert site.accounts.person("ada@hospital.example").role == "operator"

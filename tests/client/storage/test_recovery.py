@@ -138,7 +138,7 @@ def test_a_new_folder_takes_the_backup_and_says_that_a_budget_is_due(home, tmp_p
     spent = release(home, tmp_path).spent(DELTA)
     backup = backed_up(home, tmp_path / "backup")
     shutil.rmtree(home.path)
-    monkeypatch.setattr("undersong_client.cli.data.checkpoints_folder", lambda: marks)
+    monkeypatch.setattr("undersong_client.cli.data.checkpoints_folder", lambda _home: marks)
     new = tmp_path / "new"
     command("init", "alpha", "--home", new)
     fields = ("--label-field", "label", "--user-field", "patient", "--home", new)

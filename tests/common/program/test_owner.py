@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ ADA, BERT, PARTY = 40001, 40002, 40003  # two people, and the party's service
 def test_a_folder_of_another_account_is_refused_with_the_whole_line(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["/usr/bin/undersong", "run", "plan", "my task.toml", "--name", "x"])
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(owner, "_program_folder", None)
     with raises(ConfigurationError, "other-account") as refused:
         owner.check_owner(tmp_path)
     name = pwd.getpwuid(os.getuid()).pw_name
@@ -46,6 +48,7 @@ def test_a_folder_that_may_not_be_looked_into_is_another_account_s(tmp_path, mon
 
 
 def test_a_file_whose_folder_is_another_account_s_names_that(tmp_path, monkeypatch):
+    owner.work_in(tmp_path)
     monkeypatch.setattr(owner, "_path_owner", lambda path: os.geteuid() + (path == tmp_path))
     fault = fault_of(PermissionError(13, "Permission denied", str(tmp_path / "status.json")))
     assert "sudo -u" in fault.remedy
@@ -54,6 +57,7 @@ def test_a_file_whose_folder_is_another_account_s_names_that(tmp_path, monkeypat
 def test_a_file_that_may_not_be_read_names_its_account(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     path = tmp_path / "plan.json"
+    owner.work_in(tmp_path)
     fault = fault_of(PermissionError(13, "Permission denied", str(path)))
     assert "sudo -u" in fault.remedy
 
@@ -185,6 +189,53 @@ def test_without_a_home_the_working_folder_stands_in(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", no_home)
     monkeypatch.chdir(tmp_path)
     assert owner.home_folder() == tmp_path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The folder of a command that was typed with neither --home nor a folder that sudo would pass on."""
+    for name in owner.FOLDER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(owner, "_program_folder", None)
+    owner.work_in(tmp_path / "my home")
+    return tmp_path / "my home"
+
+
+def line_of(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/undersong", *arguments])
+    return owner.command_line(NOBODY)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("run", "list"), ("run", "list", "--home", "{folder}")),
+        (("run", "list", "--home", "x"), ("run", "list", "--home", "x")),
+        (("run", "list", "--home=x"), ("run", "list", "--home=x")),
+        (("run", "show", "--", "-x"), ("run", "show", "--home", "{folder}", "--", "-x")),
+    ],
+)
+def test_the_line_names_the_folder_that_no_option_names(folder, monkeypatch, arguments, expected):
+    words = [word.replace("{folder}", str(folder)) for word in expected]
+    assert shlex.split(line_of(monkeypatch, *arguments)) == ["sudo", "-u", f"#{NOBODY}", "undersong", *words]
+
+
+def test_the_line_takes_along_the_folders_of_the_account_alone(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/root/.cache")
+    monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY if path.is_relative_to(tmp_path) else 0)
+    words = shlex.split(line_of(monkeypatch, "run", "list"))
+    assert words[3:6] == ["env", f"XDG_STATE_HOME={tmp_path / 'state'}", "undersong"]
+
+
+def test_a_file_outside_the_folder_leads_to_no_other_account(folder, tmp_path, monkeypatch):
+    """The account of somebody's notes could read them, and not the folder for which they are."""
+    monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY)
+    remedy = owner.account_remedy(tmp_path / "notes.csv")
+    assert "sudo" not in remedy
+    assert f"#{NOBODY}" in remedy
+    assert owner.account_name(os.geteuid()) in remedy
+    assert "sudo -u" in owner.account_remedy(folder / "ledger.jsonl")
 
 
 @pytest.mark.heavy

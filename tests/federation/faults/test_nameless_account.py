@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -104,3 +105,30 @@ def test_an_approval_of_a_nameless_account_names_its_number(folder, run, monkeyp
     (request,) = json.loads(run(HOSPITAL, "requests", "--home", home, "--json"))["requests"]
     assert request["decision"] == "approved"
     assert str(UID) in json.dumps(request)
+
+
+SUDO = """#!/bin/sh
+# As sudo -u '#NUMBER' does: no variable of the caller's is passed on.
+shift 2
+exec env -i {variables} HOME=/nowhere {prefix} "$@"
+"""
+
+
+def test_the_line_for_another_account_works_as_it_is_typed(folder, run, nobody):
+    """The folder came from a variable, which sudo does not pass on."""
+    home, sudo = folder / "a party", folder.parent / "sudo"
+    run(HOSPITAL, "init", "two", "--home", home)
+    variables = [f"{name}={value}" for name, value in VARIABLES.items()]
+    sudo.write_text(SUDO.format(prefix=shlex.join(nobody), variables=shlex.join(variables)))
+    sudo.chmod(0o755)
+    root = {**VARIABLES, "PATH": f"{folder.parent}:{os.defpath}"}
+
+    def typed(*words, **more):
+        return subprocess.run(words, cwd="/", env=root | more, capture_output=True, text=True, timeout=120, check=False)
+
+    command = (sys.executable, "-m", HOSPITAL, "policy", "set", "--question", "all")
+    refused = typed(*command, UNDERSONG_PARTY_HOME=str(home))
+    line = next(part for part in refused.stderr.splitlines() if "sudo -u" in part).partition("run it as ")[2]
+    done = typed("sh", "-c", line)
+    assert done.returncode == 0, done.stderr
+    assert (home / "policy.json").stat().st_uid == UID
