@@ -89,6 +89,7 @@ class ScriptedCoordinator:
         self.streams: queue.Queue[Stream] = queue.Queue()
         self.keepalive_s = keepalive_s
         self.refuse = ""
+        self.refusal = grpc.StatusCode.PERMISSION_DENIED
         self.clock = time.time
         self.version = framing.VERSION
         self.welcome_held: list[wire.Held] = []
@@ -121,7 +122,7 @@ class ScriptedCoordinator:
 
     def _connect(self, requests, context):
         if self.refuse:
-            context.abort(grpc.StatusCode.PERMISSION_DENIED, self.refuse)
+            context.abort(self.refusal, self.refuse)
         certificate = x509.load_pem_x509_certificate(context.auth_context()["x509_pem_cert"][0])
         hello = wire.FromParty.FromString(next(requests)).hello
         stream = Stream(hello, certificate.serial_number)

@@ -19,7 +19,7 @@ import grpc
 from undersong_client import keys
 from undersong_client.consent import policy, trust
 from undersong_client.home import CLOCK_TOLERANCE_S, PartyHome, clock_words, read_json
-from undersong_client.link.connection import secure_channel
+from undersong_client.link.connection import REFUSALS, secure_channel
 from undersong_client.records import cautions, snapshot
 from undersong_client.storage import datasets
 from undersong_common.errors import ConfigurationError, TransportError, UndersongError
@@ -301,7 +301,7 @@ def _ask_health(
             clock_metadata = dict(call.initial_metadata()).get(CLOCK_METADATA)
             return None, None if clock_metadata is None else float(clock_metadata)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+            if error.code() in REFUSALS:
                 return printable(str(error.details())), None
             return None if error.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND) else "", None
         except ValueError:

@@ -31,6 +31,9 @@ PONG_S = 2.0  # time in which a ping is usually answered
 SILENCES = 3  # a stream that was silent for so many keepalive periods is given up
 GOODBYE_S = 2.0
 UNREAD_BYTES = 2**21  # bytes that the coordinator may send before they are read
+# Somebody has to act before the coordinator accepts this party. A refusal by the coordinator's clock passes by itself.
+REFUSALS_OF_PEOPLE = (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+REFUSALS = (*REFUSALS_OF_PEOPLE, grpc.StatusCode.FAILED_PRECONDITION)
 
 Frames = Iterable[Any]
 
@@ -241,7 +244,7 @@ class Connection:
             self._end_stream(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
             code, details = error.code(), printable(str(error.details()))
-            is_refused = code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED)
+            is_refused = code in REFUSALS_OF_PEOPLE
             if code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
                 log.debug("%s: %s", code.name, details)  # gRPC's words, for a specialist
                 reason = f"the coordinator at {self.address} cannot be reached"

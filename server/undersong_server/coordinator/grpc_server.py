@@ -29,7 +29,7 @@ from undersong_server.authority import Authority, serial_of
 from undersong_server.coordinator.gate import Gate, Rate, Refusals
 from undersong_server.coordinator.grpc_transport import GrpcTransport, Link, Mailbox, PartyStream
 from undersong_server.coordinator.metrics import Metrics
-from undersong_server.coordinator.parties import NOT_STARTED, TOUCHED_EVERY_S, Registry
+from undersong_server.coordinator.parties import EXPIRED, NOT_STARTED, TOUCHED_EVERY_S, Registry
 
 # The loopback interface's addresses, for a socket and for gRPC.
 LOOPBACKS = (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"))
@@ -232,6 +232,9 @@ class GrpcServer:
         if problem:
             self._gate.excuse(context.peer())
             self._refusals.note(peer.source, NOT_ALLOWED, problem)
+            if problem.endswith(EXPIRED):  # by this clock, which may be wrong: the party is to ask again soon
+                words = "this certificate has expired, by the coordinator's clock"
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
         self._gate.admit(context.peer(), peer.name)
         return peer

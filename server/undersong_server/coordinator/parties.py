@@ -19,6 +19,7 @@ RENEWABLE_SHARE = 0.5  # renewal is allowed from this share of a certificate's l
 RENEWALS_AN_HOUR = 3
 CLOCKS_DIFFER_S = 600.0  # largest difference of two clocks that are right
 VALID_CERTIFICATES = 16  # most valid certificates per party that it may ask for over its stream
+EXPIRED = "has expired"  # ends the one reason for a refusal that a clock which is set right takes away
 TOUCHED_EVERY_S = 10  # between two notes of when each connected party was last heard
 INVITED, ENROLLED, REVOKED = "invited", "enrolled", "revoked"
 # Reasons that a daemon reports when it does not start; without one, the party counts as away.
@@ -386,7 +387,7 @@ def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: f
     if certificate["revoked_at"] is not None:
         return f"the certificate {serial[:12]} of {name} was revoked"
     if certificate["expires_at"] < now:
-        return f"the certificate {serial[:12]} of {name} has expired"
+        return f"the certificate {serial[:12]} of {name} {EXPIRED}"
     return ""
 
 

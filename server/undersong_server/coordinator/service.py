@@ -22,7 +22,7 @@ from undersong_server.cluster import Cluster, connected
 from undersong_server.coordinator.grpc_transport import GrpcTransport
 from undersong_server.coordinator.home import CoordinatorHome, Serving, host_port
 from undersong_server.coordinator.metrics import HELD_UP, FolderMetrics, Metrics, MetricsServer
-from undersong_server.coordinator.parties import REVOKED
+from undersong_server.coordinator.parties import CLOCKS_DIFFER_S, REVOKED
 from undersong_server.coordinator.run_driver import Endings, GrpcRunDriver
 from undersong_server.database.turn import turn
 from undersong_server.release.files import Signer
@@ -123,15 +123,17 @@ class Coordinator:
     def serve(self) -> None:
         """Serves until :meth:`stop` is called. Runs that were under way go on at the next start."""
         log.info("serving %s on port %d", self._home.settings.name, self.server.port)
-        reviewed = 0.0
+        reviewed = reviewed_offset = 0.0  # the second: of the clock, which somebody may set, from the monotonic one
         self._endings.start()
         while not self._stopping.is_set():
             self._held.attempt("copying what other machines requested", self._copy_requests)
             self._held.attempt("looking for runs", self._tend_all)
             if (connected := self.server.connected) != self._written:
                 self._held.attempt("noting who is connected", partial(self._write_serving, connected))
-            if time.monotonic() - reviewed > REVIEW_S and self._held.attempt(REVIEWING, self._review):
-                reviewed = time.monotonic()
+            now_s, offset = time.monotonic(), time.time() - time.monotonic()
+            is_review_due = now_s - reviewed > REVIEW_S or abs(offset - reviewed_offset) > CLOCKS_DIFFER_S
+            if is_review_due and self._held.attempt(REVIEWING, self._review):
+                reviewed, reviewed_offset = now_s, offset
             self._stopping.wait(POLL_S)
         for driver in self._drivers.values():
             driver.interrupt("running")

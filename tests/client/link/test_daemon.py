@@ -10,10 +10,12 @@ import shutil
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
+import grpc
 import pytest
 
 from tests.doubles.authority import Authority
@@ -417,6 +419,16 @@ def test_a_refused_certificate_is_said_and_tried_again_later(tmp_path, authority
     coordinator.refuse = "this certificate is not accepted here any more"
     with contextlib.closing(Started(home, tmp_path)):
         wait_for(lambda: "not accepted here" in status(home).get("problem", ""))
+        coordinator.refuse = ""
+        coordinator.next_stream()
+
+
+def test_a_refusal_by_the_coordinators_clock_is_asked_again_soon(coordinator, home, tmp_path):
+    """It passes when that clock is set right, and nobody has to act here."""
+    coordinator.refuse, coordinator.refusal = "has expired, by the clock", grpc.StatusCode.FAILED_PRECONDITION
+    with contextlib.closing(Started(home, tmp_path)) as started:
+        started.daemon._backoff = replace(FAST, refused_s=600.0)
+        wait_for(lambda: "by the clock" in status(home).get("problem", ""))
         coordinator.refuse = ""
         coordinator.next_stream()
 

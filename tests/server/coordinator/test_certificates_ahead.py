@@ -67,6 +67,15 @@ def test_one_that_comes_while_it_serves_is_issued_anew_at_the_next_review(home):
     assert not authority.not_yet_valid(time.time())
 
 
+def test_a_clock_that_is_set_right_is_noticed_before_the_next_review(home, monkeypatch):
+    now, authority = time.time, home.authority()
+    with home.hold(), serving(begun(home)), monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: now() + AHEAD_S)
+        wait_for(lambda: authority.not_yet_valid(now()))
+        ahead.undo()
+        wait_for(lambda: not authority.not_yet_valid(now()))
+
+
 def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path, monkeypatch, caplog):
     now = time.time
     with monkeypatch.context() as ahead:
