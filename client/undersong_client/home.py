@@ -32,7 +32,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import ConfigurationError, MissingRights
 from undersong_common.files import holding, is_empty, is_held, replace_file
 from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.printable import noun, printable, shell_path
@@ -325,14 +325,14 @@ class PartyHome:
                 raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
             if found.st_uid != os.geteuid():
                 check_owner(self.path)
-                raise ConfigurationError(
+                raise MissingRights(
                     f"{path}: belongs to {account_name(found.st_uid)}, and this folder to {account_name(os.geteuid())}",
                     left_there_remedy(),
                     code="other-account",
                 )
             if stat.S_IMODE(found.st_mode) & 0o077:
                 wanted = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
-                raise ConfigurationError(
+                raise MissingRights(
                     f"{path}: others may read it (mode {stat.S_IMODE(found.st_mode):04o})",
                     f"chmod {wanted:o} {shell_path(path)}",
                     code="readable-by-others",

@@ -91,6 +91,10 @@ class ConfigurationError(UndersongError):
             raise cls.together(fault_list, code=code)
 
 
+class MissingRights(ConfigurationError):
+    """This account lacks the rights to a file or folder that a program needs, or others have them too."""
+
+
 class PrivacyRefusal(UndersongError):
     """Going on would spend unapproved budget or break a bound: stop, and never retry without a change."""
 

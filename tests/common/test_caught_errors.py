@@ -648,6 +648,9 @@ ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
     "common/undersong_common/program/notices.py deliver": f"{PROGRAM}test_notices.py::test_a_command_gets_the_notice",
+    "common/undersong_common/program/machine.py rights_that_pass": (
+        "tests/client/cli/test_other_account.py::test_a_daemon_that_meets_another_accounts_file_is_started_again"
+    ),
     "common/undersong_common/program/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
     "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
     "common/undersong_common/program/owner.py _ancestor_uids": f"{NOT_TOLD}no_account",

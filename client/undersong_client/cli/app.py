@@ -29,6 +29,7 @@ from undersong_common.models.model_files import MAX_WINDOWS
 from undersong_common.pages.options import OrganisationLogin, PageAddress, Port
 from undersong_common.printable import printable, shell_path, that_hold
 from undersong_common.program import entry, logs
+from undersong_common.program.machine import check_descriptors, rights_that_pass
 from undersong_common.program.options import AsJson, Output, with_options
 from undersong_common.program.terminal import show_lines, show_rows
 
@@ -133,6 +134,7 @@ def check(
 
 
 @app.command()
+@rights_that_pass()
 def run(
     log_format: Annotated[str, typer.Option(help="text or json.")] = "text",
     proxy: Annotated[bool, typer.Option("--proxy/--no-proxy", help="Dial through the configured proxy.")] = True,
@@ -169,6 +171,7 @@ def run(
         from undersong_client.link.daemon import Daemon, check_start
 
         try:
+            check_descriptors()
             check_start(party_home, use_proxy=proxy)
             assembled = assemble(
                 party_home, checkpoints=checkpoints_folder(party_home.path), clock=time.time, logs=set_up_log
@@ -372,6 +375,7 @@ class ShownFiles:
 
 @app.command()
 @with_options()
+@rights_that_pass()
 def page(
     address: PartyPageAddress,
     account: OneTimeLink,

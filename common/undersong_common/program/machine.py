@@ -9,6 +9,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import sqlite3
 import tempfile
 import threading
@@ -18,13 +19,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from undersong_common.errors import ConfigurationError, InternalError, MachineFault, UndersongError
+from undersong_common.errors import ConfigurationError, InternalError, MachineFault, MissingRights, UndersongError
 from undersong_common.printable import printable
 from undersong_common.program.logs import place_of
 from undersong_common.program.owner import account_remedy
 
 log = logging.getLogger(__name__)
 
+FEWEST_DESCRIPTORS = 64  # a program opens about 25 before its first message, and some for each that it answers
 _ROOM = "free space on that disk"
 _DESCRIPTORS = "raise the limit of open files (LimitNOFILE, ulimit -n), or close what holds them"
 # The remedy for each thing that a machine may lack, by the number of the error.
@@ -65,8 +67,24 @@ MOST_RECORDED = 5
 def is_passing_fault(error: Exception) -> bool:
     """True for a fault of the machine or of a file that the program wrote: nobody has decided it, and it passes."""
     if isinstance(error, UndersongError):
-        return isinstance(error, MachineFault) or error.code in FAULTS_OF_FILES
+        return isinstance(error, (MachineFault, MissingRights)) or error.code in FAULTS_OF_FILES
     return isinstance(error, (OSError, sqlite3.Error))
+
+
+def check_descriptors(wanted: int = FEWEST_DESCRIPTORS) -> None:
+    """Raises this process's limit of open files to ``wanted``, as far as it may; call it before gRPC begins.
+
+    Raises MachineFault where the limit stays so low that gRPC would end the process, or hang, without a word.
+    """
+    limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return
+    if limit < wanted:
+        limit = wanted if hard_limit == resource.RLIM_INFINITY else min(hard_limit, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
+    if limit < FEWEST_DESCRIPTORS:
+        words = f"this process may open {limit} files at once, and needs {FEWEST_DESCRIPTORS}"
+        raise MachineFault(words, _DESCRIPTORS, code="emfile")
 
 
 def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = None) -> UndersongError:
@@ -108,6 +126,7 @@ def _system_fault(error: OSError, place: str) -> UndersongError:
     remedy = "check the path and its permissions"
     if number in (errno.EACCES, errno.EPERM):
         remedy = account_remedy(Path(place)) or remedy
+        return MissingRights(f"{prefix}{_system_reason(error)}", remedy, code="unreadable")
     return ConfigurationError(f"{prefix}{_system_reason(error)}", remedy, code="unreadable")
 
 
@@ -159,6 +178,19 @@ def named_faults(path: Path | str, *, root: Path | None = None) -> Iterator[None
         raise
     except (OSError, sqlite3.Error) as error:
         raise fault_of(error, path, root=root) from None
+
+
+@contextmanager
+def rights_that_pass() -> Iterator[None]:
+    """Turns missing rights in the block into a MachineFault, so that a unit starts its program again.
+
+    A root shell that has left a file of its own, or changed an owner, ends no service for good.
+    """
+    try:
+        yield
+    except (MissingRights, PermissionError) as error:
+        fault = fault_of(error)
+        raise MachineFault(fault.problem, fault.remedy, code=fault.code) from None
 
 
 @dataclass(frozen=True)

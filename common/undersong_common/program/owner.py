@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from undersong_common.errors import ConfigurationError
+from undersong_common.errors import MissingRights
 
 SEARCHED_BY_SUDO = ("", "/usr/local/bin", "/usr/bin", "/bin")  # sudo finds a program of these folders without a path.
 ROOT_UID, NO_UID = 0, 2**32 - 1
@@ -175,7 +175,7 @@ def account_remedy(path: Path) -> str:
 
 
 def check_owner(folder: Path, marker: str = "") -> None:
-    """Raises ConfigurationError where a folder belongs to another account than the one that runs this, root too.
+    """Raises MissingRights where a folder belongs to another account than the one that runs this, root too.
 
     A file that another account writes into it could not be read by the program that serves it. A folder that does not
     exist yet is its maker's.
@@ -185,7 +185,7 @@ def check_owner(folder: Path, marker: str = "") -> None:
     """
     owner = None if _is_missing(folder / marker) else _path_owner(folder / marker)
     if owner is not None and owner != os.geteuid():
-        raise ConfigurationError(
+        raise MissingRights(
             f"this folder belongs to {account_name(owner)}, and you are {account_name(os.geteuid())}: {folder}",
             f"run it as {command_line(owner)}",
             code="other-account",

@@ -17,6 +17,7 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
 from undersong_common.pages import serving
 from undersong_common.pages.options import OrganisationLogin, PageAddress, Port
+from undersong_common.program.machine import rights_that_pass
 from undersong_common.program.options import AsJson, with_options
 from undersong_server import defaults, operations
 from undersong_server.cli.options import DEFAULT_HOME, HomeFolder, day, print_table
@@ -62,6 +63,7 @@ class OfferedTasks:
 
 @app.command()
 @with_options()
+@rights_that_pass()
 def serve(
     address: ConsoleAddress,
     offered: OfferedTasks,

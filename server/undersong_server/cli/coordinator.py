@@ -16,7 +16,7 @@ from undersong_common.files import replace_file
 from undersong_common.printable import counted, duration, noun, printable, shell_path
 from undersong_common.program import entry, logs
 from undersong_common.program.entry import only_tls_1_3
-from undersong_common.program.machine import HeldStep
+from undersong_common.program.machine import HeldStep, rights_that_pass
 from undersong_common.program.options import AsJson, Output, with_options
 from undersong_server import defaults, operations
 from undersong_server.cli.console import PORT, console_beside
@@ -115,6 +115,7 @@ class LogOptions:
 
 @app.command()
 @with_options()
+@rights_that_pass()
 def serve(
     log: LogOptions,
     home: HomeFolder = DEFAULT_HOME,

@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ import typer
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import json_text, with_iso_times
 from undersong_common.program import drill
+from undersong_common.program.machine import rights_that_pass
 from undersong_common.program.owner import check_owner, work_in
 from undersong_common.program.terminal import screen, show_rows
 from undersong_server import defaults, operations
@@ -99,14 +101,18 @@ READING_COMMANDS = frozenset(
         *("coordinator show", "coordinator healthy", "coordinator backup", "console audit", "console support"),
     )
 )
+# Commands that a unit runs: what a root shell has taken away comes back, and the unit starts them again.
+SERVING_COMMANDS = frozenset(("coordinator serve", "console serve"))
 
 
 def _marked(context: typer.Context, home: Path) -> Path:
     """Refuses to write into another account's folder. Says before anything else if the coordinator is a drill's."""
     if not context.resilient_parsing:
         work_in(home)
-        if " ".join(context.command_path.split()[1:]) not in READING_COMMANDS:
-            check_owner(home, "coordinator.json")
+        command = " ".join(context.command_path.split()[1:])
+        if command not in READING_COMMANDS:
+            with rights_that_pass() if command in SERVING_COMMANDS else nullcontext():
+                check_owner(home, "coordinator.json")
         drill.announce(home / "coordinator.json", drill.COORDINATOR_WORDS)
     return home
 

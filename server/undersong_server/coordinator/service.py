@@ -2,7 +2,6 @@
 
 import logging
 import os
-import resource
 import signal
 import threading
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import MachineFault, UndersongError
-from undersong_common.program.machine import HeldSteps
+from undersong_common.program.machine import HeldSteps, check_descriptors
 from undersong_common.program.notices import EXPIRES_SOON_S, Notices
 from undersong_server.authority import SERVER_DAYS
 from undersong_server.cluster import Cluster, connected
@@ -35,6 +34,7 @@ RENEW_BEFORE_DAYS = 30
 REVIEW_S = 60.0
 STOP_S = 10.0  # longest wait for a run to reach its next step when the process stops
 POLL_S = 0.25
+DESCRIPTORS = 8192  # three per connection: the party's, and both ends of the relay to gRPC
 REVIEWING = "reviewing certificates"
 RUN_STEP = "run "  # begins the name of the step that tends a run
 
@@ -278,11 +278,7 @@ def serve(
 
     Raises Superseded when another process has taken over, Away when the database stays away.
     """
-    # Three descriptors per connection: the party's, and both ends of the relay to gRPC.
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    descriptors = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
-    if soft < descriptors:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, hard))
+    check_descriptors(DESCRIPTORS)
     with ExitStack() as stack:
         cluster = stack.enter_context(connected(ray))
         stopping = threading.Event()  # A signal or the loss of this process's turn sets it.

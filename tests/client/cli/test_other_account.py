@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.doubles.authority import Authority
 from tests.doubles.party_home import command, joined
 from undersong_client.cli.options import checkpoints_folder
+from undersong_common.errors import ConfigurationError, MachineFault
+from undersong_common.program import entry
 
 COMMANDS = [
     ("status",),
@@ -44,3 +47,29 @@ def test_heads_beside_the_folder_are_found_without_a_variable(tmp_path, monkeypa
     assert checkpoints_folder(home) == beside
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "mine"))
     assert checkpoints_folder(home) == tmp_path / "mine" / "undersong" / "ledgers"
+
+
+@pytest.mark.parametrize("name", ["", "ledger.jsonl", "keys/identity.key"])
+def test_a_daemon_that_meets_another_accounts_file_is_started_again(tmp_path, monkeypatch, name):
+    """A root shell that has left a file ends no daemon for good: the unit starts it again, and 2 it would not."""
+    home = joined(tmp_path, Authority())
+    path, lstat, stat = home / name, Path.lstat, os.stat
+
+    def with_owner(status):
+        return os.stat_result((*status[:4], status.st_uid + 1, *status[5:10]))
+
+    monkeypatch.setattr(Path, "lstat", lambda self: with_owner(lstat(self)) if self == path else lstat(self))
+    if not name:
+        monkeypatch.setattr(os, "stat", lambda place, **more: with_owner(stat(place, **more)))
+    monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # it asks for a process that has not imported gRPC
+    said = command("run", "--home", home, code=MachineFault.exit_code)
+    assert str(path) in said
+    assert ("sudo -u" if not name else "let an administrator give it to") in said
+
+
+def test_a_daemon_whose_file_others_may_read_is_started_again(tmp_path, monkeypatch):
+    home = joined(tmp_path, Authority())
+    (home / "policy.json").chmod(0o644)
+    monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)
+    assert "chmod 600" in command("run", "--home", home, code=MachineFault.exit_code)
+    assert "chmod 600" in command("status", "--home", home, code=ConfigurationError.exit_code)

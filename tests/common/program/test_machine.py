@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import sqlite3
 from types import SimpleNamespace
 
@@ -147,3 +148,27 @@ def test_a_record_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch)
 def test_a_record_that_cannot_be_read_tells_of_nothing(tmp_path, record):
     (tmp_path / "held.json").write_bytes(record)
     assert held_steps(tmp_path / "held.json") == ()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit"),
+    [
+        (1024, 4096, 1024),
+        (16, 4096, machine.FEWEST_DESCRIPTORS),
+        (16, resource.RLIM_INFINITY, machine.FEWEST_DESCRIPTORS),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, resource.RLIM_INFINITY),
+        (16, 32, None),
+    ],
+)
+def test_too_few_open_files_are_raised_or_told_before_anything_begins(monkeypatch, soft, hard, limit):
+    limits = [(soft, hard)]
+    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda _, changed: limits.append(changed))
+    if limit is not None:
+        machine.check_descriptors()
+        assert limits[-1][0] == limit
+        return
+    with raises(MachineFault, "emfile") as fault:
+        machine.check_descriptors()
+    assert "32 files" in fault.value.problem
+    assert fault.value.exit_code == 75
