@@ -371,8 +371,9 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     path = PartyHome(home).ledger
     if not path.exists():
         raise ConfigurationError(f"{path}: no such ledger", "it begins with `undersong-party data add`")
-    checked = Ledger.verify(path) if verify else None
-    party_ledger = Ledger.read(path)
+    if verify:
+        Ledger.verify(path)
+    party_ledger = Ledger.snapshot(path)  # a run may append to it between two of these figures
     spending = LedgerSpending.of(party_ledger)
     costs = {charge.slot: charge.events for charge in party_ledger.charges()}
     prices: dict[Any, float] = {}
@@ -390,7 +391,7 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     return LedgerFacts(
         fingerprint=party_ledger.fingerprint,
         head=party_ledger.head,
-        verified=checked,
+        verified=len(party_ledger.entries()) if verify else None,
         budget=party_ledger.budget,
         spending=spending,
         runs=tuple(party_ledger.costs(spending.delta)),

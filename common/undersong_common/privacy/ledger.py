@@ -80,6 +80,7 @@ class Ledger:
         self._attempts: dict[Slot, ChargedAttempt] = {}
         self._runs: defaultdict[str, RunRecord] = defaultdict(RunRecord)
         self._lost_budgets: list[Budget | None] = []  # None: unknown, more than any
+        self._is_followed = True
 
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r}, {len(self._chain.entries)} entries)"
@@ -120,6 +121,16 @@ class Ledger:
         """
         ledger = cls._existing(path)
         ledger.refresh()
+        return ledger
+
+    @classmethod
+    def snapshot(cls, path: Path) -> "Ledger":
+        """Opens an existing ledger as :meth:`read`, as it is now: what others append later is not read.
+
+        All figures of a snapshot are of one moment, while a run goes on.
+        """
+        ledger = cls.read(path)
+        ledger._is_followed = False
         return ledger
 
     @classmethod
@@ -267,7 +278,8 @@ class Ledger:
 
     def refresh(self) -> None:
         """Reads the entries that other processes have appended. Raises PrivacyRefusal if a line's hash is wrong."""
-        self._chain.refresh()
+        if self._is_followed:
+            self._chain.refresh()
 
     # Checks and writing
 

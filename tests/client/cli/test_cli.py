@@ -30,6 +30,7 @@ from undersong_client.home import PartyHome, write_json
 from undersong_client.link import checks
 from undersong_client.operations import daemon, runs
 from undersong_client.storage import store
+from undersong_client.storage.checkpoints import LedgerSpending
 from undersong_client.storage.outbox import Outbox
 from undersong_common.errors import ConfigurationError
 from undersong_common.files import replace_file
@@ -712,6 +713,24 @@ def test_the_ledger_is_shown_verified_and_backed_up(home, tmp_path):
     command("ledger", "--backup", tmp_path / "backup.jsonl", "--home", home, code=2)
     path.write_text(path.read_text().replace("votes/1", "votes/2"))
     assert "does not fit the chain" in command("ledger", "--verify", "--home", home, code=3)
+
+
+def test_all_figures_of_the_ledger_are_of_one_moment_of_a_run(home, monkeypatch):
+    """A run charges between two of them."""
+    ledger = Ledger.read(home / "ledger.jsonl")
+    ledger.charge(Charge("spring", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))
+    of = LedgerSpending.of
+
+    def charging(*arguments):
+        spending = of(*arguments)
+        ledger.charge(Charge("spring", "00" * 32, "votes/2", 0, (Gaussian(5.0),)))
+        return spending
+
+    monkeypatch.setattr(LedgerSpending, "of", charging)
+    shown = json.loads(command("ledger", "--verify", "--home", home, "--json"))
+    assert shown["spent_epsilon"] == shown["runs"][-1]["spent"]
+    assert shown["verified_entries"] == len(shown["entries"])
+    assert shown["runs"][-1]["releases"] == sum(entry["kind"] == "charge" for entry in shown["entries"])
 
 
 def test_pause_and_status(home):

@@ -629,6 +629,36 @@ def test_every_cut_of_the_last_line_is_repaired_and_nothing_else(path: Path) -> 
     assert path.read_bytes() == data
 
 
+@pytest.mark.parametrize("zeros", [1, 300, 4096])
+def test_zeros_that_a_lost_write_left_are_dropped(path: Path, zeros: int) -> None:
+    """A file system may keep a file's new length and not the bytes of the write: nobody acted upon them."""
+    data = filled(path)
+    path.write_bytes(data + bytes(zeros))
+    assert Ledger.open(path, "f").head == Ledger.read(path).head
+    assert path.read_bytes() == data
+
+
+@pytest.mark.parametrize("line", [b"\n", b"{}\n", b'{"entry": 1}\n', bytes(200) + b"\n", b"[[[[\n"])
+@pytest.mark.parametrize("place", [0, 3, 8])
+def test_a_foreign_line_is_named_and_left_as_it_is(path: Path, line: bytes, place: int) -> None:
+    lines = filled(path).splitlines(keepends=True)
+    damaged = b"".join([*lines[:place], line, *lines[place:]])
+    path.write_bytes(damaged)
+    with pytest.raises(PrivacyRefusal, match=f"line {place + 1}"):
+        Ledger.open(path, "f")
+    assert path.read_bytes() == damaged
+
+
+def test_a_snapshot_has_the_figures_of_one_moment(path: Path) -> None:
+    ledger = Ledger.open(path, "f")
+    ledger.charge(vote(1))
+    snapshot = Ledger.snapshot(path)
+    before = snapshot.spent(1e-5), snapshot.costs(1e-5), snapshot.entries(), snapshot.charges()
+    ledger.charge(vote(2))
+    assert (snapshot.spent(1e-5), snapshot.costs(1e-5), snapshot.entries(), snapshot.charges()) == before
+    assert Ledger.read(path).spent(1e-5) > before[0]
+
+
 @settings(max_examples=examples(30, 120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_changed_byte_is_found_and_its_line_named(path: Path, data: st.DataObject) -> None:
