@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 from pydantic import Field, TypeAdapter
 
 from undersong_common.errors import ConfigurationError, MachineFault
-from undersong_common.files import LOST_AND_FOUND, replace_file
+from undersong_common.files import LOST_AND_FOUND, file_state, replace_file
 from undersong_common.printable import printable
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_protocol.agreement.manifest import RUN_NAME
@@ -256,8 +256,21 @@ class RunFolder:
         self._storage.put_tree(self.path, self.output)
 
     def journal(self, epoch: int | None = None) -> Journal:
-        """Opens the run's journal, under the serving process's epoch. Raises ConfigurationError if it is in use."""
-        return self._storage.journal(self.journal_path, epoch)
+        """Opens the run's journal, under the serving process's epoch.
+
+        Raises ConfigurationError if it is in use, and UnreadableRun if it is damaged, or is lost although parties were
+        charged: a run that began anew would ask them for what they have answered.
+        """
+        files = self.journal_path, Path(f"{self.journal_path}-wal")
+        is_empty = self._storage.shared is None and all(file_state(path)[2] <= 0 for path in files)
+        if is_empty and self.exists and self.status().charged:
+            raise UnreadableRun(self.journal_path, "is missing or empty, and parties were charged")
+        try:
+            return self._storage.journal(self.journal_path, epoch)
+        except ConfigurationError as error:
+            if error.code != "damaged":
+                raise
+            raise UnreadableRun(self.journal_path, "is damaged") from None
 
     @property
     def has_journal(self) -> bool:

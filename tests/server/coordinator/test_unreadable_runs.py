@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 import pytest
@@ -161,6 +161,52 @@ def test_totals_over_all_runs_leave_out_what_cannot_be_read(home, name, damage):
     usage = {used.name: used.runs for used in generator_usage(home, ["first", "second"])}
     assert usage["good"] == readable
     assert support_bundle(home)
+
+
+JOURNAL_DAMAGES = {
+    "cut off": truncate,
+    "a torn page": lambda path: path.write_bytes(path.read_bytes()[:100] + os.urandom(4000)),
+    "zeros": lambda path: path.write_bytes(bytes(8192)),
+    "foreign": lambda path: path.write_text("a line of another program\n" * 400),
+    "empty": lambda path: path.write_bytes(b""),
+    "missing": lambda path: path.unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", JOURNAL_DAMAGES)
+def test_a_damaged_journal_is_that_runs_fault_and_asks_nobody_anew(home, damage):
+    folder = CoordinatorHome(home).run("first")
+    with closing(folder.journal()) as journal:
+        for number in range(40):
+            journal.put(f"sum/{number}", bytes(1000))
+    folder.write_status(replace(folder.status(), state="waiting", charged=True))
+    whole = folder.journal_path.read_bytes()
+    for name in ("journal.sqlite-wal", "journal.sqlite-shm"):
+        (folder.path / name).unlink(missing_ok=True)
+    JOURNAL_DAMAGES[damage](folder.journal_path)
+    with pytest.raises(UnreadableRun) as unreadable:
+        folder.journal()
+    assert unreadable.value.file == "journal.sqlite"
+    folder.journal_path.write_bytes(whole)
+    with closing(folder.journal()) as journal:
+        assert len(journal.items("sum/")) == 40
+
+
+def test_what_a_crash_left_of_the_last_write_is_dropped_from_a_journal(home):
+    """The write-ahead log ends in a write that was cut off: nobody acted upon it."""
+    folder = CoordinatorHome(home).run("first")
+    log_path = folder.path / "journal.sqlite-wal"
+    with closing(folder.journal()) as journal:
+        journal.put("sum/1", bytes(3000))
+        kept = log_path.read_bytes()
+        journal.put("sum/2", bytes(3000))
+        cut = log_path.read_bytes()[:-100], kept + bytes(4096)
+        main = folder.journal_path.read_bytes()
+    for log in cut:
+        folder.journal_path.write_bytes(main)
+        log_path.write_bytes(log)
+        with closing(folder.journal()) as journal:
+            assert list(journal.items("sum/")) == ["sum/1"]
 
 
 @pytest.mark.parametrize("damage", ["cut off", "no keys", "a folder"])
