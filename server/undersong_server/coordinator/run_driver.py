@@ -351,7 +351,9 @@ class RunDriver(Progress, ABC):
             words=f"waiting for people at {', '.join(parties)} to approve ({have}); this plan's words: {words}",
             whom="people",
         )
-        self._show(phase="", done=0, total=0, waiting=awaited)
+        # At once where it is news: until all who were asked have answered, nothing is written again.
+        is_news = previous is None or previous.words != awaited.words
+        self._show(durable=is_news, phase="", done=0, total=0, waiting=awaited)
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
         """Returns the named parties with the state of their connections; a transport without it has all connected."""

@@ -124,6 +124,14 @@ def test_a_run_that_waits_for_people_says_who_has_approved_which_words(driver):
     )
 
 
+def test_an_approval_is_told_at_once_whatever_was_written_just_before(driver):
+    """The next request may wait for a silent hospital for as long as the run has patience."""
+    driver.await_people(["alpha", "beta"], [], "nine words")
+    driver.say("alpha has approved: 1 of 2")
+    driver.await_people(["beta"], ["alpha"], "nine words")
+    assert "1 of 2 hospitals have: alpha" in driver.folder.status().words
+
+
 def test_a_run_that_is_prepared_says_so_before_the_plan_is_loaded(driver, monkeypatch):
     said = []
     monkeypatch.setattr(driver.folder, "planned", lambda: Planned("a run", {}, "", (), 0, None, 0.2))
