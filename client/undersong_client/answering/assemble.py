@@ -10,7 +10,7 @@ from undersong_client import keys
 from undersong_client.answering.computation import Computation, HospitalComputation, Lazy
 from undersong_client.answering.computing_process import ComputingProcess
 from undersong_client.answering.party import Notes, Party, PartyRules, PartyStorage
-from undersong_client.consent import policy
+from undersong_client.consent import policy, policy_file
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_client.records import snapshot
@@ -77,6 +77,7 @@ def assemble(
     """
     settings, seed = home.settings, home.settings.insecure_noise_seed
     hospital_policy = policy.read(home)
+    policy_file.note_first(home)
     open_ledger = cache(lambda: datasets.open_ledger(home, hospital_policy, checkpoints, at=clock()))
     ledger: Any = Lazy(lambda: open_ledger()[0])
     ledger_checkpoints: Any = Lazy(lambda: open_ledger()[1])

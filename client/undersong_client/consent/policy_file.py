@@ -5,6 +5,7 @@ status` starts at once.
 """
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from undersong_common.program.machine import named_faults
 TAG = "undersong policy"
 FORMER_TRUST = "trusted_statistics"  # Policies of 0.3 and earlier named statistics of other packages here.
 SIGNED, TWO_PEOPLE, ONE_PERSON = "policy signed", "two people", "one person"
+REPLACEMENT_S = 0.2
 LONGEST_NAMES = 300  # characters of the names that one sentence lists
 
 
@@ -105,6 +107,21 @@ def read_fields(home: PartyHome, *, latest: bool = True) -> dict[str, Any]:
         PrivacyRefusal: the file was changed by hand, signed by another key, or is an older one that was put back.
         ConfigurationError: the file is missing or damaged.
     """
+    fields = _verified_fields(home)
+    if latest and not is_latest(home, fields):
+        time.sleep(REPLACEMENT_S)  # A policy is noted a moment before its file is replaced.
+        fields = _verified_fields(home)
+        if not is_latest(home, fields):
+            raise PrivacyRefusal(
+                f"{home.policy}: is not the policy that was signed last",
+                "put back the file of that one; or have the policy set again, by two people where it asked for two:"
+                " `undersong-party policy set`",
+                code="policy-put-back",
+            )
+    return fields
+
+
+def _verified_fields(home: PartyHome) -> dict[str, Any]:
     value = read_json(home.policy)
     fields = value.get("policy")
     try:
@@ -118,15 +135,14 @@ def read_fields(home: PartyHome, *, latest: bool = True) -> dict[str, Any]:
             " Only `undersong-party policy set` and `budget set` may change it",
             code="policy-not-signed",
         ) from None
-    fields = fields if isinstance(fields, dict) else {}
-    if latest and not is_latest(home, fields):
-        raise PrivacyRefusal(
-            f"{home.policy}: is not the policy that was signed last",
-            "put back the file of that one; or have the policy set again, by two people where it asked for two:"
-            " `undersong-party policy set`",
-            code="policy-put-back",
-        )
-    return fields
+    return fields if isinstance(fields, dict) else {}
+
+
+def note_first(home: PartyHome) -> None:
+    """Notes a policy for two people that an earlier version has signed and noted nowhere."""
+    fields = read_fields(home)
+    if fields.get("two_people") and last_signed(home) is None:
+        _note_signed(home, fields)
 
 
 def former_trust(home: PartyHome) -> str:

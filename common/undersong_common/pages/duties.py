@@ -103,6 +103,7 @@ class Duties:
             database.execute("DELETE FROM duty WHERE account = ?", (account,))
             if duty:
                 database.execute("INSERT INTO duty (account, name, source) VALUES (?, ?, ?)", (account, duty, source))
+                database.execute("INSERT OR REPLACE INTO setting (name, value) VALUES ('roles_given', 'yes')")
         self.note_act(by)
 
     def follow_groups(self, account: str, duty: str, group: str) -> None:
@@ -179,23 +180,25 @@ class Duties:
 
         People of another one are no longer logged in: it may name the same person otherwise.
 
-        Raises ConfigurationError if the page was served with another one before, and the rule of two counts its people.
+        Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider.
         """
         former = self._stored_provider()
+        # An earlier version has noted the issuer alone.
         is_earlier_form = former and " " not in former and issuer_form(former) == provider.partition(" ")[0]
-        if former in (provider, None) or is_earlier_form:  # an earlier version has noted the issuer alone
-            self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", provider)
-            return
-        if self.is_provider_fixed():
-            raise ConfigurationError(
-                f"the rule of two people counts those of {printable(former) or 'this page'}, and this page names"
-                f" {printable(provider) or 'no identity provider'}",
-                "start the page as before; to change the provider, two people first set that one person decides",
-                code="other-provider",
-            )
-        with self._store.transaction() as database:
-            database.execute("DELETE FROM session WHERE log_in = 'provider'")
-            database.execute("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", (provider,))
+        if (former or "") != provider and not is_earlier_form:
+            if (former or self._are_roles_given()) and self.is_provider_fixed():
+                raise ConfigurationError(
+                    f"the rule of two people counts those of {printable(former or 'this machine')}, and this page names"
+                    f" {printable(provider) or 'no identity provider'}",
+                    "start the page as before; to change the provider, two people first set that one person decides",
+                    code="other-provider",
+                )
+            self._store.rows("DELETE FROM session WHERE log_in = 'provider'")
+        self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", provider)
+
+    def _are_roles_given(self) -> bool:
+        """True once somebody has had a duty: before that, nobody could decide, and a first provider may be named."""
+        return bool(self._store.rows("SELECT 1 FROM duty UNION SELECT 1 FROM setting WHERE name = 'roles_given'"))
 
     def _stored_provider(self) -> str | None:
         """The provider's key; None if no page was served yet."""

@@ -212,6 +212,25 @@ def test_an_older_policy_that_is_put_back_is_refused(party):
     assert policy.read(party, latest=False).run_epsilon == 1.5
 
 
+def test_who_reads_a_policy_while_it_is_replaced_reads_the_new_one(party, monkeypatch):
+    before = party.policy.read_bytes()
+    policy.write(party, replace(POLICY, two_people=True, minimum_parties=9))
+    after = party.policy.read_bytes()
+    party.policy.write_bytes(before)  # the log names the new one already
+    monkeypatch.setattr(time, "sleep", lambda _: party.policy.write_bytes(after))
+    assert policy.read(party).minimum_parties == 9
+
+
+def test_a_policy_of_an_earlier_version_is_noted_once_the_party_answers(party):
+    (party.page / FILE_NAME).unlink()
+    for _ in range(2):
+        policy_file.note_first(party)
+    assert [entry.what for entry in AuditLog(party.page / FILE_NAME).entries()] == ["policy signed"]
+    put_back(party)
+    with raises(PrivacyRefusal, "policy-put-back"):
+        policy.read(party)
+
+
 def test_two_people_set_the_policy_anew_where_an_older_one_was_put_back(party):
     put_back(party)
     for _ in range(2):

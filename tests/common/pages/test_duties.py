@@ -2,8 +2,10 @@
 
 import pytest
 
+from tests.doubles.coded import raises
+from undersong_common.errors import ConfigurationError
 from undersong_common.pages import duties as duties_module
-from undersong_common.pages.duties import DAY_S, Duties
+from undersong_common.pages.duties import DAY_S, Duties, provider_key
 from undersong_common.pages.store import PageStore
 from undersong_common.program.uptime import Instant
 
@@ -114,3 +116,35 @@ def test_a_person_s_act_by_either_account_excludes_both(machine, duties):
     duties.note_act(["ada", "https://id.example 7"])
     for identities in (["ada"], ["other", "https://id.example 7"]):
         assert duties.exclusion(identities).is_own
+
+
+KEY, OTHER = (provider_key(f"https://{name}.example", "page") for name in ("id", "other"))
+
+
+@pytest.mark.parametrize(("former", "role_given"), [(KEY, False), ("", True), (None, True)])
+def test_while_two_decide_no_page_names_another_provider(duties, former, role_given):
+    """Also where people of the machine decide, and no page was served yet."""
+    if former is not None:
+        duties.serve_with(former)
+    if role_given:
+        duties.give("ada at the terminal", "IT", source="the administrator root")
+        duties.give("ada at the terminal", "", source="the administrator root")
+    duties.is_provider_fixed = lambda: True
+    for provider in (OTHER, "" if former else KEY):
+        with raises(ConfigurationError, "other-provider"):
+            duties.serve_with(provider)
+    duties.serve_with(former or "")
+    assert duties.provider == (former or "")
+    duties.is_provider_fixed = lambda: False
+    duties.serve_with(OTHER)
+    assert duties.issuer == "https://other.example"
+
+
+@pytest.mark.parametrize("former", ["", None, "https://id.example:443/"])
+def test_a_first_provider_may_be_named_before_anybody_has_a_role(duties, former):
+    """And the address that an earlier version has noted is that provider's."""
+    if former is not None:
+        duties._store.rows("INSERT INTO setting (name, value) VALUES ('provider', ?)", former)
+    duties.is_provider_fixed = lambda: True
+    duties.serve_with(KEY)
+    assert duties.provider == KEY
