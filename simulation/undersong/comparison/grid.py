@@ -25,6 +25,7 @@ from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import holding
 from undersong_common.program import extras
 from undersong_server.cluster import Cluster
+from undersong_server.methods.parts.schedules import total
 from undersong_server.progress import Progress
 from undersong_server.release.files import write_files
 from undersong_server.runs import task as tasks
@@ -190,7 +191,7 @@ def compared(
     task = tasks.load(task_file, assignments)
     table = read_test(test, task)
     extras.require("sklearn", "pandas")
-    samples = task.options.samples or 2 * len(table)
+    samples = total(task.options.samples or 2 * len(table))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
     busy = ConfigurationError(
