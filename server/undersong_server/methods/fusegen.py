@@ -76,6 +76,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             orders += [_example_order(name, labels[label], examples[label], rng) for label in wanted]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
         run.generate(f"round {t + 1}", t, orders)
+        run.state_corpus(t, run.pool.samples)
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
         spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting weight adjustment

@@ -89,6 +89,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         opened = run.private_sum(f"histogram/{t + 1}", [shown])
         histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
         seeds |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
+        run.state_corpus(t, list(seeds))
         if t + 1 == options.rounds:
             break
         drawn = by_sampling(histogram, numbers, populations[t + 1], run.rng(f"selection {t + 1}"), shares)
@@ -100,6 +101,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     # Phase 2
     run.pool.extend(seeds)
     run.generate("expansion", options.rounds, _expansion_orders(options, run, list(seeds)))
+    run.state_corpus(options.rounds, run.pool.samples)
     return run.pool.samples
 
 

@@ -61,9 +61,11 @@ def recorded_figures(origins: Sequence[Origin], records: Records, generators: Se
 def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, seed: int = 0) -> list[RoundFigure]:
     """Returns the Frechet distance, precision and recall of each round's corpus beside public test texts.
 
-    All rounds have equally many drawn texts, because the bias of the three goes by their number.
+    All rounds have equally many drawn texts, because the bias of the three goes by their number. A round whose corpus
+    is too small for them has none.
     """
     rng = np.random.default_rng(seed)
+    corpora = {t: corpus for t, corpus in corpora.items() if len(corpus) >= FEWEST_TEXTS}
     size = min([MOST_TEXTS, len(test), *(len(corpus) for corpus in corpora.values())])
     if size < FEWEST_TEXTS:
         return []

@@ -64,6 +64,8 @@ def test_public_distances_are_those_of_equally_many_texts():
         assert figures[t + 1, "Frechet distance"] == pytest.approx(frechet_distance(drawn, real))
         assert figures[t + 1, "recall"] == neighbourhoods(drawn, real)["recall"]
     assert public_distances({0: samples("rain", 3)}, texts("hail", 25), embed) == []
+    late = public_distances({0: samples("rain", 3), 1: samples("snow", 20)}, texts("hail", 25), embed)
+    assert {figure.round for figure in late} == {2}
 
 
 def test_private_distances_are_exact_without_noise():
