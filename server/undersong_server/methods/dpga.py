@@ -100,7 +100,8 @@ class Options(StatedOptions):
         strong_rewrite: rewriting changes the content too.
         mates: the texts that an elite text is crossed with: those of its "label", or all of the "elite".
         cross_keyword: whether the prompt of a crossed text has a keyword.
-        corpus: the last "population", or the last "elite".
+        corpus: the last "population"; the last "elite"; or the "elites": the texts that any vote selected, those of the
+            last votes first, as many as the last population has.
     """
 
     method: ClassVar[str] = "dpga"
@@ -137,7 +138,7 @@ class Options(StatedOptions):
     strong_rewrite: bool = False
     mates: Literal["label", "elite"] = "label"
     cross_keyword: bool = True
-    corpus: Literal["population", "elite"] = "population"
+    corpus: Literal["population", "elite", "elites"] = "population"
 
     _schedules = one_value_a_round
 
@@ -169,8 +170,8 @@ class Options(StatedOptions):
 
     @property
     def expansions(self) -> int:
-        """Number of times that offspring are written; those of an elite that is the corpus are not."""
-        return self.rounds - (self.corpus == "elite")
+        """Number of times that offspring are written; a corpus of selected texts has none after the last vote."""
+        return self.rounds - (self.corpus != "population")
 
     def proposer(self, setting: Setting) -> str:
         """Name of the generator that proposes keywords. Raises ConfigurationError if the task has no such generator."""
@@ -287,6 +288,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     population = run.generate("round 0", 0, _fresh(options, run, first, sizes.populations[0], "round 0"))
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
+    selected: list[Sample] = []
     # 3.3 votes and selection, 3.4 expansion
     for t in range(1, options.rounds + 1):
         shown, population = run.publish_samples("candidates", f"round {t}", population)
@@ -297,8 +299,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
         elite = _elite(options, run, t, population, votes, tau, metadata.labels)
         run.record("elite", t, [sample.text for sample in elite])
-        if t == options.rounds and options.corpus == "elite":
-            return elite
+        selected = list(dict.fromkeys([*elite, *selected]))
+        if t == options.rounds and options.corpus != "population":
+            return elite if options.corpus == "elite" else selected[: sizes.populations[-1]]
         orders = _expansion(options, run, t, elite, metadata, sizes.offspring(t))
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population

@@ -170,6 +170,18 @@ def test_a_run_asks_for_exactly_its_plan_and_orders_what_it_said(task_file, chan
     assert len(carried) > 1  # beside an elite carried over unchanged
 
 
+def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file):
+    task = tasks.load(task_file(), ["method.corpus=elites"])
+    run_plan = plan_run(task)
+    corpus, run = run_method(task, run_plan, seed=1)
+    elites = [texts for _, texts in sorted(run.records["elite"], reverse=True)]
+    expected = list(dict.fromkeys(text for texts in elites for text in texts))
+    assert [sample.text for sample in corpus] == expected[:40]
+    assert len(corpus) > len(elites[0])
+    assert max(sample.round for sample in corpus) < task.options.rounds  # nothing is written after the last vote
+    assert run.ordered <= run_plan.generator_calls
+
+
 def test_without_noise_metadata_is_the_records_own(task_file):
     task = tasks.load(task_file(), ("method.similarity=mean",))
     _, run = run_method(task, plan_run(task), seed=1)

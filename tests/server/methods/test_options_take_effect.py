@@ -122,6 +122,7 @@ CASES = [
         ("mates=elite", "prompts"),
         ("cross_keyword=false", "prompts"),
         ("corpus=elite", "corpus"),
+        ("corpus=elites", "corpus"),
         ("preset=paper", "plan"),
     ),
     *cases(

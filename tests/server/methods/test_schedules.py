@@ -31,6 +31,7 @@ GENETIC = ["elite=8", "rounds=2", "keywords=false", "length=false", "embedding_s
         ("pretext", ["samples=[20, 10]", "rounds=2", "seeds=0.5"], [20, 10, 30], [20, 10]),
         ("dpga", ["population=[24, 40]", *GENETIC], [24, 32, 32], [24, 40]),
         ("dpga", ["population=[24, 40]", "corpus=elite", *GENETIC], [24, 32], [24, 40]),
+        ("dpga", ["population=[24, 24]", "corpus=elites", *GENETIC], [24, 16], [24, 24]),
         ("undersong", ["samples=[40, 20]", "rounds=2", "score=false"], [40, 20], [40]),
     ],
 )
@@ -53,6 +54,7 @@ def test_a_list_decides_orders_and_votes_of_every_round(
     counts = Counter(sample.round for sample in made.pool.samples)
     assert [counts[t] for t in range(len(written))] == written
     assert len(corpus) <= sum(written)
+    assert set(range(len(voted))) <= set(made.corpora)  # what stands after a round has its figures
     if method != "undersong":  # which counts the texts besides that it may have to order anew
         assert made.ordered == run_plan.generator_calls == sum(written)
 
