@@ -139,6 +139,7 @@ NOT_IN_FILES = {
         "PendingReply.start_s",
         "DaemonStatus.at_s",
         "silent_s",
+        "RunParties.timeout_s",
         "keep_until",
         "certificate_until",
         "Installed.until",
