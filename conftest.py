@@ -59,8 +59,8 @@ LONGEST_FIRST = (
 LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
-# Imported once, before the processes part that would each spend seconds on them.
-SHARED_MODULES = ("torch",)
+# Imported once, before the processes part that would each spend seconds on them; the last one not for `make quick`.
+SHARED_MODULES = ("torch", "sentence_transformers")
 
 # The mark of all tests of a file.
 OF_A_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(heavy|slow)\b", re.MULTILINE)
@@ -145,7 +145,8 @@ def pytest_runtestloop(session: pytest.Session) -> bool | None:
     if not count or session.testsfailed or session.config.option.collectonly:
         return None
     if not session.config.getoption("--without-torch"):
-        for name in SHARED_MODULES:
+        quick = "not heavy" in session.config.option.markexpr
+        for name in SHARED_MODULES[:1] if quick else SHARED_MODULES:
             importlib.import_module(name)
     groups: dict[str, list[int]] = {}
     for place, item in enumerate(session.items):

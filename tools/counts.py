@@ -102,6 +102,7 @@ def figures(product: Mapping[str, str], tests: Mapping[str, str], documents: Col
     nodes = [node for tree in trees for node in ast.walk(tree)]
     test_nodes = [node for source in tests.values() for node in ast.walk(ast.parse(source))]
     functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
+    docstrings = [text for node in nodes if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node))]
     test_names = [node.name for node in test_nodes if isinstance(node, FUNCTIONS) and node.name.startswith("test_")]
     classes = Counter(node.name for node in nodes if isinstance(node, ast.ClassDef))
     names = [name for tree in trees for name in bound_names(tree)]
@@ -113,6 +114,7 @@ def figures(product: Mapping[str, str], tests: Mapping[str, str], documents: Col
         Figure("grammar words, % of bound names", share(sum(map(is_grammar, names)), len(names)), "4.0"),
         Figure("one-word functions, %", share(sum("_" not in name for name in plain_names), len(plain_names)), "45"),
         Figure("comments that are fragments, %", share(sum(map(is_fragment, texts)), len(texts)), "5"),
+        Figure("docstrings that open with a clause", sum(opening(text) in CLAUSES for text in docstrings), "0"),
         Figure("functions over 7 parameters", sum(parameters(node) > MOST_PARAMETERS for node in functions), "20"),
         Figure("functions over 60 lines", sum(length(node) > MOST_LINES for node in functions), "15"),
         Figure("class names that stand twice", doubled, "3"),

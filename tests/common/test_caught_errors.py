@@ -67,7 +67,9 @@ def catching_places(path):
                 places.setdefault(".".join(function), []).append(line)
             visit(child, [*function, child.name] if is_named else function)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), [])
+    text = path.read_text(encoding="utf-8")
+    if any(name in text for name in SYSTEM_ERRORS):
+        visit(ast.parse(text), [])
     return places
 
 

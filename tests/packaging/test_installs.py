@@ -81,8 +81,9 @@ def _imported(path):
             yield from ((alias.name.partition(".")[0], at_start) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and not node.level:
             yield str(node.module).partition(".")[0], at_start
-        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        waiting += [(one, at_start and not inside) for one in ast.iter_child_nodes(node)]
+        inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):  # an expression holds no import
+            waiting += [(one, at_start and not inside) for one in getattr(node, part, ())]
 
 
 def files():

@@ -16,6 +16,7 @@ import pytest
 from tests.doubles import processes
 from tests.doubles.coded import raises
 from tests.doubles.delivery import delivered
+from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import JUDGED, LABELS, Row, make_replay_task, make_task, write_rows
 from tests.doubles.tiny_bert import write_bert
@@ -272,16 +273,17 @@ def test_a_killed_run_continues_to_the_same_bytes(tmp_path):
     expected = _outputs(tmp_path / "undisturbed")
     assert b"not private" in expected["README.md"].lower()
     out = tmp_path / "killed"
-    process = _process(task_path, out, tmp_path / "cache")
-    deadline = time.monotonic() + 60
+    pid = os.fork()
+    if not pid:
+        try:
+            run(task_path, out, seed=0, insecure_noise_seed=5)
+        finally:
+            os._exit(0)
     journal = out / ".undersong" / "journal.sqlite-wal"
-    # the delay counts from the first journaled value: loading libraries is not what is tested
-    while not journal.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    assert process.poll() is None
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    wait_for(journal.exists, 60.0, every_s=0.002)
+    time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    assert os.WIFSIGNALED(os.waitpid(pid, 0)[1]), "it was finished before"
     run(task_path, out, seed=0, insecure_noise_seed=5)
     assert _outputs(out) == expected
 
@@ -455,6 +457,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
     assert {prompt.partition(":")[0] for prompt in zero_shot} == {"As this house writes"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoder", [None, pytest.param("bert", marks=pytest.mark.slow)])
 def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     judged = {**JUDGED, "repeats": 2}
