@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 
 from benchmarks import fresh_tasks
+from tests.doubles.pace import slow_after
 
 
 @pytest.mark.parametrize(
     ("name", "labels", "generators", "most"),
-    [
-        ("twelve-offices", 12, 3, 0.10),
-        ("one-cook", 5, 1, 0.25),
-        ("quiet-shifts", 3, 2, 0.93),
-        ("busy-office", 4, 3, 0.9),
-    ],
+    slow_after(
+        [
+            ("twelve-offices", 12, 3, 0.10),
+            ("one-cook", 5, 1, 0.25),
+            ("quiet-shifts", 3, 2, 0.93),
+            ("busy-office", 4, 3, 0.9),
+        ],
+        2,
+    ),
 )
 def test_each_task_has_its_labels_and_generators(name, labels, generators, most):
     made = fresh_tasks.TASKS[name]()
@@ -40,7 +44,7 @@ def test_the_stated_part_of_the_labels_is_wrong():
     assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_every_report_tells_what_happened():
     events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
     assert events == {"nothing"}

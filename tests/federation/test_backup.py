@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 from tests.doubles.alliance import Alliance
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder
 from undersong_common.errors import PrivacyRefusal
 from undersong_common.models.embedding import Embedder
@@ -74,7 +75,7 @@ def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(alliance, 
         assert sorted(each.charges) == sorted(("long", name, 0) for name in sums)
 
 
-@pytest.mark.parametrize("same", [True, False], ids=["the same texts", "other texts"])
+@pytest.mark.parametrize("same", slow_after([False, True], 1), ids=["other texts", "the same texts"])
 def test_a_backup_older_than_the_run_charges_nobody_again(same, alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
     after_a_sum(monkeypatch, 1, lambda: alliance.operator("coordinator", "backup", backup))

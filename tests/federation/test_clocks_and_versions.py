@@ -64,6 +64,7 @@ def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_p
         each("ledger", "--verify")
 
 
+@pytest.mark.slow
 def test_a_run_waits_for_a_hospital_whose_clock_is_days_behind(alliance):
     each = alliance.hospitals["delta"]
     each.offset_s = -2 * DAY_S
@@ -90,6 +91,7 @@ def test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause(alliance
     assert (certificate.grade, "clock" in certificate.remedy) == ("problem", True)
 
 
+@pytest.mark.slow
 def test_a_daemon_that_comes_back_as_a_newer_version_goes_on(alliance, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     each, original = alliance.hospitals["gamma"], wasp.run
@@ -177,6 +179,7 @@ def test_newer_coordinator_s_request_is_refused_with_the_reason(alliance):
     alliance.until(lambda: words in alliance.hospitals["alpha"]("status"))
 
 
+@pytest.mark.slow
 def test_certificates_expiring_in_a_run_are_named_and_it_goes_on(alliance, monkeypatch, tmp_path):
     """The coordinator's clock is moved a year on at the first sum: all certificates are too old, and then are not."""
     server, asked = alliance.coordinator.server, Federation.private_sum

@@ -240,6 +240,7 @@ def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
     assert still_serves(served, keys)
 
 
+@pytest.mark.slow
 def test_streams_live_on_through_a_flood(served, keys):
     with Stream(served.port, keys.for_grpc) as stream:
         stream.hello("heart")
@@ -327,6 +328,7 @@ def test_of_a_party_whose_streams_have_not_ended_no_further_one_is_let_in(served
         stream.hello("many")
 
 
+@pytest.mark.slow
 def test_a_party_opens_streams_at_a_rate(served, home, keys):
     quick = Credentials(home, "quick")
     codes = []

@@ -154,6 +154,7 @@ def request_of(each, run):
     return Proposals(PartyHome(each.home)).find(run)
 
 
+@pytest.mark.slow
 def test_run_rejected_by_one_hospital_waits_nowhere_and_is_signed_by_none(alliance):
     alpha, beta = alliance.hospitals["alpha"], alliance.hospitals["beta"]
     for each in (alpha, beta):
@@ -199,6 +200,7 @@ def test_run_that_charges_after_it_failed_is_shown_as_going_on(alliance, monkeyp
     assert not request_of(alpha, "not over").suspended_s
 
 
+@pytest.mark.slow
 def test_absent_hospital_hears_of_a_run_s_end_when_it_is_back(alliance, monkeypatch):
     delta = alliance.hospitals["delta"]
     before_the_first_sum(monkeypatch, delta.stop)
@@ -234,6 +236,7 @@ def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finis
         each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
 
 
+@pytest.mark.slow
 def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog):
     alliance.start("twice")
     alliance.watch("twice")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.carried import TRANSPORTS, carried, losing, stage_of
+from tests.doubles.pace import slow_but
 from tests.doubles.parties import EMBEDDER, embed
 from undersong_common.errors import PrivacyRefusal, RoundAborted
 from undersong_protocol.agreement.manifest import Manifest
@@ -125,7 +126,7 @@ def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, mon
     assert opened_by(kind, tmp_path, LOST) == reference[LOST]
 
 
-@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("kind", slow_but(TRANSPORTS, [REFERENCE, "gRPC"]))
 def test_the_same_is_refused_in_the_same_words(kind, tmp_path):
     with carried(kind, tmp_path, budget=5.0) as (hospitals, transport):
         with pytest.raises(PrivacyRefusal, match="p0 refuses: the run asks for epsilon 6, more than the policy allows"):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.doubles.pace import heavy_but
+from tests.doubles.pace import slow_but
 from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course
 from tests.noninterference.hospital import DIMENSION, MakePair, Pair
@@ -151,7 +151,7 @@ def notes(count: int) -> Table:
     return Table(tuple(f"note {number}" for number in range(count)), None, None)
 
 
-@pytest.mark.parametrize(("first_rung_s", "many"), heavy_but([(limits.FIRST_S, MANY), (0.5, 100)], [(0.5, 100)]))
+@pytest.mark.parametrize(("first_rung_s", "many"), slow_but([(limits.FIRST_S, MANY), (0.5, 100)], [(0.5, 100)]))
 def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
     leaving: Any, first_rung_s: float, many: int
 ) -> None:

@@ -16,7 +16,7 @@ TRIED: Counter[str] = Counter()
 
 
 # Fewer examples open too few sums since statistics have been added.
-@settings(QUIET, max_examples=examples(16, 72))
+@settings(QUIET, max_examples=examples(6, 72))
 @given(data=st.data())
 def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair, data: st.DataObject) -> None:
     TRIED.update(conversation(make_pair, data.draw))
@@ -28,7 +28,7 @@ def test_the_conversations_went_far_enough_to_mean_something() -> None:
     assert all(TRIED[what] >= count for what, count in least.items()), TRIED
 
 
-@settings(QUIET, max_examples=2)
+@settings(QUIET, max_examples=examples(1, 2))
 @given(data=st.data())
 def test_the_coins_of_a_subsample_change_the_vector_and_nothing_else(make_pair: MakePair, data: st.DataObject) -> None:
     assert one_subsample(make_pair, data.draw)["different vectors"] == 1

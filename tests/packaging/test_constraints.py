@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from tests.doubles.pace import heavy_but
+from tests.doubles.pace import slow_but
 from tests.doubles.processes import ROOT
 from tools.extras import extras_of
 from tools.serve_environment import REQUIREMENTS
@@ -88,7 +88,7 @@ def test_every_line_is_one_exact_version_and_names_no_host():
         assert "*" not in str(each.specifier), each
 
 
-@pytest.mark.parametrize("python", heavy_but(PYTHONS, PYTHONS[:1]))
+@pytest.mark.parametrize("python", slow_but(PYTHONS, PYTHONS[:1]))
 def test_everything_that_is_installed_has_its_version(python):
     assert needed(declared(EXTRAS), python) - set(pins(python)) == set()
 

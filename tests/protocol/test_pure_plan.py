@@ -44,7 +44,7 @@ def test_a_laplace_sum_is_charged_by_its_integer_l1_sensitivity():
     assert event.sensitivity * event.epsilon == pytest.approx(0.5)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_gaussian_sums_get_what_fixed_laplace_sums_leave():
     """The joint plan of docs/privacy.md, number 3, with the two pure releases as Laplace sums of their own epsilon."""
     delta = 1.31818e-5

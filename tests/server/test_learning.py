@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from undersong_common.errors import ConfigurationError
 from undersong_server import learning
 from undersong_server.defaults import HEADS
@@ -79,7 +80,7 @@ def test_auto_takes_the_head_that_validates_better():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("head", ["mlp", "three-layer"])
+@pytest.mark.parametrize("head", slow_after(["mlp", "three-layer"], 2))
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
     from sklearn.neural_network import MLPClassifier

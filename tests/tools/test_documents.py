@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.pace import slow_after
 from tools import command_options, documents, generated_pages, papers
 
 TREES = documents.command_trees()
@@ -104,12 +105,15 @@ def test_an_option_alone_is_of_a_command_of_its_section(
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
-    [
-        (f"{WHERE}reference/task.md", "# Keys", "remove it from git"),
-        (f"{WHERE}papers/wasp.md", "# WASP", "remove it from git"),
-        (f"{WHERE}wasp.md", f"# WASP\n\n{papers.overview()}\n", "a row that make docs writes"),
-        (f"{WHERE}wasp.md", "# WASP\n\n| key | value |\n|---|---|\n| of our own | 1 |\n", None),
-    ],
+    slow_after(
+        [
+            (f"{WHERE}reference/task.md", "# Keys", "remove it from git"),
+            (f"{WHERE}papers/wasp.md", "# WASP", "remove it from git"),
+            (f"{WHERE}wasp.md", f"# WASP\n\n{papers.overview()}\n", "a row that make docs writes"),
+            (f"{WHERE}wasp.md", "# WASP\n\n| key | value |\n|---|---|\n| of our own | 1 |\n", None),
+        ],
+        2,
+    ),
 )
 def test_page_or_row_that_a_program_writes_may_not_be_tracked(repository, name, text, problem):
     repository({name: text})

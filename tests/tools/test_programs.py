@@ -75,6 +75,7 @@ def test_a_shell_completes_commands_options_and_values():
     assert completed("undersong-party", "undersong-party enr") == ["enroll"]
 
 
+@pytest.mark.slow
 def test_a_shell_completes_the_names_of_runs(tmp_path):
     for name in ("first", "fourth", "second"):
         (tmp_path / "home" / "runs" / name).mkdir(parents=True)
@@ -83,6 +84,7 @@ def test_a_shell_completes_the_names_of_runs(tmp_path):
     assert completed("undersong", "undersong export fo", UNDERSONG_HOME=str(tmp_path / "elsewhere")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", MODULES)
 def test_completion_can_be_installed(program):
     shown = command(MODULES[program], [], env={f"_{program.upper().replace('-', '_')}_COMPLETE": "source_bash"})

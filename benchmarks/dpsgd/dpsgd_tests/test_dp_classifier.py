@@ -66,6 +66,7 @@ def summed(trainer, records):
     return kept["g"].numpy() * 4.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [0, 1])
 def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, layers):
     from undersong_dpsgd.dp_classifier_training import ClassifierTrainer, GhostTrainer
@@ -89,6 +90,7 @@ def test_a_step_that_drew_nobody_is_noise(bert):
     assert not summed(trainer, []).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["dp-sgd-classifier", "ghost-classifier"], ["dp-sgd-classifier"]))
 def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
@@ -109,6 +111,7 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
     assert "centralised" in document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_but(["da-dp-sgd", "da-ghost"], ["da-ghost"]))
 def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path, embedded_by, name):
     """Labels in the noisy shares of the records (2 : 1); half of the pool begins as the records do, half does not."""

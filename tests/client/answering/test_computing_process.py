@@ -121,6 +121,7 @@ def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, capl
     assert "private note" not in caplog.text + "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_where_it_cannot_be_started_the_vector_is_zeros_too(process, caplog, monkeypatch):
     computing = process(partial(Scripted, ""))
     with monkeypatch.context() as full:

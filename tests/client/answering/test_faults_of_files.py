@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.doubles.pace import examples, slow_after
 from tests.doubles.restarts import ME, Federated, Hospital, vector_in
 from tests.federation.faults.test_one_fault import CONTENTS, foreign
 from undersong_client.consent.approvals import Proposals
@@ -72,7 +73,7 @@ def proposals(manifest):
     """Manifests with one value that is none of its kind, each as canonical as it can be written."""
     cases = [(path, word) for path in PATHS for word in (*WORDS, *NUMBERS)]
     cases += [(path, number) for path in numbers_in(json.loads(manifest.to_bytes())) for number in NUMBERS]
-    for path, value in cases:
+    for path, value in cases[:: examples(5, 1)]:
         whole = edited(manifest, path, value)
         try:
             yield canonical_json(whole)
@@ -125,7 +126,7 @@ def test_no_later_message_is_a_fault_of_a_file(hospital, federated):
     check_that_it_answers(hospital)
 
 
-@pytest.mark.parametrize("content", ["a folder", *CONTENTS])
+@pytest.mark.parametrize("content", slow_after(["a folder", *CONTENTS], 2))
 def test_damaged_request_of_the_current_run_stops_it_until_it_is_right(hospital, federated, content):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
@@ -145,7 +146,9 @@ def test_damaged_request_of_the_current_run_stops_it_until_it_is_right(hospital,
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("signature", ""), ("signature", 5), ("signature", "zz"), ("decided_s", 6.5), ("reason", "for a friend")],
+    slow_after(
+        [("signature", ""), ("signature", 5), ("signature", "zz"), ("decided_s", 6.5), ("reason", "for a friend")], 2
+    ),
 )
 def test_an_approval_changed_by_hand_is_refused(hospital, federated, key, value):
     party = hospital.start()

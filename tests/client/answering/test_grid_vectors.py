@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.pace import examples
+from tests.doubles.pace import examples, slow_after
 from tests.doubles.parties import make_manifest, make_party, make_tables
 from tests.noninterference import coordinator as hostile
 from tests.noninterference.coordinator import Course
@@ -81,7 +81,7 @@ def test_equal_samples_have_a_coin_each() -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("rate", [0.01, 0.5, 0.99])
+@pytest.mark.parametrize("rate", slow_after([0.01, 0.5, 0.99], 1))
 def test_the_rate_is_what_is_charged_for(rate: float) -> None:
     rows = [(f"text {n}", "u") for n in range(20_000)]
     deviation = math.sqrt(len(rows) * rate * (1 - rate))

@@ -62,7 +62,7 @@ def ledger_of(hospital: Hospital) -> Ledger:
 STARTS = [*itertools.product(PARTIES, ["", *IN_THE_ANSWER, "every reply"])]
 
 
-@pytest.mark.parametrize(("mode", "step"), slow_but(STARTS, [*STARTS[:7], ("direct", "journaled")]))
+@pytest.mark.parametrize(("mode", "step"), slow_but(STARTS, [*STARTS[:7:3], ("direct", "journaled")]))
 def test_killed_after_any_step_the_sum_is_opened_with_one_charge(tmp_path: Path, mode: str, step: str) -> None:
     hospital = Hospital(tmp_path)
     processes = [Process(hospital, step)]
@@ -259,7 +259,7 @@ CHANGED = ("nothing", "data", "question", "store key", "journal lost", "store ke
 
 
 CASES = [*itertools.product(PARTIES, CHANGED, ("sample", "all"))]
-KEPT = [case for case in CASES if case[2] == "sample" and (case[0] == "shares" or case[1] == "nothing")]
+KEPT = [case for case in CASES if case[2] == "sample" and case[1] == "nothing"]
 
 
 @pytest.mark.parametrize(("history", "changed", "share"), slow_but(CASES, KEPT), indirect=["history"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.pace import heavy_but
+from tests.doubles.pace import slow_but
 from tests.doubles.parties import identity_of
 from tests.doubles.restarts import ME, SUM, Federated, Hospital, vector_in
 from undersong_client.storage.attempts import ATTEMPT_EVERY_S, FREE_ATTEMPTS
@@ -65,9 +65,7 @@ class Coalition:
         return Ledger.read(self.hospital.path / "ledger.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("mode", "spare_attempts"), heavy_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)])
-)
+@pytest.mark.parametrize(("mode", "spare_attempts"), slow_but(product(PARTIES, [0, 1]), [("shares", 1), ("direct", 0)]))
 def test_vectors_that_sybils_call_void_stay_within_the_stated_worst_case(
     tmp_path: Path, mode: str, spare_attempts: int
 ) -> None:

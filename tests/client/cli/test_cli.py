@@ -16,6 +16,7 @@ from tests.doubles.authority import Authority
 from tests.doubles.coded import raises
 from tests.doubles.coordinator_stream import ScriptedCoordinator
 from tests.doubles.forgeries import FORGERIES, harmless
+from tests.doubles.pace import examples
 from tests.doubles.party_home import HashedEmbedder, command, joined, write_notes
 from tests.doubles.processes import free_port
 from tests.doubles.tiny_bert import write_bert
@@ -309,6 +310,7 @@ def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypa
     assert TextLengths(texts=5, long=3, cut=1).words in warnings
 
 
+@pytest.mark.slow
 def test_preview_of_a_subsampled_run_says_that_stopping_refunds_nothing(home):
     said = "does not refund"
     proposed(home)
@@ -926,7 +928,7 @@ HEAVY = {
 def test_commands_load_no_model_or_server_and_light_ones_nothing_heavy(home):
     proposed(home)
     light = [["--help"], ["requests"], ["status"], ["reject", "spring"], ["pause"], ["outbox"]]
-    commands = json.dumps([*light, ["preview", "spring"]])
+    commands = json.dumps([*light, *[["preview", "spring"]] * examples(0, 1)])
     started = [sys.executable, "-c", LIGHT, str(home), commands]
     done = subprocess.run(started, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
     for command_, loaded in map(json.loads, done.stdout.splitlines()):

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder, command, write_notes
 from undersong_client.cli.options import checkpoints_folder
 from undersong_client.consent import policy
@@ -58,12 +59,15 @@ def test_records_are_held_out_by_patient_and_no_run_reads_them(party, tmp_path):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [
-        ((), (*FIELDS, "--hold-out", 10)),
-        (("--hold-out", 20), ("--label-field", "label", "--hold-out", 20)),
-        (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--same-patient", "case")),
-        (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--other-patient", "bases")),
-    ],
+    slow_after(
+        [
+            ((), (*FIELDS, "--hold-out", 10)),
+            (("--hold-out", 20), ("--label-field", "label", "--hold-out", 20)),
+            (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--same-patient", "case")),
+            (("--hold-out", 20), (*FIELDS, "--hold-out", 20, "--other-patient", "bases")),
+        ],
+        4,
+    ),
     ids=["none before", "chosen by another column", "ids joined", "ids told apart"],
 )
 @pytest.mark.parametrize("lost", [False, True])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.client.cli.test_cli import proposed
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder, command, joined
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
@@ -150,12 +151,15 @@ def changed(saved, name, change):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [
-        ("outbox.json", lambda data: data + b" "),
-        ("log.jsonl", lambda _: b""),
-        ("evidence.json", lambda _: b"[]"),
-        ("evidence.json", lambda _: b'{"files": {}}'),
-    ],
+    slow_after(
+        [
+            ("outbox.json", lambda data: data + b" "),
+            ("log.jsonl", lambda _: b""),
+            ("evidence.json", lambda _: b"[]"),
+            ("evidence.json", lambda _: b'{"files": {}}'),
+        ],
+        2,
+    ),
 )
 def test_a_changed_file_of_evidence_is_refused_and_nothing_written(home, tmp_path, name, change):
     decided(home)

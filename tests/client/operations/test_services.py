@@ -14,6 +14,7 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.machines import ACCOUNT, MachineInFolder
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import command, joined
 from undersong_client.home import PartyHome
 from undersong_client.operations import services
@@ -291,7 +292,7 @@ def test_a_kill_at_any_step_leaves_one_party_and_the_command_goes_on(party, monk
     every_kill(party, monkeypatch, disk, stride=3)
 
 
-@pytest.mark.parametrize("disk", [None, "/var/tmp"])
+@pytest.mark.parametrize("disk", slow_after([None, "/var/tmp"], 1))
 def test_a_kill_at_some_steps_leaves_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=29)
 

@@ -12,6 +12,7 @@ from tests.client.cli.test_cli import proposed, spoken
 from tests.common.pages.test_oidc import FakeProvider
 from tests.doubles.coded import raises
 from tests.doubles.one_page import next_step_of, steps_of
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder, command, joined, sign_former_trust, write_notes
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.terminal import type_from
@@ -177,7 +178,7 @@ def with_duties(site, *accounts):
         site.accounts.duties.give(account, duty, source="the administrator root")
 
 
-@pytest.mark.parametrize("fewer", ["each", "standing"])
+@pytest.mark.parametrize("fewer", slow_after(["each", "standing"], 1))
 def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer, monkeypatch):
     """The attack: whoever may change the policy took the rule away first, and then signed alone."""
     command("policy", "set", "--two-people", "--home", home)
@@ -216,14 +217,17 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
 
 @pytest.mark.parametrize(
     ("path", "fields"),
-    [
-        ("/budget", {"epsilon": "40", "delta": "1e-4"}),
-        ("/budget", {"epsilon": "4", "delta": "1e-3"}),
-        ("/policy", {"run_epsilon": "3"}),
-        ("/policy", {"minimum_others": "0"}),
-        ("/policy", {"require_post_quantum": "never"}),
-        ("/policy", {"units": ["user", "sample"]}),
-    ],
+    slow_after(
+        [
+            ("/budget", {"epsilon": "40", "delta": "1e-4"}),
+            ("/budget", {"epsilon": "4", "delta": "1e-3"}),
+            ("/policy", {"run_epsilon": "3"}),
+            ("/policy", {"minimum_others": "0"}),
+            ("/policy", {"require_post_quantum": "never"}),
+            ("/policy", {"units": ["user", "sample"]}),
+        ],
+        3,
+    ),
 )
 def test_whatever_loosens_the_policy_needs_a_second_person(page, home, path, fields, monkeypatch):
     form = {**FEWEST, "questions": ["counts"], "units": "user", "run_epsilon": "1", "approval": "two"}
@@ -588,14 +592,17 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize(
     "names",
-    [
-        {"file": ""},
-        {"file": " \t"},
-        {"text_field": ""},
-        {"text_field": " "},
-        {"file": "."},
-        {"file": "out/part.ndjson"},
-    ],
+    slow_after(
+        [
+            {"file": ""},
+            {"file": " \t"},
+            {"text_field": ""},
+            {"text_field": " "},
+            {"file": "."},
+            {"file": "out/part.ndjson"},
+        ],
+        2,
+    ),
 )
 def test_a_blank_name_seals_nothing(page, home, tmp_path, monkeypatch, names, known):
     """The attack: an empty file name sealed the working folder."""
@@ -743,7 +750,7 @@ def test_the_policy_s_number_of_others_reads_as_a_sentence(page, others, verb):
     assert f"As it stands, your numbers {verb} opened " in text(page.get("/policy"))
 
 
-@pytest.mark.parametrize("number", ["\u00b2", "-1", "9" * 5000, "9" * 30])
+@pytest.mark.parametrize("number", slow_after(["\u00b2", "-1", "9" * 5000, "9" * 30], 2))
 def test_digits_that_are_no_number_are_refused_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):

@@ -14,6 +14,7 @@ import pytest
 
 from tests.client.records.test_sources import attachment, document, url_file, write_lines
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from undersong_client.home import Declared
 from undersong_client.records import sources
 from undersong_common.errors import ConfigurationError
@@ -90,7 +91,7 @@ def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, val
 
 
 @pytest.mark.parametrize("column", GOOD)
-@pytest.mark.parametrize("affinity", ["", "TEXT", "INTEGER", "REAL", "BLOB", "DATETIME"])
+@pytest.mark.parametrize("affinity", slow_after(["", "TEXT", "INTEGER", "REAL", "BLOB", "DATETIME"], 3))
 def test_odd_values_of_a_database_are_read_or_refused_by_row(tmp_path, column, affinity):
     pytest.importorskip("sqlalchemy")
     (tmp_path / "a.sql").write_text("SELECT text, label, patient, age FROM note")
@@ -160,7 +161,7 @@ ODD_MEMBERS: tuple[object, ...] = (
 )
 
 
-@pytest.mark.parametrize("number", range(len(EXPORT)))
+@pytest.mark.parametrize("number", slow_after(range(len(EXPORT)), 2))
 def test_odd_members_of_a_resource_are_read_or_named(tmp_path, number):
     for path in members(EXPORT[number]):
         for value in ODD_MEMBERS:

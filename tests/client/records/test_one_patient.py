@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.client.records.test_sources import attachment, document, url_file, write_lines
+from tests.doubles.pace import examples
 from tests.doubles.party_home import HashedEmbedder, command
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import dossier
@@ -107,7 +108,7 @@ def written_ids(draw):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("suffix", WRITERS)
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(4, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
 def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_path, suffix, ids):
     forms, _, listed = ids
@@ -123,7 +124,7 @@ def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_pat
     assert (without.objections.present, without.objections.records) == (1, len(forms))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(4, 15), deadline=None)
 @given(written_ids())
 def test_a_frame_joins_the_same_forms(ids):
     pandas = pytest.importorskip("pandas")

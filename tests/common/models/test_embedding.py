@@ -179,6 +179,7 @@ def test_windows_cover_a_text_up_to_the_bound_and_overlap(packaged: Embedder, co
     assert len(windows) == (1 if count <= 254 else min(8, -(-(count - 31) // 223)))
 
 
+@pytest.mark.slow
 def test_the_end_of_a_long_text_counts(packaged: Embedder) -> None:
     common = "the patient was seen with pain in the chest and was given oxygen . " * 20
     home, died = packaged.encode([common + "discharged home", common + "died of septic shock"])
@@ -273,7 +274,8 @@ def test_a_text_has_the_same_bits_beside_any_other_texts(packaged: Embedder, cou
 LENGTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
 
 
-@pytest.mark.parametrize("tokens", slow_but(LENGTHS, [2, 40, 256]))
+@pytest.mark.slow
+@pytest.mark.parametrize("tokens", slow_but(LENGTHS, [40]))
 def test_a_text_has_the_same_bits_at_every_place_of_a_batch(packaged: Embedder, tokens: int) -> None:
     encoder: Any = packaged._load_encoder()
     rng = np.random.default_rng(tokens)
@@ -489,6 +491,7 @@ def _fill(path: str, start: int) -> None:
         embedder.encode([f"t{number}" for number in range(low, low + 12)])
 
 
+@pytest.mark.slow
 def test_two_processes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
     context = multiprocessing.get_context("fork")

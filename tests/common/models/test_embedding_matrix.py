@@ -32,6 +32,7 @@ def changed(texts, *options, kernel=None, threads=THREADS):
     return counts
 
 
+@pytest.mark.slow
 def test_some_texts_have_the_same_bits_in_every_company():
     assert not any(changed(6, *SHORT).values())
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.common.models.test_embedding import some_texts, threads
+from tests.doubles.pace import slow_after
 from tests.doubles.tiny_llama import SENTENCES, save_tiny_llama
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embedder
@@ -32,7 +33,7 @@ def folder(model: Path) -> Path:
     return made
 
 
-@pytest.mark.parametrize("count", [1, 2, *(pytest.param(count, marks=pytest.mark.slow) for count in (3, 4))])
+@pytest.mark.parametrize("count", slow_after([2, 1, 3, 4], 1))
 def test_a_text_has_the_same_bits_on_any_threads_beside_any_texts(folder: Path, count: int) -> None:
     """A text in one window and one in several, alone and among others, in any order; each row has norm 1 or 0."""
     embedder = Embedder.load(folder)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_after
 from tests.doubles.tiny_bert import write_bert, write_embedder
 from undersong_common.errors import ConfigurationError
 from undersong_common.models import fine_tuning, model_files
@@ -310,14 +311,17 @@ def test_a_folder_without_a_usable_model_is_named(folder: Path, name: str, conte
 
 @pytest.mark.parametrize(
     ("settings", "rows_of_one"),
-    [
-        ({"num_local_experts": 8}, True),
-        ({"text_config": {"n_routed_experts": 64}}, True),
-        ({"layers": [{"num_experts": 2}]}, True),
-        ({"num_experts": 1}, False),
-        ({"num_experts": None, "expert_dropout": 0.5}, False),
-        ({}, False),
-    ],
+    slow_after(
+        [
+            ({"num_local_experts": 8}, True),
+            ({"text_config": {"n_routed_experts": 64}}, True),
+            ({"layers": [{"num_experts": 2}]}, True),
+            ({"num_experts": 1}, False),
+            ({"num_experts": None, "expert_dropout": 0.5}, False),
+            ({}, False),
+        ],
+        2,
+    ),
 )
 def test_a_mixture_of_experts_has_batches_of_one_row(folder, settings, rows_of_one):
     change(folder / "config.json", **settings)

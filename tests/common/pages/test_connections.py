@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.doubles.loops import wait_for
+from tests.doubles.pace import slow_after
 from tests.doubles.served_page import ServedPage
 from undersong_common.pages import frame
 from undersong_common.pages.site import PageSettings, Site
@@ -60,7 +61,7 @@ def welcome(login):
         return False
 
 
-@pytest.mark.parametrize("kind", ["silent", "half a head", "half a body", "unread"])
+@pytest.mark.parametrize("kind", slow_after(["silent", "half a head", "half a body", "unread"], 3))
 def test_more_idle_connections_than_are_served_keep_nobody_out(served, kind):
     sent = half(served)[kind]
     held = [connected(served, sent, small=kind == "unread") for _ in range(42)]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.pace import examples, heavy_but, slow_but
+from tests.doubles.pace import examples, slow_but
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.privacy import accounting
 from undersong_common.privacy.accounting import (
@@ -57,7 +57,7 @@ def test_the_paper_s_own_sigma_spends_less_than_it_says() -> None:
 HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
 
 
-@pytest.mark.parametrize(("target", "sigma"), heavy_but(HALF, HALF[2:]))
+@pytest.mark.parametrize(("target", "sigma"), slow_but(HALF, HALF[2:]))
 def test_dpga_votes_with_half_the_budget(target: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
     assert found == pytest.approx(sigma, rel=1e-4)
@@ -77,7 +77,7 @@ def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
     assert time.process_time() - begun < 8, "a plan is calibrated while somebody waits"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_dpga_accounting() -> None:
     votes = Gaussian(13.406, 0.8, 10)
     assert epsilon([Pure(0.1), Pure(0.1), Laplace(10, 3), votes], 1.31818e-5) == pytest.approx(1.0, abs=5e-4)
@@ -111,7 +111,7 @@ def test_loss_distribution_agrees_with_the_closed_form() -> None:
     assert composed_mu([]) == 0.0
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_subsampling_helps_and_needs_both_directions() -> None:
     full = epsilon([Gaussian(2.0, count=10)], 1e-5)
     half = epsilon([Gaussian(2.0, 0.5, 10)], 1e-5)
@@ -192,7 +192,7 @@ def test_calibration_is_tight_and_never_short(target: float, at: float, count: i
     assert epsilon([Gaussian(scale * (1 - 2e-6), count=count)], at) > target
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_calibration_starts_from_any_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
     monkeypatch.setattr(accounting, "_GRID", 5_000)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.pace import examples
+from tests.doubles.pace import examples, slow_after
 from undersong_common.errors import ConfigurationError, InternalError
 from undersong_common.privacy import noise
 from undersong_common.privacy.noise import (
@@ -149,7 +149,9 @@ def test_shares_of_discrete_laplace_sum_to_it(scale: float, parties: int) -> Non
     assert abs(law.deviation * math.sqrt(parties) - DiscreteLaplaceShare(scale, 1).deviation) < 1e-12
 
 
-@pytest.mark.parametrize("law", [DiscreteGaussian(3), DiscreteGaussian(5000), DiscreteLaplaceShare(4000, 3)], ids=repr)
+@pytest.mark.parametrize(
+    "law", slow_after([DiscreteGaussian(3), DiscreteGaussian(5000), DiscreteLaplaceShare(4000, 3)], 1), ids=repr
+)
 def test_same_seed_same_noise_whatever_the_cuts(law: IntegerNoise, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = law.sample(KeyStream(SEED), 5_000)
     stream = KeyStream(SEED)

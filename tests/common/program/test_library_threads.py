@@ -132,7 +132,7 @@ assert numbers() == before, (numbers(), before)
 """
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_blocks_compute_with_one_thread_and_a_notebook_gets_its_own_back() -> None:
     pytest.importorskip("torch")
     several = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "3")}

@@ -133,6 +133,7 @@ def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number,
     check_books(alliance, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", first_quickly(errno.ENOSPC, errno.EIO, errno.EROFS, errno.ENFILE))
 def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number, monkeypatch):
     run = f"coordinator {errno.errorcode[number]}"
@@ -155,6 +156,7 @@ def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number
     check_books(alliance, run, f"other {run}")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch):
     run, attempts, journal = "tried again", [], RunFolder.journal
 
@@ -174,6 +176,7 @@ def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch)
 
 
 # Files that a request needs, whose fault is no refusal: the run of all waits, and nobody else learns of a path here.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     first_quickly(
@@ -228,6 +231,7 @@ def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, n
     check_books(alliance, run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
     first_quickly(

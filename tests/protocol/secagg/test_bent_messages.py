@@ -258,7 +258,7 @@ def _bend_body(reply: wire.Reply, how: Bend) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=examples(10, 1500))
+@settings(QUIET, max_examples=examples(5, 1500))
 @given(data=st.data())
 def test_requests_bent_at_random(mode: str, data: st.DataObject) -> None:
     check_lying_coordinator(mode, data)
@@ -267,7 +267,7 @@ def test_requests_bent_at_random(mode: str, data: st.DataObject) -> None:
 @pytest.mark.heavy
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("mode", MODES)
-@settings(QUIET, max_examples=examples(10, 1500))
+@settings(QUIET, max_examples=examples(5, 1500))
 @given(data=st.data())
 def test_replies_bent_at_random(mode: str, data: st.DataObject) -> None:
     check_lying_party(mode, data)

@@ -653,7 +653,7 @@ def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", [pytest.param(Stage.MASK, marks=pytest.mark.slow), Stage.CONSISTENCY])
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_neighbours_said_to_have_dropped_out(stage: Stage) -> None:
     """Enough survivors in all, but a lying coordinator takes them from one party's neighbourhood."""
     parameters = parameters_of(100, graph_above=7, tolerated_dropouts=30, colluders=1)

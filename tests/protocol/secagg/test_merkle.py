@@ -699,7 +699,7 @@ def cut_off(plan: Neighbourhood, parties: int, dropouts: int, seed: int) -> int:
     return left
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_dropouts_cut_off_no_more_than_the_noise_is_planned_for() -> None:
     """The hidden draw: who is drawn by nobody in the sum, and whose own draw nobody hears of, has no mask in it."""
     plan = choose_draw(1000, 10, 200)

@@ -182,7 +182,7 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 
 @pytest.mark.heavy
 @pytest.mark.timeout(1800)
-@settings(SETTINGS, max_examples=examples(10, 600))
+@settings(SETTINGS, max_examples=examples(5, 600))
 @given(schedules())
 def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
     check(schedule)

@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from tests.doubles.pace import slow_after
 from tests.doubles.tiny_bert import fails_at_last_word, write_bert
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
@@ -144,7 +145,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
     assert torch.equal(torch.rand(3), expected)
 
 
-@pytest.mark.parametrize("half", [True, False])
+@pytest.mark.parametrize("half", slow_after([True, False], 1))
 def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes, "STEPS", 40)
     statistic = dataclasses.replace(STATISTIC, teachers=2, half=half)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -102,7 +103,7 @@ def test_a_party_can_contribute_unless_the_statistic_says_otherwise():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("statistic", [TeacherVotes(queries=4, teachers=2), LabelHistogram(2)])
+@pytest.mark.parametrize("statistic", slow_after([TeacherVotes(queries=4, teachers=2), LabelHistogram(2)], 1))
 def test_subsampling_is_refused_only_for_statistics_of_whole_parties(statistic):
     request = SumRequest("one", statistic, sampling_rate=0.5)
     plan = plan_sums([request], Privacy(1.0, 1e-5), QUORUM)

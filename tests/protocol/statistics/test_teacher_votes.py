@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.pace import examples
 from tests.doubles.parties import embed
 from undersong_client.records.private import PrivateRecords
 from undersong_common.models.embedding import quantise
@@ -67,7 +68,7 @@ def test_votes_are_zero_or_one_one_row_a_shard(rows, half, labels):
 
 
 @pytest.mark.heavy
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(3, 8), deadline=None)
 @given(st.integers(0, 10_000), st.integers(0, BATCH - 1), st.booleans())
 def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, emptied):
     """Votes round, so a leak between teachers could hide in them; parameters do not."""

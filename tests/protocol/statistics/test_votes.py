@@ -70,7 +70,7 @@ def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, An
     np.testing.assert_array_equal(grown.far, whole.far)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_many_blocks_and_a_ragged_last_group() -> None:
     rng = np.random.default_rng(3)
     x, c = (rng.integers(-40, 41, (rows, 5)).astype(np.float32) for rows in (300, 1001))

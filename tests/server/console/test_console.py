@@ -22,6 +22,7 @@ import pytest
 from tests.doubles.coded import raises
 from tests.doubles.crowds import add_parties, repeat_run
 from tests.doubles.one_page import next_step_of, steps_of
+from tests.doubles.pace import slow_after
 from tests.doubles.plain_browser import HOST, Browser
 from tests.doubles.stream import Credentials, make_home
 from tests.doubles.tasks import make_task
@@ -357,13 +358,16 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"key privacy.epsilon": "1.5"},
-        {"key task.description": "a clinic's note\r\nin two lines"},
-        {"party": ["alpha", "gamma"]},
-        {"key federation.post_quantum": ["false"]},
-        {"label": ["kitchen", "garden", "cellar"], "meaning": ["", "outside", ""]},
-    ],
+    slow_after(
+        [
+            {"key privacy.epsilon": "1.5"},
+            {"key task.description": "a clinic's note\r\nin two lines"},
+            {"party": ["alpha", "gamma"]},
+            {"key federation.post_quantum": ["false"]},
+            {"label": ["kitchen", "garden", "cellar"], "meaning": ["", "outside", ""]},
+        ],
+        2,
+    ),
     ids=["a field", "long text", "parties", "a flag", "labels"],
 )
 def test_what_the_form_shows_is_planned(console, home, tasks, change):
@@ -384,7 +388,7 @@ def test_what_the_form_shows_is_planned(console, home, tasks, change):
     assert drafts.fill(again, unchanged).data == again.data
 
 
-@pytest.mark.parametrize("template", ["classification", "free text"])
+@pytest.mark.parametrize("template", slow_after(["classification", "free text"], 1))
 def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks, template):
     address = console.led(console.post("/runs/new", source=f"template {template}"))
     first = console.get(address).text

@@ -7,11 +7,13 @@ import os
 import threading
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from itertools import cycle, product
 
 import pytest
 
 from tests.doubles.hospitals import operator
 from tests.doubles.loops import wait_for
+from tests.doubles.pace import slow_but
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.stream import make_home
 from tests.doubles.tasks import make_task
@@ -26,7 +28,8 @@ from undersong_server.operations.overview import generator_usage, list_runs, nee
 from undersong_server.runs.folder import UnreadableRun
 
 READ_BY_SERVING = ("plan.json", "status.json", "requested.json")
-READ_BY_ENDINGS = ("heard.json",)
+
+READ = (*READ_BY_SERVING, "heard.json")  # the last one by endings
 
 
 def truncate(path):
@@ -95,8 +98,9 @@ def read_all(folder):
     folder.planned(), folder.requested(), folder.heard(folder.status())
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("name", READ_BY_SERVING + READ_BY_ENDINGS)
+@pytest.mark.parametrize(
+    ("name", "damage"), slow_but(product(READ, DAMAGES), list(zip(cycle(READ), DAMAGES, strict=False)))
+)
 def test_whatever_is_wrong_with_a_file_has_one_outcome(home, name, damage):
     folder = CoordinatorHome(home).run("first")
     folder.note_heard(folder.status(), ["alpha"])

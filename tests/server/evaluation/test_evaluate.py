@@ -165,6 +165,7 @@ def test_figures_take_one_thread(run, monkeypatch):
     assert {pool["num_threads"] for pool in seen if pool["user_api"] == "blas"} == {1}
 
 
+@pytest.mark.slow
 def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch):
     read = []
 

@@ -39,6 +39,7 @@ def test_right_noise_is_never_accused_and_halved_noise_is(epsilon: float) -> Non
     assert min(detection.epsilon_if_gaussian(1e-5) for detection in halved) > epsilon
 
 
+@pytest.mark.slow
 def test_dependent_guesses_of_a_run_prove_no_more_than_is_true() -> None:
     """All records of a run are found, or all are missed: 1 000 trials of 50 runs. Trial by trial, 300 seeds fail."""
     rng = np.random.default_rng(0)

@@ -63,7 +63,7 @@ def test_a_model_that_does_not_is_not():
     assert found.attacks[0].accuracy.low < 0.5 < found.attacks[0].accuracy.high
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_a_threshold_is_judged_on_other_records_than_chose_it():
     """An attack that fitted its threshold to its own judges would win on pure noise of few records."""
     rng = np.random.default_rng(1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.lossy import LossyParties
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import slow_after, slow_but
 from tests.doubles.parties import embed, make_manifest, make_party, make_tables
 from tests.doubles.votes import top_q_votes
 from undersong.run.simulation import InProcess
@@ -333,15 +333,18 @@ def changed(change):
 
 @pytest.mark.parametrize(
     ("forge", "taken"),
-    [
-        (changed(lambda entries: None), True),
-        (changed(lambda entries: entries.pop(0)), False),
-        (changed(lambda entries: entries[0].update(words="of any length")), False),
-        (changed(lambda entries: entries[0].update(attempt=False)), False),
-        (changed(lambda entries: entries[0].update(attempt=0.0)), False),
-        *((lambda _world, _own, forged=forged: forged, False) for forged in (b"\xff", b"[" * 100_000, b"{}")),
-        (lambda _world, _own: b'{"party": "p1"}', False),
-    ],
+    slow_after(
+        [
+            (changed(lambda entries: None), True),
+            (changed(lambda entries: entries.pop(0)), False),
+            (changed(lambda entries: entries[0].update(words="of any length")), False),
+            (changed(lambda entries: entries[0].update(attempt=False)), False),
+            (changed(lambda entries: entries[0].update(attempt=0.0)), False),
+            *((lambda _world, _own, forged=forged: forged, False) for forged in (b"\xff", b"[" * 100_000, b"{}")),
+            (lambda _world, _own: b'{"party": "p1"}', False),
+        ],
+        5,
+    ),
 )
 def test_receipt_that_is_false_or_lacks_a_charge_is_left_out(tmp_path, forge, taken):
     world = World(tmp_path, epsilon=4.0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
+from tests.doubles.pace import slow_after
 from undersong_common.errors import GenerationError
 from undersong_server.database.journal import Journal
 from undersong_server.generators.author import Author
@@ -291,7 +292,7 @@ ACCEPTED_AND_LOST = {
 }
 
 
-@pytest.mark.parametrize("kind", ACCEPTED_AND_LOST)
+@pytest.mark.parametrize("kind", slow_after(ACCEPTED_AND_LOST, 3))
 def test_caps_hold_over_processes_whose_batches_were_accepted_and_lost(journal: Journal, kind: str) -> None:
     with serving(BatchServer()) as server:
         server.spoils = ACCEPTED_AND_LOST[kind]

@@ -65,7 +65,7 @@ def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
     assert refused.value.problem == "node-7: no folder"
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_workers_write_what_this_machine_writes_with_and_without_training(tmp_path):
     pytest.importorskip("torch")
     save_tiny_llama(tmp_path / "model")

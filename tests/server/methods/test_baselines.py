@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.doubles.bench import run_method
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from tests.doubles.parties import DIMENSION
 from tests.doubles.tasks import make_replay_task
 from undersong_common.errors import ConfigurationError
@@ -133,18 +134,21 @@ def task_file(tmp_path):
 
 @pytest.mark.parametrize(
     "assignments",
-    [
-        ['method.name="augpe"'],
-        ['method.name="augpe"', "method.lookahead=1"],
-        ['method.name="augpe"', 'method.selection="sampling"'],
-        ['method.name="augpe"', "method.cells=4", "method.within=0.5"],
-        ['method.name="pretext"'],
-        ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
-        ['method.name="mixture+labels"'],
-        ['method.name="cleaned-mixture"'],
-        ['method.name="undersong"'],
-        ['method.name="undersong"', "method.samples=30", "method.written=2"],
-    ],
+    slow_after(
+        [
+            ['method.name="augpe"'],
+            ['method.name="augpe"', "method.lookahead=1"],
+            ['method.name="augpe"', 'method.selection="sampling"'],
+            ['method.name="augpe"', "method.cells=4", "method.within=0.5"],
+            ['method.name="pretext"'],
+            ['method.name="fusegen"', "method.candidates=6", "method.examples=2"],
+            ['method.name="mixture+labels"'],
+            ['method.name="cleaned-mixture"'],
+            ['method.name="undersong"'],
+            ['method.name="undersong"', "method.samples=30", "method.written=2"],
+        ],
+        7,
+    ),
 )
 def test_a_run_spends_exactly_its_plan_and_no_more_calls(task_file, assignments, monkeypatch):
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
@@ -188,7 +192,7 @@ def test_mixture_with_label_shares_orders_them_from_every_generator(task_file):
 PUBLIC = ("mixture", "wasp", "augpe", "pretext", "fusegen")  # without a histogram of labels; dpkps needs a vocabulary
 
 
-@pytest.mark.parametrize("method", PUBLIC)
+@pytest.mark.parametrize("method", slow_after(PUBLIC, 2))
 def test_a_table_of_label_shares_holds_without_a_histogram(task_file, method):
     own = [f'method.name="{method}"', "method.samples=80", "method.label_shares={a = 3, b = 1}"]
     task = tasks.load(task_file, own)
@@ -205,7 +209,7 @@ def test_records_shares_are_refused_by_name_without_a_histogram(task_file, metho
         tasks.load(task_file, [f'method.name="{method}"', f'method.label_shares="{wanted}"'])
 
 
-@pytest.mark.parametrize("method", ["dpga", "discriminator"])
+@pytest.mark.parametrize("method", slow_after(["discriminator", "dpga"], 1))
 def test_a_method_that_follows_the_records_shares_takes_others(task_file, method):
     (task_file.parent / "private.jsonl").write_text(
         "".join(json.dumps({"text": f"note {n}", "label": "a" if n % 10 else "b"}) + "\n" for n in range(400))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import run_method
+from tests.doubles.pace import slow_after
 from tests.doubles.parties import embed
 from tests.doubles.tasks import make_replay_task
 from tests.doubles.tiny_bert import write_bert
@@ -149,12 +150,15 @@ def words_have_directions(monkeypatch):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kind", "changes", "asked"),
-    [
-        ("teachers", {}, ["labels", "teachers"]),
-        ("moments", {}, ["labels", "moments"]),
-        ("votes", {}, ["labels", "votes"]),
-        ("random", {}, ["labels"]),
-    ],
+    slow_after(
+        [
+            ("teachers", {}, ["labels", "teachers"]),
+            ("moments", {}, ["labels", "moments"]),
+            ("votes", {}, ["labels", "votes"]),
+            ("random", {}, ["labels"]),
+        ],
+        2,
+    ),
 )
 def test_a_run_asks_exactly_its_plan_and_keeps_what_is_near(tmp_path, kind, changes, asked):
     task = write_task(tmp_path, discriminator=kind, keep=0.2, **changes)

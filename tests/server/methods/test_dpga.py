@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import run_federated, run_method
+from tests.doubles.pace import slow_after
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.text.table import Table
@@ -223,7 +224,7 @@ def test_a_task_without_labels_has_one_class(task_file):
     assert run_plan.plan["metadata"].dimension == 1 + 5 + 3
 
 
-@pytest.mark.parametrize("off", ["rewrite", "fill_in", "cross", "generate"])
+@pytest.mark.parametrize("off", slow_after(["rewrite", "fill_in", "cross", "generate"], 2))
 def test_an_operator_that_is_switched_off_writes_nothing(task_file, off):
     task = tasks.load(task_file(), (f"method.{off}=0", "method.rounds=1"))
     _, run = run_method(task, plan_run(task), seed=1)

@@ -355,6 +355,7 @@ def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
         assert all(term in request.prompt for term in (*request.terms, *request.good)) or not request.prompt
 
 
+@pytest.mark.slow
 def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
     shares = []
     for options in ((), ALL):
@@ -382,6 +383,7 @@ def test_texts_that_were_written_before_are_chosen_by_no_form(tmp_path):
     assert texts[0] == texts[1]
 
 
+@pytest.mark.slow
 def test_a_mixed_pool_asks_only_those_who_write(tmp_path):
     path = make_task(tmp_path, parties=1, records=200, samples=60)
     content = path.read_text(encoding="utf-8")

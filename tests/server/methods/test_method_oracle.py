@@ -161,7 +161,7 @@ CASES = {
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", slow_but(CASES, ["noisy centres", "rare label", "nothing left"]))
+@pytest.mark.parametrize("name", slow_but(CASES, ["rare label"]))
 def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "embed", lambda texts: quantise(embed(texts)))
     monkeypatch.setattr(bench, "CountingRun", Recorded)

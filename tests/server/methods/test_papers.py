@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import Records, run_method
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import slow_after, slow_but
 from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY, topic_writer
@@ -163,7 +163,7 @@ def test_a_preset_goes_before_the_file_and_after_overrides(tmp_path):
     assert any("evaluation.epochs = 2, not 10" in remark for remark in two.remarks)
 
 
-@pytest.mark.parametrize("name", ["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"])
+@pytest.mark.parametrize("name", slow_after(["wasp", "dpga", "dpkps", "augpe", "pretext", "fusegen"], 3))
 def test_presets_order_prompts_without_hints(ran, name):
     changes = {"augpe": ["method.corpus=20", "method.rounds=2"], "dpga": SMALL, "dpkps": WORDS}
     asked, samples, _, _ = ran(name, changes.get(name, ["method.samples=40", "method.rounds=2"]))
@@ -297,6 +297,7 @@ def analytic_gaussian(epsilon, delta):
 FIGURES = [(1.0, 18.37, 17.566), (2.0, 10.11, 9.389), (4.0, 5.65, 5.079)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("epsilon", "sigma", "exact"), slow_but(FIGURES, FIGURES[2:]))
 def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, exact):
     """4.2 with D.3's half of epsilon, written out; Laplace histograms of scale 1 / (0.1 epsilon)."""
@@ -319,6 +320,7 @@ def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, e
     assert figures["epsilon_really_spent"] < epsilon
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [[], ["method.length=false"], ["method.keywords=false"]])
 def test_dpga_s_plan_prices_the_mechanisms_that_it_spends(tmp_path, changes):
     path = make_task(tmp_path)

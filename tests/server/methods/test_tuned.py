@@ -148,7 +148,7 @@ def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) ->
     return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: Path) -> None:
     import torch
 
@@ -196,7 +196,7 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
     assert float(chosen - rejected) == pytest.approx(margins(again)[0], abs=1e-3)
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
     """Copies of the last matrix, one a row, took 16 GB and most of a training with a vocabulary of 262 144 tokens."""
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -124,7 +124,7 @@ def written(model: Path, steering: Sequence[tuple[float, ...]]) -> list[str]:
     return [answer.text for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
-@pytest.mark.heavy
+@pytest.mark.slow
 def test_steering_moves_texts_towards_its_direction_and_only_its_rows(model: Path) -> None:
     """Half a batch is steered along an axis and half against it; a row without a vector stays as it was."""
     planted = (5.0, *[0.0] * (SIZE - 1))

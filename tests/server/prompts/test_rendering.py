@@ -177,7 +177,7 @@ def check_language_and_attributes(prompts: Prompts) -> None:
 @pytest.mark.parametrize("style", ["chat", "completion"])
 def test_the_prompts_of_a_batch_differ(kind: str, style: Any) -> None:
     prompts = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")))
-    count = examples(500, 2000)
+    count = examples(200, 2000)
     assert len({prompts.render(kind, style=style, number=1000 + i, **FULL).text for i in range(count)}) == count
     assert prompts.combinations > 10_000
     alike = Prompts(TaskWords(description="a note", labels=("cardiac", "trauma")), variety=False)

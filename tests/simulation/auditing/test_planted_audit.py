@@ -17,6 +17,7 @@ SEEDS = [0, pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytes
 pytestmark = pytest.mark.heavy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", PLANTED)
 def test_audit_notices_what_is_planted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seed: int) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from undersong.comparison import grid as comparing
 from undersong.comparison import table as compare_table
 from undersong.comparison.cell import HEADINGS, Bench, Variant, measured
@@ -172,7 +173,9 @@ def test_tables_say_the_same_in_every_form():
     assert json.dumps(compare_table.to_json(shape, table), allow_nan=False)
 
 
-@pytest.mark.parametrize(("seeds", "interval"), [([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")])
+@pytest.mark.parametrize(
+    ("seeds", "interval"), slow_after([([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")], 2)
+)
 def test_the_screen_shows_score_difference_interval_and_time(tmp_path, seeds, interval):
     shape = grid(methods=["wasp", "mixture"], epsilons=[4.0], parties=[], records=[], seeds=seeds)
     lower = {"wasp": 0.0, "mixture": 0.02}

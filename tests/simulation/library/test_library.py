@@ -19,6 +19,7 @@ import pytest
 import undersong as us
 from tests.doubles.cluster import PickledCalls
 from tests.doubles.coded import raises
+from tests.doubles.pace import slow_after
 from tests.doubles.party_home import HashedEmbedder
 from tests.doubles.tasks import LABELS, sentence
 from undersong.library import functions as front
@@ -175,7 +176,7 @@ def read_as_a_stranger(corpus, test) -> float:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("method", ["undersong", "wasp"])
+@pytest.mark.parametrize("method", slow_after(["undersong", "wasp"], 1))
 def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
     test = frame(50)
     made = task(method=method, options={"samples": 40, "rounds": 2}, records=frame(40))

@@ -123,8 +123,7 @@ def check_bill(result: Delivered, endpoint: Endpoint) -> None:
     ("scenario", "way", "moment"),
     plays(
         STOPPING,
-        {(scenario, "single", "later") for scenario in ("balance", "key-revoked", "parameter", "events")}
-        | {("balance-in-200", "batch", "later"), ("gemini-key", "single", "first"), ("error-raw", "batch", "first")},
+        [("balance", "single", "later"), ("events", "single", "later"), ("balance-in-200", "batch", "later")],
     ),
 )
 def test_fault_stops_the_run_before_the_next_sum_until_it_is_mended(
@@ -155,9 +154,7 @@ def test_fault_stops_the_run_before_the_next_sum_until_it_is_mended(
 BATCHES = {"batch-failed": "Enqueued token limit reached", "batch-expired": "the window has ended"}
 
 
-@pytest.mark.parametrize(
-    ("scenario", "moment"), slow_but(product(BATCHES, MOMENTS), [(scenario, "later") for scenario in BATCHES])
-)
+@pytest.mark.parametrize(("scenario", "moment"), slow_but(product(BATCHES, MOMENTS), [(next(iter(BATCHES)), "later")]))
 def test_batches_of_which_nothing_comes_back_stop_the_run(tmp_path: Path, scenario: str, moment: str) -> None:
     good = 2 if moment == "later" else 0
     with Endpoint(beginning(scenario, good)) as endpoint:
@@ -174,9 +171,7 @@ def test_batches_of_which_nothing_comes_back_stop_the_run(tmp_path: Path, scenar
 LINES = ("page", "string", "body-string", "no-id", "cut")
 
 
-@pytest.mark.parametrize(
-    ("fault", "moment"), slow_but(product(LINES, MOMENTS), [("page", "first"), ("no-id", "later"), ("cut", "first")])
-)
+@pytest.mark.parametrize(("fault", "moment"), slow_but(product(LINES, MOMENTS), [("no-id", "later")]))
 def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Path, fault: str, moment: str) -> None:
     with Endpoint(beginning(f"batch-line-{fault}", moment == "later")) as endpoint:
         result = run(tmp_path, endpoint.url, batch=True)
@@ -191,7 +186,7 @@ def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Pat
     ("scenario", "way", "moment"),
     plays(
         ("moderation", "gemini-safety", "azure-filter"),
-        [("moderation", "single", "first"), ("gemini-safety", "batch", "later"), ("azure-filter", "single", "later")],
+        [("moderation", "single", "first"), ("gemini-safety", "batch", "later")],
     ),
 )
 def test_orders_that_are_refused_for_their_content_are_done(
@@ -253,7 +248,7 @@ def test_labels_that_are_refused_for_good_end_no_run_and_are_told_of(tmp_path: P
 PRICES = {"price_per_1k_prompt": 0.001, "price_per_1k_completion": 0.05}
 
 
-@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "first"), ("batch", "later")]))
+@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("batch", "later")]))
 def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Path, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
     share = 0.5 if way == "batch" else 1.0  # of the prices
@@ -273,7 +268,7 @@ def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Pa
     ("scenario", "way", "moment"),
     plays(
         ("usage-zero", "usage-negative", "usage-huge", "usage-float"),
-        [("usage-zero", "single", "first"), ("usage-negative", "batch", "first"), ("usage-huge", "single", "later")],
+        [("usage-negative", "batch", "first"), ("usage-huge", "single", "later")],
     ),
 )
 def test_usage_that_cannot_be_true_counts_at_its_worst_case(
@@ -309,7 +304,7 @@ def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path
     ("scenario", "way", "moment"),
     plays(
         ("latin-1-header", "mark", "well"),
-        [("latin-1-header", "single", "first"), ("mark", "single", "later"), ("well", "batch", "first")],
+        [("latin-1-header", "single", "first")],
     ),
 )
 def test_bytes_are_read_by_their_own_signs(tmp_path: Path, scenario: str, way: str, moment: str) -> None:
@@ -326,7 +321,7 @@ def test_bytes_are_read_by_their_own_signs(tmp_path: Path, scenario: str, way: s
         assert sum("männlich" in text for text in found) == SAMPLES - (GOOD if moment == "later" else 0)
 
 
-@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later"), ("batch", "first")]))
+@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
 def test_a_pause_that_the_body_announces_is_kept_to(tmp_path: Path, way: str, moment: str) -> None:
     """Five answers in a window of time; the pause counts against no attempt, single or in a batch."""
     good = 6 if moment == "later" else 0
@@ -348,7 +343,7 @@ def test_a_pause_of_twenty_seconds_in_the_body_is_kept_to(tmp_path: Path) -> Non
     assert len(texts(tmp_path)) == 12
 
 
-@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later"), ("batch", "first")]))
+@pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
 def test_a_body_that_trickles_ends_the_run_and_is_counted(tmp_path: Path, way: str, moment: str) -> None:
     good = GOOD if moment == "later" else 0
     fields: dict[str, Any] = {"timeout_s": 0.4, "deadline_s": 0.7, "max_retries": 1, "batch": way == "batch"}

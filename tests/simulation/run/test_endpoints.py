@@ -186,6 +186,7 @@ def test_cap_below_the_expected_cost_is_refused_before_any_call(tmp_path: Path, 
     assert (writer.calls, (tmp_path / "out").exists()) == (0, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", slow_but(["price_budget_usd", "token_budget"], ["token_budget"]))
 def test_cap_between_expected_and_highest_cost_is_taken_with_a_warning(tmp_path: Path, key: str) -> None:
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.doubles.pace import examples
+from tests.doubles.pace import examples, slow_after
 from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
 from undersong.run.records import deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
@@ -73,7 +73,7 @@ def test_a_users_records_lie_at_one_party(records, parties, alpha, seed):
         assert all(len(own) == 1 for own in homes.values())
 
 
-@pytest.mark.parametrize("unit", ["sample", "user"])
+@pytest.mark.parametrize("unit", slow_after(["sample", "user"], 1))
 @settings(max_examples=examples(15, 40), deadline=None)
 @given(records=RECORDS, gone=st.integers(0, 39), seed=st.integers(0, 9), alpha=st.sampled_from([0.1, 1.0, math.inf]))
 @pytest.mark.heavy

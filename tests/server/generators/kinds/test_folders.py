@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import slow_after, slow_but
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_models import ARCHITECTURES, save_tiny_model
 from undersong_common.errors import ConfigurationError
@@ -50,7 +50,7 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "temperature"), slow_but(product(ARCHITECTURES, [0.0, 1.0]), [("marian", 0.0), ("mixtral", 1.0)])
+    ("architecture", "temperature"), slow_but(product(ARCHITECTURES, [0.0, 1.0]), [("marian", 0.0)])
 )
 def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture: str, temperature: float) -> None:
     folder = save_tiny_model(tmp_path / architecture, architecture)
@@ -60,7 +60,7 @@ def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "size"), [("bart", 8), ("marian", 8), ("gpt2", 8), ("rwkv", 1), ("mixtral", 1)]
+    ("architecture", "size"), slow_after([("marian", 8), ("rwkv", 1), ("bart", 8), ("gpt2", 8), ("mixtral", 1)], 2)
 )
 def test_a_model_that_neighbours_change_writes_one_at_a_time(tmp_path: Path, architecture: str, size: int) -> None:
     generator = local(save_tiny_model(tmp_path / architecture, architecture), batch_size=8)
@@ -192,6 +192,7 @@ def test_an_error_about_a_model_folder_names_it(
     assert str(folder) in raised.value.problem
 
 
+@pytest.mark.slow
 def test_a_padding_token_that_the_model_lacks_is_not_used(tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
@@ -203,6 +204,7 @@ def test_a_padding_token_that_the_model_lacks_is_not_used(tmp_path: Path) -> Non
     assert texts(local(folder, max_new_tokens=8)) == usual
 
 
+@pytest.mark.slow
 def test_a_prompt_beyond_an_encoders_positions_fails_alone(tmp_path: Path) -> None:
     generator = local(save_tiny_model(tmp_path / "bart", "bart"))
     long = GenerationRequest("zero_shot", "", "pain " * 400, 1)

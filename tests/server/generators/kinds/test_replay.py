@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
+from tests.doubles.pace import examples
 from tests.doubles.word_embedding import embed
 from undersong_common.arrays import Float32
 from undersong_common.errors import ConfigurationError, GenerationError
@@ -185,7 +186,7 @@ def test_a_file_without_any_label_of_the_task_is_refused(tmp_path: Path) -> None
         replay(tmp_path, [{"body": "x", "label": "a"}])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(6, 25), deadline=None)
 @given(cut=st.integers(0, 60), seeds=st.lists(st.integers(0, 2**56), min_size=60, max_size=60), clean=st.booleans())
 @pytest.mark.heavy
 def test_a_resumed_run_goes_on_as_the_undisturbed_one(

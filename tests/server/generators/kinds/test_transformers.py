@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.doubles.pace import slow_but
+from tests.doubles.pace import slow_after, slow_but
 from tests.doubles.tiny_llama import save_tiny_llama
 from tests.doubles.tiny_t5 import save_tiny_t5
 from undersong_common.errors import ConfigurationError, GenerationError
@@ -76,7 +76,7 @@ def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> Non
     assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(prompt_ids(tokenizer, PROMPTS[0]))]
 
 
-@pytest.mark.parametrize("path", ["chat", "plain"])
+@pytest.mark.parametrize("path", slow_after(["chat", "plain"], 1))
 def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
     together = answers(local(folder, path, batch_size=8), asked())
     alone = answers(local(folder, path, batch_size=1), asked())
@@ -87,7 +87,7 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: 
     assert len({answer.text for answer in answers(local(folder, path), again)}) >= 5
 
 
-@pytest.mark.parametrize("path", ["chat", "plain", "t5"])
+@pytest.mark.parametrize("path", slow_after(["chat", "plain", "t5"], 1))
 def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
     generator = local(folder, path, batch_size=8, max_new_tokens=24)
     stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
@@ -118,6 +118,7 @@ def test_temperature_zero_is_greedy(folder: Path) -> None:
     assert tokenizer.decode(ids[-first.completion_tokens :], skip_special_tokens=True) == first.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "top_p"), slow_but([(1.0, 1.0), (0.5, 1.0), (1.0, 0.6)], [(1.0, 0.6)]))
 def test_samples_follow_the_models_distribution(folder: Path, temperature: float, top_p: float) -> None:
     import torch
@@ -239,6 +240,7 @@ def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder:
     )
 
 
+@pytest.mark.slow
 def test_a_model_that_is_placed_by_its_parts_writes_what_it_writes_whole(folder: Path) -> None:
     whole = answers(local(folder), asked(4))
     for placed in ("auto", {"": "cpu"}):
