@@ -23,7 +23,7 @@ export TOKENIZERS_PARALLELISM := false
 # Without compiled files every program that a test starts compiles the packages anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-console quick test test-all test-kernels planted soak test-without-torch test-versions check check-light docs release test-images env constraints resolve bench clean
+.PHONY: demo demo-console quick test suite test-all test-kernels planted soak test-without-torch test-versions check check-light check-deep docs release test-images env constraints resolve bench clean
 
 env: $(STAMP)
 
@@ -42,7 +42,11 @@ demo-console: $(STAMP)
 quick: check-light
 	$(PYTEST) -m 'not slow and not heavy'
 
-test: check
+# The types are checked beside the suite: while the tests are collected, only one processor is busy.
+test: check-light
+	$(MAKE) --no-print-directory --jobs 2 check-deep suite
+
+suite: $(STAMP)
 	$(PYTEST)
 
 # The data sets of the papers' tables are no part of this project: `make test-all DATA=FOLDER` names their folder.
@@ -91,8 +95,10 @@ check-light: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
 
+check: check-light check-deep
+
 # mypy's workers have three seconds to start, which a busy machine may exceed (exit code 2): then without them.
-check: check-light
+check-deep: $(STAMP)
 	$(BIN)/mypy --num-workers $(JOBS) || { [ $$? = 2 ] && $(BIN)/mypy; }
 	$(BIN)/python -m tools.cycles
 	$(BIN)/python -m tools.documents

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.pace import slow_after
 from tests.doubles.party_home import command
 from tests.doubles.restarts import ME, Federated, Hospital, after_each_step, vector_in
 from undersong_client import flower_app
@@ -64,7 +63,7 @@ def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked
     assert not any(entry["kind"] == "sent" for entry in asked.party._assembled.ledger.entries())
 
 
-@pytest.mark.parametrize("what", slow_after([(), ("--coordinator",)], 1))
+@pytest.mark.parametrize("what", [(), ("--coordinator",)])
 def test_consent_withdrawn_while_waiting_for_a_rung_holds_the_vector_back(asked: Asked, what: tuple[str, ...]) -> None:
     asked.run()
     vector = asked.answers["mask"]
