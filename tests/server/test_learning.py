@@ -80,7 +80,7 @@ def test_auto_takes_the_head_that_validates_better():
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("head", slow_after(["mlp", "three-layer"], 2))
+@pytest.mark.parametrize("head", slow_after(["mlp", "three-layer"], 1))
 @pytest.mark.parametrize("classes", [2, 4])
 def test_the_mlp_is_scikit_learns_own(head, classes, monkeypatch):
     from sklearn.neural_network import MLPClassifier

@@ -9,7 +9,6 @@ import pytest
 
 from tests.doubles.coded import raises
 from tests.doubles.lying import bytes_of, check_refused, told
-from tests.doubles.pace import slow_after
 from tests.doubles.secagg import (
     QUESTION,
     drive,
@@ -61,7 +60,7 @@ def _ten(**changes: object) -> SumParameters:
 # --- dropouts ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", slow_after(MODES, 4))
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("lost", [("p00",), (-1,), ("p04", "p05"), ("p00", -1)], ids=str)
 def test_parties_that_dealt_and_vanished_are_rebuilt_from_their_seeds(mode: str, lost: tuple[Any, ...]) -> None:
     """The lowest index dealt every secret of its pairs, the highest received all; two neighbours vanish at once."""

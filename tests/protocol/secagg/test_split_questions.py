@@ -145,7 +145,7 @@ def split(mode: str, others: int) -> tuple[Split, set[str], set[str]]:
     return Split(parameters, group), group, set(names_of(n)) - group
 
 
-@pytest.mark.parametrize("others", slow_after([1, 2, 3], 4))
+@pytest.mark.parametrize("others", slow_after([1, 2, 3], 1))
 @pytest.mark.parametrize("mode", MODES)
 def test_neither_groups_sum_is_learned(mode: str, others: int) -> None:
     played, small, large = split(mode, others)
