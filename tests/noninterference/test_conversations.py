@@ -16,7 +16,7 @@ TRIED: Counter[str] = Counter()
 
 
 # Fewer examples open too few sums since statistics have been added.
-@settings(QUIET, max_examples=examples(6, 72))
+@settings(QUIET, max_examples=examples(16, 72))
 @given(data=st.data())
 def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair, data: st.DataObject) -> None:
     TRIED.update(conversation(make_pair, data.draw))
