@@ -378,10 +378,14 @@ EQUAL_WEIGHTS = "not distinguishable from equal"
 def are_equal(weights: Sequence[float], errors: Sequence[float]) -> bool:
     """Returns True if the noise of private sums explains each difference of the weights from equal ones.
 
+    One generator has nothing to be equal to.
+
     >>> are_equal([0.8, 0.2], [0.1, 0.1]), are_equal([0.56, 0.44], [0.1, 0.1]), are_equal([0.5, 0.5], [])
     (False, True, False)
+    >>> are_equal([1.0], [0.0])
+    False
     """
-    if not errors or not weights:
+    if not errors or len(weights) < 2:
         return False
     equal = 1 / len(weights)
     return all(abs(weight - equal) <= WEIGHT_ERRORS * error for weight, error in zip(weights, errors, strict=True))
