@@ -4,7 +4,7 @@ The comments in ``run`` name the paper's sections. Deviations by default: the bu
 instead of divided (4.1 to 4.3); label, length and keyword histograms are one release; the length range comes from tail
 sums of a noisy histogram, since several parties cannot keep the counts of a sparse vector search to themselves;
 keywords are drawn by their noisy shares instead of a softmax; votes are among the texts of a record's label and each
-label has its part of the elite, as in the notebook published for labelled data; the corpus is the last population.
+label has its part of the elite, as in the notebook published for labelled data; the corpus is what any vote selected.
 ``preset = "paper"`` does these as the paper does, the length range as one curator would. Preset and default share one
 deviation: tau starts at a public figure of the first population in the embedder's own scale, because the paper's mean
 over the records suppresses whole labels in a wide embedding.
@@ -100,8 +100,8 @@ class Options(StatedOptions):
         strong_rewrite: rewriting changes the content too.
         mates: the texts that an elite text is crossed with: those of its "label", or all of the "elite".
         cross_keyword: whether the prompt of a crossed text has a keyword.
-        corpus: the last "population"; the last "elite"; or the "elites": the texts that any vote selected, those of the
-            last votes first, as many as the last population has.
+        corpus: the "elites", which are the texts that any vote selected, those of the last votes first, at most as many
+            as the last population has; the last "population"; or the last "elite".
     """
 
     method: ClassVar[str] = "dpga"
@@ -138,7 +138,7 @@ class Options(StatedOptions):
     strong_rewrite: bool = False
     mates: Literal["label", "elite"] = "label"
     cross_keyword: bool = True
-    corpus: Literal["population", "elite", "elites"] = "population"
+    corpus: Literal["elites", "population", "elite"] = "elites"
 
     _schedules = one_value_a_round
 
@@ -276,7 +276,7 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """Runs DPGA-TextSyn. Returns the last population (an elite with its offspring) or the last elite, by ``corpus``."""
+    """Runs DPGA-TextSyn. Returns the selected texts, the last population or the last elite, by ``corpus``."""
     sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)

@@ -122,7 +122,7 @@ CASES = [
         ("mates=elite", "prompts"),
         ("cross_keyword=false", "prompts"),
         ("corpus=elite", "corpus"),
-        ("corpus=elites", "corpus"),
+        ("corpus=population", "corpus"),
         ("preset=paper", "plan"),
     ),
     *cases(

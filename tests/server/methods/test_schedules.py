@@ -29,9 +29,9 @@ GENETIC = ["elite=8", "rounds=2", "keywords=false", "length=false", "embedding_s
         ("augpe", ["corpus=[40, 20, 30]", "rounds=3"], [40, 10, 15], [40, 20]),
         ("augpe", ["samples=[40, 20, 10]", "rounds=3", "corpus=selected"], [40, 20], [40, 40]),
         ("pretext", ["samples=[20, 10]", "rounds=2", "seeds=0.5"], [20, 10, 30], [20, 10]),
-        ("dpga", ["population=[24, 40]", *GENETIC], [24, 32, 32], [24, 40]),
+        ("dpga", ["population=[24, 40]", "corpus=population", *GENETIC], [24, 32, 32], [24, 40]),
         ("dpga", ["population=[24, 40]", "corpus=elite", *GENETIC], [24, 32], [24, 40]),
-        ("dpga", ["population=[24, 24]", "corpus=elites", *GENETIC], [24, 16], [24, 24]),
+        ("dpga", ["population=[24, 24]", *GENETIC], [24, 16], [24, 24]),
         ("undersong", ["samples=[40, 20]", "rounds=2", "score=false"], [40, 20], [40]),
     ],
 )
