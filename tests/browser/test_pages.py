@@ -2,8 +2,10 @@
 
 import re
 import threading
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -269,3 +271,10 @@ def test_filters_and_position_survive_a_renewal(console, coordinator, window):
     operator.page.get_by_role("link", name="triage later").wait_for()
     assert operator.page.url.endswith("/runs?find=triage&state=planned")
     assert operator.page.locator("#find").input_value() == "triage"
+
+
+def test_times_stand_in_the_reader_s_zone(console, window):
+    operator = window(console.address).enter(console.link("zone"))
+    time = operator.go("/audit").locator("time").first
+    moment = datetime.fromisoformat(time.get_attribute("datetime")).astimezone(ZoneInfo("Europe/Berlin"))
+    assert f"{moment:%H:%M:%S}" in time.inner_text()

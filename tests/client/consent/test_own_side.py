@@ -40,6 +40,38 @@ def sheet(home, run="spring"):
     return value, [section for section in page.sections if not section.folded]
 
 
+WHO = {"operator": "North Research Office", "contact": "Mara Holm, 0123 456 78"}
+
+
+def test_the_sheet_begins_with_who_asks(home):
+    proposed(home, task=WHO)
+    _, sections = sheet(home)
+    name, first = sections[0].figures[0]
+    assert name == "What is asked"
+    assert first.startswith("North Research Office (Mara Holm, 0123 456 78")
+    assert " asks: how many of your records have each label" in first
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [
+        (("budget", "set", "--epsilon", 4, "--delta", "1e-6"), ["plan the run with privacy.delta = 1e-06"]),
+        (("budget", "set", "--epsilon", 1, "--delta", "1e-5"), ["plan the run with a smaller privacy.epsilon"]),
+        (("policy", "set", "--minimum-parties", 5), ["federation"]),
+        (("policy", "set", "--unit", "party"), ["privacy.unit"]),
+    ],
+)
+def test_the_first_remedy_is_what_the_operator_can_plan(home, settings, changes):
+    command(*settings, "--home", home)
+    proposed(home, task=WHO)
+    value, sections = sheet(home)
+    assert value["objections"]
+    assert all(change in value["remedies"][0] for change in changes), value["remedies"]
+    assert not any(word in " ".join(value["remedies"]) for word in ("raise", "budget set", "policy set"))
+    (refusal,) = [section for section in sections if "REFUSES" in section.title]
+    assert refusal.points[-1].startswith("Remedy: ask North Research Office (Mara Holm, 0123 456 78")
+
+
 def test_a_column_named_like_a_case_is_asked_about(tmp_path):
     home = tmp_path / "party"
     command("init", "alpha", "--home", home)

@@ -60,6 +60,13 @@ def test_runs_are_compared_and_generators_counted(home):
     assert "slowed down 4" in " ".join(shown.split())
 
 
+def test_compare_names_the_privacy_unit_in_words(home):
+    line = next(line for line in operator("run", "compare", "first", "--home", home).splitlines() if "unit" in line)
+    assert "patient" in line or "record" in line
+    assert "user" not in line
+    assert "sample" not in line
+
+
 def test_a_generator_is_asked_for_one_text(home):
     name = CoordinatorHome(home).run("first").planned().task["generators"][0]["name"]
     tried = json.loads(operator("run", "generators", "--test", name, "--home", home, "--json"))

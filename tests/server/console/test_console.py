@@ -211,6 +211,18 @@ def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     assert "download everything and publish it" in next_step_of(entered(home.path).get("/").text)
 
 
+def test_parties_show_no_amount_that_is_not_shared(tmp_path, entered):
+    home = make_home(tmp_path / "home", PARTIES)
+    with contextlib.closing(home.registry()) as registry:
+        for name, left in (("alpha", None), ("beta", 3.25)):
+            registry.seen(name, now=1.0, software="", embedder="", epsilon_left=left, paused=False)
+    console = entered(home.path)
+    row = {name: console.get(f"/parties?find={name}").text.partition("<tbody>")[2] for name in ("alpha", "beta")}
+    assert "not shared" in row["alpha"]
+    assert "3.25" in row["beta"]
+    assert "does not share it" in console.get("/parties/one/alpha").text
+
+
 def test_contact_changes_after_invitation_and_a_letter_states_the_frame(tmp_path, entered):
     home = make_home(tmp_path / "home", ("alpha",))
     console = entered(home.path)

@@ -55,6 +55,16 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
     assert json.dumps(details.to_json())
 
 
+@pytest.mark.parametrize(("stated", "missing"), [({}, {"makers", "contact"}), ({"makers": "North"}, {"contact"})])
+def test_a_plan_that_does_not_say_who_asks_is_refused(tmp_path, stated, missing):
+    home = make_home(tmp_path / "home", PARTIES)
+    home.change(operator="", contact="")
+    with raises(ConfigurationError, "no-operator") as refused:
+        runs.plan(home.path, make_task(tmp_path / "task", publication=stated), RunOptions(name="nobody"))
+    assert set(refused.value.places) == {f"publication.{key}" for key in missing}
+    assert list_runs(home.path) == []
+
+
 def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_path, task):
     home = make_home(tmp_path / "home", PARTIES).path
     runs.plan(home, task, RunOptions(name="first", seed=3))

@@ -211,7 +211,7 @@ def test_the_browsable_sample_covers_every_group():
 
 def test_a_chart_of_series_names_every_figure_and_its_interval():
     drawn = html.series_chart(
-        "two methods", ["1", "4"], {"wasp<": [(0.5, 0.1), None], "other": [(0.7, 0.0), (0.8, 0.0)]}, joined=False
+        "two methods", ["1", "4"], {"wasp<": [(0.5, 0.1), None], "other": [(0.7, 0.0), (0.8, 0.0)]}, form="points"
     )
     assert re.findall(r"<title>(.*?)</title>", drawn) == [
         *("wasp&lt;, 1: 0.5 ± 0.1", "wasp&lt;", "other, 1: 0.7", "other, 4: 0.8", "other")
@@ -232,6 +232,39 @@ def test_a_planned_run_is_dashed_and_in_the_legend():
     assert 'class="series c1"' in both
     assert ">as it ran</text>" in both
     assert ">as planned and as it ran</text>" in html.epsilon_chart([1.0, 2.0], 4.0, [1.0, 2.0])
+
+
+def test_lines_differ_by_marker_and_hue_and_equal_ones_are_one():
+    rows = [(0.1, 0.2, 0.3, 0.4), (0.1, 0.2, 0.3, 0.4)]
+    drawn = html.shares_chart("w", "round", ("a", "b", "c", "d"), rows, first=1)
+    groups = drawn.split('<g class="series')[1:]
+    assert len({re.search(r'class="mark" d="([^"]+)"', group)[1] for group in groups}) == 4
+    assert len({re.match(r" (c\d)", group)[1] for group in groups}) == 4
+    equal = html.shares_chart("w", "round", ("a", "b"), [(0.5, 0.5)], first=1)
+    assert equal.count('<g class="series') == 1
+    assert ">a and b</text>" in equal
+
+
+def test_axes_have_names_rounds_count_from_one_and_a_limit_has_an_owner():
+    page = render_html(run(generators=("a", "b"), weights=((0.5, 0.5), (0.4, 0.6))))
+    weights = page.partition('id="weights"')[2].partition("</figure>")[0]
+    assert re.findall(r'class="tick middle">(\d+)<|class="tick end">(\d+)</text>', weights)[0] == ("1", "")
+    assert ">share</text>" in weights
+    assert ">round</text>" in weights
+    epsilon = html.epsilon_chart([1.0, 2.0], 4.0, [1.0, 2.0, 4.0])
+    assert ">epsilon</text>" in epsilon
+    assert ">private sum</text>" in epsilon
+    assert ">the run&#39;s budget, 4</text>" in epsilon
+
+
+# Words of the program and of its statistics, which the first screen explains or does without.
+INNER_WORDS = ("points", "sigma", "sensitivity", "survivor", "quorum", "manifest hash", "noise multiplier", "statistic")
+
+
+def test_the_report_s_first_screen_has_no_inner_word():
+    shown = " ".join(sentence for answer in answers(run(**SCORED, participation=LEFT)) for sentence in answer.sentences)
+    assert [word for word in INNER_WORDS if re.search(rf"\b{word}\b", shown)] == []
+    assert "differentially private" not in shown.partition("For a specialist:")[0]
 
 
 def test_every_chart_has_its_figures_as_a_table():
@@ -258,6 +291,8 @@ def test_the_chart_of_lengths_counts_every_text():
     assert sum(int(count) for _, count in titles) == len(texts)
     assert titles[0] == ("3", "4")  # groups of 16 words
     assert titles[-1] == ("371 or more", "1")
+    assert drawn.count('<rect class="bar"') == len(titles)
+    assert "<polyline" not in drawn
     assert "more" not in html._draw_lengths(replace(data, samples=tuple(written[:3])))
     assert html._draw_lengths(run(0)) == ""
 

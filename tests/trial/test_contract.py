@@ -1,0 +1,59 @@
+"""Each sentence of the contract of the pages has tests, and these tests are there (contract.toml)."""
+
+import ast
+import re
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.processes import ROOT
+from undersong_client.storage.own_figures import proposed_delta
+from undersong_server.operations import form
+
+SENTENCES = tomllib.loads((Path(__file__).parent / "contract.toml").read_text(encoding="utf-8"))["sentence"]
+OWN_TABLES = ("For the officer, too", "For the operator, too", "For whoever receives a corpus, too")
+MOST_WORDS = 25  # of a reader's glossary
+
+
+@cache
+def names_of_tests(path: str) -> frozenset[str]:
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return frozenset(function.name for function in functions if function.name.startswith("test_"))
+
+
+def missing_tests(sentence: dict[str, list[str]]) -> list[str]:
+    return [
+        test for test in sentence["tests"] if test.partition("::")[2] not in names_of_tests(test.partition("::")[0])
+    ]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES, ids=lambda sentence: re.sub(r"\W+", " ", sentence["says"])[:60].strip())
+def test_each_sentence_of_the_contract_has_tests(sentence):
+    assert sentence["place"]
+    assert sentence["tests"]
+    assert missing_tests(sentence) == []
+
+
+def test_a_test_that_is_not_there_is_noticed():
+    own = f"tests/trial/{Path(__file__).name}::"
+    assert missing_tests({"tests": [f"{own}test_of_nobody"]}) == [f"{own}test_of_nobody"]
+    assert len(SENTENCES) == len({(sentence["place"], sentence["says"]) for sentence in SENTENCES}) >= 80
+
+
+def test_each_reader_has_a_glossary_of_at_most_25_words():
+    page = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    tables = {part.partition("\n")[0]: part.count("\n| ") - 1 for part in page.split("\n## ")[1:]}
+    for own in OWN_TABLES:
+        assert tables[own] > 0
+        assert tables["For every reader"] + tables[own] <= MOST_WORDS, own
+
+
+def test_docs_form_and_template_give_the_same_example_of_delta():
+    pages = [(ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("hospital.md", "federation.md")]
+    examples = {float(delta) for page in pages for delta in re.findall(r"--delta ([\d.e-]+)", page)}
+    templates = tomllib.loads((Path(form.__file__).parent / "new_task.toml").read_text(encoding="utf-8"))
+    examples |= {template["privacy"]["delta"] for template in templates.values() if "privacy" in template}
+    assert examples == {proposed_delta(100)}
