@@ -142,7 +142,7 @@ class RunComparison:
             [run.run for run in self.runs],
             {figure.name: points},
             axis=f"run; {name}",
-            joined=False,
+            form="points",
             percent=figure.percent,
             height=220,
         )
@@ -216,7 +216,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         method=plan.figures.method,
         epsilon=epsilon if epsilon != float("inf") else None,
         delta=plan.figures.privacy.delta,
-        unit=UNIT_WORDS[plan.figures.privacy.unit],
+        unit=plan.figures.privacy.unit,
         spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
         parties=len(plan.planned.roster),
         weights=dict(zip(recorded.generators, last, strict=False)),
@@ -280,7 +280,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Promise", "hospitals", lambda run: run.parties, None)
     yield numbers("Promise", "promised epsilon", lambda run: run.epsilon, "low", "not private")
     yield numbers("Promise", "delta", lambda run: run.delta, None)
-    yield words("Promise", "privacy unit", lambda run: run.unit)
+    yield words("Promise", "privacy unit", lambda run: UNIT_WORDS[run.unit])
     yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
     yield numbers("Cost", "calls", lambda run: run.calls, None)
     yield numbers("Cost", "texts kept", lambda run: run.kept, None)

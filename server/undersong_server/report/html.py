@@ -99,6 +99,8 @@ def _draw_lengths(data: ReportData) -> Markup:
         least,
         {"texts": [(float(count), 0.0) for count in counts]},
         axis=f"words (median {np.median(words):g})",
+        measure="texts",
+        form="bars",
         height=220,
     )
 
@@ -225,8 +227,9 @@ def series_chart(
     series: Mapping[str, Points],
     *,
     axis: str = "",
+    measure: str = "",
     reference: tuple[float, str] | None = None,
-    joined: bool = True,
+    form: Literal["line", "points", "bars"] = "line",
     percent: bool = False,
     planned: Collection[str] = (),
     width: int = WIDTH,
@@ -237,9 +240,9 @@ def series_chart(
     The figures stand below as a table. Names whose figures are the same share one line, and one entry of the legend.
 
     Args:
-        ticks: labels below the frame, from left to right; ``axis`` says what they count.
+        ticks: labels below the frame, from left to right; ``axis`` says what they count, and ``measure`` what is drawn.
         reference: a figure that is marked by a line, and its name.
-        joined: figures of a name are joined by a line, and the scale begins at 0; else each has a place of its own.
+        form: a line or bars, on a scale that begins at 0; or points, each name's at a place of its own.
         percent: the figures are shares.
         planned: names of what is planned and not measured, whose lines are dashed.
     """
@@ -250,7 +253,7 @@ def series_chart(
         return Markup("")
     low, high = min(mean - half for mean, half in present_points), max(mean + half for mean, half in present_points)
     room = 0.05 * ((high - low) or 1.0)
-    if joined:  # noise takes a share of votes below 0
+    if form != "points":  # noise takes a share of votes below 0
         low, high = min(0.0, low), _round_up(max(high, reference[0] if reference else 0.0))
     else:
         low, high = low - room, high + room
@@ -262,10 +265,10 @@ def series_chart(
     def y(value: float) -> float:
         return TOP + (bottom - TOP) * (1 - (value - low) / (high - low))
 
-    parts = []
-    form = ".0f" if percent else ".4g"
+    parts = [_draw_text(2, 11, measure, "axis")] if measure else []
+    digits = ".0f" if percent else ".4g"
     for value in np.linspace(low, high, 5):
-        label = f"{100 * value:{form}} %" if percent else f"{value:{form}}"
+        label = f"{100 * value:{digits}} %" if percent else f"{value:{digits}}"
         parts += [
             _draw_line("grid", LEFT, right, y(value), y(value)),
             _draw_text(LEFT - 8, y(value) + 4, label, "tick end"),
@@ -282,24 +285,28 @@ def series_chart(
             _draw_text(LEFT + 4, mark - 5, reference[1], "note strong"),
         ]
     for rank, (name, points) in enumerate(series.items()):
-        shift = 0.5 if joined else (rank + 1) / (len(series) + 1)
+        shift = (rank + 1) / (len(series) + 1) if form == "points" else 0.5
         marks = [
             (x(tick_index + shift), tick_index, *point) for tick_index, point in enumerate(points) if point is not None
         ]
         kind = " planned" if name in planned else ""
         parts.append(_fill_markup('<g class="series{} c{}">', kind, colour(rank)))
-        if joined:
+        if form == "line":
             line = " ".join(f"{across:.1f},{y(mean):.1f}" for across, _, mean, _ in marks)
             parts.append(_fill_markup('<polyline points="{}"/>', line))
         for across, tick_index, mean, half in marks:
             figure = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
+            title = f"{name}, {ticks[tick_index]}: {figure}"
             parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
-            parts.append(_draw_mark(across, y(mean), f"{name}, {ticks[tick_index]}: {figure}", rank))
+            if form == "bars":
+                parts.append(_draw_bar(across, 0.8 * (right - LEFT) / len(ticks), y(mean), y(0.0), title))
+            else:
+                parts.append(_draw_mark(across, y(mean), title, rank))
         below = height + 20 + ROW * rank
         if several:
             sample = (
                 _fill_markup('<polyline points="{},{} {},{}"/>', LEFT - 14, below, LEFT + 22, below)
-                if joined
+                if form == "line"
                 else Markup("")
             )
             parts += [sample, _draw_mark(LEFT + 4, below, name, rank)]
@@ -406,6 +413,7 @@ def shares_chart(
         [str(first + number) for number in range(len(rows))],
         series,
         axis=axis,
+        measure="share",
         reference=(1 / len(series), "equal share"),
         percent=True,
     )
@@ -421,6 +429,7 @@ def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float
         [str(number + 1) for number in range(max(len(spent), len(planned)))],
         {name: [(value, 0.0) for value in values] for name, values in lines.items() if values},
         axis="private sum",
+        measure="epsilon",
         reference=(budget, f"the run's budget, {budget:.4g}"),
         planned=("as planned",),
         height=220,
@@ -452,6 +461,12 @@ def _draw_mark(x: float, y: float, title: str, rank: int) -> Markup:
     """Draws a mark: a disc, a square, a triangle or a diamond, so that names differ without colour."""
     form = '<path class="mark" d="{}" transform="translate({:.1f},{:.1f})"><title>{}</title></path>'
     return _fill_markup(form, MARKS[rank % len(MARKS)], x, y, title)
+
+
+def _draw_bar(x: float, width: float, top: float, bottom: float, title: str) -> Markup:
+    """Draws the bar of a count around ``x``."""
+    bar = '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
+    return _fill_markup(bar, x - width / 2, top, width, bottom - top, title)
 
 
 def _round_up(value: float) -> float:

@@ -441,7 +441,7 @@ def _draw_plot(
     parties, records = federation
     title = f"{heading}: {parties or 'task’s'} parties, {records or 'all'} records"
     ticks = [f"ε = {epsilon:g}" for epsilon in grid.epsilons]
-    return html.series_chart(title, ticks, series, axis=title, joined=False, width=560)
+    return html.series_chart(title, ticks, series, axis=title, form="points", width=560)
 
 
 def to_json(grid: ComparisonGrid, table: Frame) -> dict[str, Any]:
