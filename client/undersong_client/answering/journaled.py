@@ -1,6 +1,7 @@
 """Answers requests in their order and journals each reply before it can leave. Vectors are computed meanwhile."""
 
 import logging
+import math
 import queue
 import sqlite3
 import threading
@@ -36,6 +37,7 @@ from undersong_protocol.wire.messages import federation_pb2 as wire
 
 KEPT_REPLIES = 64
 HEARD_S = 0.1  # time between two looks if a silent stream was heard
+WAITING_TOLD_S = 3600.0  # time between two lines of the log while a run waits for a decision
 LONG_WAIT_S = 1.0  # a request that waited longer says so in the log
 ANSWERING = "answering the coordinator"  # the step that a fault of the machine holds up
 LOOK_AFTER_S = 3600.0
@@ -64,6 +66,7 @@ class JournaledParty:
         self._looked_after: list[object] = []
         self._proposals = Proposals(home)
         self._runs: dict[bytes, str] = {}  # names, by the manifest's hash
+        self._waiting_told_s: dict[str, float] = {}  # when the log said last that a run waits, by the run
         self.last: tuple[float, str] | None = None  # when and what was answered, for the status
         self._turn = threading.Lock()  # held while a request is answered and journaled, not while a vector is computed
         self._computing = threading.Lock()  # The computation's caches allow one vector at a time.
@@ -177,7 +180,8 @@ class JournaledParty:
             stored=answer.stored,
         )
         self.last = (self._clock(), f"{request_kind} {run} {query}".strip())
-        log.info(
+        log.log(
+            logging.INFO if self._is_told(kind, run) else logging.DEBUG,
             "answered %s with %s%s: %d bytes, %.3f s%s",
             request_kind,
             kind,
@@ -186,6 +190,16 @@ class JournaledParty:
             took_s,
             f", after a wait of {waited_s:.1f} s" if waited_s >= LONG_WAIT_S else "",
         )
+
+    def _is_told(self, kind: str, run: str) -> bool:
+        """False for a run that waits for a decision as the log has said within the hour: it is proposed every 2 s."""
+        if kind != "pending":
+            self._waiting_told_s.pop(run, None)
+            return True
+        is_due = self._clock() >= self._waiting_told_s.get(run, -math.inf) + WAITING_TOLD_S
+        if is_due:
+            self._waiting_told_s[run] = self._clock()
+        return is_due
 
     def _describe_request(self, request: wire.Request | None) -> tuple[str, str, str, int]:
         """The kind of a request, and its run, sum and attempt, for outbox and log."""
