@@ -12,6 +12,7 @@ chooses the sampler; what follows is post-processing.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ from undersong_protocol.statistics.terms import FourierFeatures, matcher
 from undersong_server import learning
 from undersong_server.methods.interface import Method, Order, PublicTexts, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts.keyphrases import (
+    UNFILLED,
     Densities,
     VocabularyOptions,
     private_keyphrases,
@@ -60,6 +62,7 @@ class Options(VocabularyOptions):
             iterative sampler any other power is multiplied by the structure's length. In proportion classes are hardly
             told apart, because the paper's kernel is wide beside the distances of words.
         highest: each term is drawn among so many of the highest density, "a high scoring" one; none: among all.
+        ends: whether an iterative sequence ends where most records that begin so do, with ``length`` terms at most.
         repeats: whether a sequence may have a term twice.
         even: whether the logarithmic structures are A.2's: equal budgets, and none of a single phrase.
         class_in_prompt: whether the model is told the class.
@@ -85,6 +88,7 @@ class Options(VocabularyOptions):
     width: Annotated[float, Field(gt=0, lt=1000)] | Literal["paper"] = 2.0
     sharpness: Annotated[float, Field(gt=0, le=64)] = 4.0
     highest: Annotated[int, Field(ge=1)] | None = None
+    ends: bool = False
     repeats: bool = False
     even: bool = False
     class_in_prompt: bool = False
@@ -166,9 +170,12 @@ def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> l
     counts = [len(terms.of(text)) for text in texts] if terms else []
     if not counts or options.length <= (median := statistics.median(counts)):
         return []
+    effect = "further places of a sequence are filler"
+    if options.ends and options.sampler != "independent":
+        effect = "a sequence ends there only where noise does not hide that the records do"
     return [
         f"method.length is {options.length}, and half of the public texts have at most {median:g} terms of the"
-        " vocabulary: further places of a sequence are filler, so set a length that most texts have"
+        f" vocabulary: {effect}, so set a length that most texts have"
     ]
 
 
@@ -218,7 +225,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 def _draw_sequences(options: Options, run: RunContext, densities: Densities, kept: Sequence[str]) -> Sequences:
     """The sequences of all labels by one sampler; ``kept`` are the terms of its densities."""
-    draw = densities.independent if options.sampler == "independent" else densities.iterative
+    draw = (
+        densities.independent if options.sampler == "independent" else partial(densities.iterative, ends=options.ends)
+    )
     labels = run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
     written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
@@ -227,7 +236,7 @@ def _draw_sequences(options: Options, run: RunContext, densities: Densities, kep
     for label, count in enumerate(np.bincount(written, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")
         drawn = draw(label, int(count), length, rng, sharpness=options.sharpness, highest=options.highest)
-        sequences += [(labels[label], tuple(kept[term] for term in row)) for row in drawn]
+        sequences += [(labels[label], tuple(kept[term] for term in row if term != UNFILLED)) for row in drawn]
     return sequences
 
 

@@ -114,6 +114,20 @@ def test_a_run_asks_exactly_its_plan_and_labels_its_texts(tmp_path, sampler, noi
     ]
 
 
+def test_sequences_of_short_records_end_where_these_do(tmp_path):
+    lengths = {}
+    for ends in (False, True):
+        changes = {"sampler": "iterative", "length": 6, "pairs": 1024, "width": 9.0, "ends": ends}
+        task = write_task(tmp_path, records=600, **changes)
+        run_plan = plan_run(task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": math.inf})}))
+        samples, run = run_method(task, run_plan, seed=0)
+        lengths[ends] = [len(terms) for _, terms in run.records["sequences"][0][1]]
+        assert len(samples) == 20
+    assert set(lengths[False]) == {6}
+    assert min(lengths[True]) >= 1
+    assert np.median(lengths[True]) <= 3  # no record has more than two terms
+
+
 def write_labelled(path, rows):
     path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
 

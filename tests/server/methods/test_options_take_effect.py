@@ -286,6 +286,7 @@ ELSEWHERE = {  # options whose effect a test of their own shows, in a file besid
     ("discriminator", "student_rate"): "test_papers.py::test_song_s_student_learns_hard_labels_of_equal_weight",
     ("discriminator", "student_model"): "test_discriminator.py::test_a_fine_tuned_student_needs_teachers_and_a_folder"
     "_with_a_model",
+    ("dpkps", "ends"): "test_dpkps.py::test_sequences_of_short_records_end_where_these_do",
     ("dpkps", "validation"): "test_dpkps.py::test_validation_takes_the_sampler_whose_sequences_label_public_texts",
     ("wasp", "base_contrast"): "test_papers.py::test_base_models_are_shown_bad_examples_by_the_preset_alone",
 }

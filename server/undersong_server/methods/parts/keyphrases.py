@@ -56,6 +56,9 @@ def sequence_text(terms: Iterable[str]) -> str:
     return ", ".join(terms)
 
 
+UNFILLED = -1  # in a sequence, a place without a term
+
+
 class Densities:
     """Kernel densities of every class over the terms, from the opened sum of their features.
 
@@ -135,6 +138,7 @@ class Densities:
         *,
         sharpness: float = 1.0,
         highest: int | None = None,
+        ends: bool = False,
     ) -> Int64:
         """``count`` sequences, each next term drawn by the density of the prefix that it makes, int64 [count, length].
 
@@ -142,16 +146,23 @@ class Densities:
         one matrix product [count, 2m] x [2m, N]. A kernel on l' phrases is l' times as wide a phrase as one on a
         single phrase; where ``sharpness`` is not 1 densities are raised to sharpness x l', which undoes it. At 1 they
         are raised to nothing. Each step draws among its own ``highest`` terms, as :meth:`independent` does.
+
+        With ``ends`` a sequence ends, and holds -1 from there on, where an unfilled place is denser than every term:
+        most records that begin so have no further term, and what is drawn there says nothing of them.
         """
         chosen = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
             structure = self._structure_of(position + 1)
             state = self._class_state(label, structure, chosen[:, :position])
-            weights = np.hstack([state.real, -state.imag]) @ self._phase_waves(structure, position)
+            estimates = np.hstack([state.real, -state.imag]) @ self._phase_waves(structure, position)
+            weights, unfilled = estimates[:, :-1], estimates[:, -1]
             power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
             chosen[:, position] = _draw_columns(
                 _raise_estimates(weights, power), self._taken_terms(chosen[:, :position]), rng, highest
             )
+            if ends and position:
+                has_ended = (chosen[:, position - 1] == UNFILLED) | (unfilled > weights.max(axis=1))
+                chosen[has_ended, position] = UNFILLED
         return chosen
 
     def _taken_terms(self, drawn: Int64) -> Int64:
@@ -177,13 +188,14 @@ class Densities:
         return turned
 
     def _phase_table(self, structure: int, position: int) -> Int64:
+        """Phases of every term and last of an unfilled place, which ``UNFILLED`` is the index of, int64 [N + 1, m]."""
         key = (structure, position)
         if key not in self._tables:
-            self._tables[key] = self._features.phases(structure, position, self._vectors)[:-1]
+            self._tables[key] = self._features.phases(structure, position, self._vectors)
         return self._tables[key]
 
     def _phase_waves(self, structure: int, position: int) -> Float32:
-        """Cosines, then sines, of every term's phases, float32 [2m, N]."""
+        """Cosines, then sines, of every term's phases and last of an unfilled place's, float32 [2m, N + 1]."""
         phases = self._phase_table(structure, position).T
         return np.vstack([cosines(phases), sines(phases)]).astype(np.float32)
 

@@ -11,7 +11,13 @@ from undersong_common.privacy.accounting import gaussian_mu
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.terms import FourierFeatures
-from undersong_server.methods.parts.keyphrases import Densities, english_words, read_vocabulary, significant_terms
+from undersong_server.methods.parts.keyphrases import (
+    UNFILLED,
+    Densities,
+    english_words,
+    read_vocabulary,
+    significant_terms,
+)
 
 
 class Records:
@@ -124,6 +130,24 @@ def test_sequences_follow_the_density_and_never_repeat_a_term(sampler):
     if sampler == "iterative":  # the order of the records is learned too
         assert (drawn[:, 0] == 3).mean() > 0.6
     assert np.array_equal(drawn, draw(0, 300, 3, np.random.default_rng(0)))
+
+
+def test_a_sequence_ends_where_most_records_that_begin_so_end():
+    vectors = unit_vectors(12, 200, seed=4)  # nearly orthogonal
+    records = Records(["t3 t4"] * 200 + ["t5 t6 t7"] * 200, [0] * 400)
+    statistic = FourierFeatures(pairs=2048, lengths=(1, 2, 4), phrases=4, width=9.0)
+    densities = Densities(statistic, opened(statistic, records, TERMS, vectors), vectors)
+    options = {"sharpness": 4.0, "highest": 3}
+    drawn = densities.iterative(0, 300, 4, np.random.default_rng(0), ends=True, **options)
+    lengths = (drawn != UNFILLED).sum(axis=1)
+    assert ((drawn == UNFILLED) == (np.arange(4) >= lengths[:, None])).all()  # a place after the end is empty too
+    assert lengths.min() >= 1
+    assert (lengths[(drawn[:, :2] == [3, 4]).all(axis=1)] == 2).all()
+    assert (lengths[(drawn[:, :3] == [5, 6, 7]).all(axis=1)] == 3).all()
+    assert {2, 3} <= set(lengths.tolist())
+    whole = densities.iterative(0, 300, 4, np.random.default_rng(0), **options)
+    assert (whole != UNFILLED).all()
+    assert np.array_equal(whole[:, 0], drawn[:, 0])
 
 
 @pytest.mark.parametrize("sampler", ["independent", "iterative"])
