@@ -89,7 +89,9 @@ def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list
 
 def requests_of(message: Message) -> list[bytes]:
     """Returns the serialised requests in a Flower message; [] if it carries none."""
-    return codec.batch(message.content[codec.RECORD], codec.REQUESTS) if codec.RECORD in message.content else []
+    if codec.RECORD in message.content:
+        return codec.batch(message.content[codec.RECORD], codec.REQUESTS)
+    return []
 
 
 def address_of(context: Context) -> str:

@@ -141,7 +141,9 @@ class Declared:
         self.check_names()
 
         def absolute(at: str) -> str:
-            return str(Path(at).absolute()) if at and not at.startswith(VARIABLE) else at
+            if at and not at.startswith(VARIABLE):
+                return str(Path(at).absolute())
+            return at
 
         return replace(
             self, data=absolute(self.data), exclusions=absolute(self.exclusions), database=absolute(self.database)
@@ -373,7 +375,9 @@ class PartyHome:
     @property
     def held_steps(self) -> tuple[HeldStep, ...]:
         """The steps of the daemon that are held up now; none where no daemon runs."""
-        return held_steps(self.held_steps_file) if self.is_running else ()
+        if self.is_running:
+            return held_steps(self.held_steps_file)
+        return ()
 
     def note_refused_start(self, problem: str, remedy: str, *, at: float) -> None:
         """Records why the daemon does not start, for this party's people to see with ``status``."""

@@ -63,7 +63,9 @@ def printable(text: str, longest: int = LONGEST) -> str:
         pieces.append(visible)
         previous = character
     joined = "".join(pieces)
-    return f"{_LEFT_TO_RIGHT_MARK}{joined}{_LEFT_TO_RIGHT_MARK}" if turned else joined
+    if turned:
+        return f"{_LEFT_TO_RIGHT_MARK}{joined}{_LEFT_TO_RIGHT_MARK}"
+    return joined
 
 
 def fingerprinted(text: str, longest: int) -> str:
@@ -106,7 +108,9 @@ def shell_path(path: object) -> str:
     out/first 'my runs/first'
     """
     text = str(path)
-    return text if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", text) else shell_word(text)
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", text):
+        return text
+    return shell_word(text)
 
 
 def name_fault(name: object, longest: int) -> str:
@@ -140,7 +144,9 @@ def json_text(value: Any, *, indent: int | None = 2) -> str:
 def _visible_character(character: str, before: str, marks: int) -> str:
     if _is_hidden(character) or marks > MOST_MARKS:
         return character.encode("unicode_escape").decode("ascii")
-    return "\\x20" if character == before == " " else character
+    if character == before == " ":
+        return "\\x20"
+    return character
 
 
 def _is_hidden(character: str) -> bool:
@@ -182,7 +188,9 @@ def with_iso_times(value: Any) -> Any:
     """
     if isinstance(value, Mapping):
         return dict(_iso_item(str(key), item) for key, item in value.items())
-    return [with_iso_times(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [with_iso_times(item) for item in value]
+    return value
 
 
 def _iso_item(key: str, item: Any) -> tuple[str, Any]:
@@ -199,7 +207,9 @@ def noun(count: float, one: str, many: str = "") -> str:
     >>> noun(1, "run"), noun(0, "run"), noun(2, "party", "parties")
     ('run', 'runs', 'parties')
     """
-    return one if count == 1 else many or f"{one}s"
+    if count == 1:
+        return one
+    return many or f"{one}s"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
@@ -254,7 +264,9 @@ def number(value: float | None, nothing: str = "none", infinite: str = "no limit
     if value != 0 and abs(value) < 1e-3:
         mantissa, exponent = f"{value:.2e}".split("e")
         return f"{float(mantissa):g}e{int(exponent)}"
-    return f"{value:,.0f}".replace(",", "\u202f") if abs(value) >= 10_000 else f"{value:.4g}"
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    return f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
@@ -265,7 +277,9 @@ def duration(seconds: float) -> str:
     """
     whole_seconds = round(seconds)
     if whole_seconds < 60:
-        return f"{seconds:.1g} s" if seconds < 1 else f"{whole_seconds} s"
+        if seconds < 1:
+            return f"{seconds:.1g} s"
+        return f"{whole_seconds} s"
     if whole_seconds < 3600:
         return f"{whole_seconds // 60} min {whole_seconds % 60} s"
     if whole_seconds < 86400:
@@ -279,4 +293,6 @@ def finite(value: Any, instead: Callable[[float], str | None] = lambda _value: N
         return {key: finite(member, instead) for key, member in value.items()}
     if isinstance(value, list | tuple):
         return [finite(member, instead) for member in value]
-    return instead(value) if isinstance(value, float) and not math.isfinite(value) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return instead(value)
+    return value

@@ -182,7 +182,9 @@ def prepare(named: str, option: str, *, here: bool = True) -> None:
 
 def connected(address: str | None) -> AbstractContextManager[Cluster | None]:
     """Returns a context that gives the :class:`Cluster` at ``address``, or None if the address is None."""
-    return nullcontext() if address is None else Cluster(address)
+    if address is None:
+        return nullcontext()
+    return Cluster(address)
 
 
 def _check_reachable(address: str, named: str, remedy: str) -> None:

@@ -114,7 +114,9 @@ class CellEngine:
         """Returns the address of the cluster, None for processes. Raises ConfigurationError for an unused address."""
         if self.ray_address and self.engine != "ray":
             raise ConfigurationError("--ray-address without --engine ray", "add --engine ray")
-        return self.ray_address if self.engine == "ray" else None
+        if self.engine == "ray":
+            return self.ray_address
+        return None
 
 
 @app.command()

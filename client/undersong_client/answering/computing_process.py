@@ -89,7 +89,9 @@ class ComputingProcess(Computation):
     @property
     def pid(self) -> int | None:
         """Process id of the child process; None before it was started."""
-        return None if self._process is None else self._process.pid
+        if self._process is None:
+            return None
+        return self._process.pid
 
     def vector(self, request: VectorRequest, *, start_s: float) -> Computed:
         """Computes the vector in the child process. Returns at a public time (``limits.handover_s``); never fails.

@@ -130,7 +130,9 @@ def check(
     problems = sum(finding.grade == "problem" for finding in findings)
     if as_json:
         print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
-    return ConfigurationError.exit_code if problems else 0
+    if problems:
+        return ConfigurationError.exit_code
+    return 0
 
 
 @app.command()
@@ -192,7 +194,9 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
     print_result(as_json, daemon_status.to_json(), *_status_lines(daemon_status))
     if daemon_status.held_up:
         return MachineFault.exit_code
-    return 0 if daemon_status.well else NOT_CONNECTED
+    if daemon_status.well:
+        return 0
+    return NOT_CONNECTED
 
 
 def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
@@ -318,7 +322,9 @@ def notify(
         party_home.change(notify="" if none else target)
     value, words, arrived = notices.shown(party_home.settings.notify, party_home.settings.party, test=test)
     print_result(as_json, value, words)
-    return 0 if arrived else NOT_CONNECTED
+    if arrived:
+        return 0
+    return NOT_CONNECTED
 
 
 @app.command()

@@ -492,7 +492,9 @@ def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
 def _without_vector(records: int) -> list[str]:
     has = counted(records, "record has", "records have")
     caution = f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told"
-    return [caution] if records else []
+    if records:
+        return [caution]
+    return []
 
 
 def show_rows_read(begun: float) -> Any:

@@ -103,7 +103,9 @@ def warn(sentences: Sequence[str]) -> None:
 
 def local_time(seconds: float) -> str:
     """A time as people here read it; empty for 0."""
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) if seconds else ""
+    if seconds:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return ""
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -350,4 +350,6 @@ def _copied(found: "Overlap") -> str:
 
 def _rows(rows: tuple[int, ...]) -> str:
     """Names the first rows of the corpus, in brackets."""
-    return f" (rows {', '.join(map(str, rows[:10]))}{', ...' if len(rows) > 10 else ''})" if rows else ""
+    if rows:
+        return f" (rows {', '.join(map(str, rows[:10]))}{', ...' if len(rows) > 10 else ''})"
+    return ""

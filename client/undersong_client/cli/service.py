@@ -95,4 +95,6 @@ def _folder_to_move(home: Path | None) -> Path | None:
         folder = home_of(home).absolute()
     if folder == Path(operations.services.FOLDER) / "home":
         return None
-    return folder if home is not None or (folder / "settings.json").exists() else None
+    if home is not None or (folder / "settings.json").exists():
+        return folder
+    return None

@@ -93,7 +93,9 @@ def _run_check(name: str, question: Callable[[], str | Finding]) -> Finding:
         answer = question()
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
-    return answer if isinstance(answer, Finding) else Finding(name, "ok", answer)
+    if isinstance(answer, Finding):
+        return answer
+    return Finding(name, "ok", answer)
 
 
 def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -147,7 +149,9 @@ def _check_data(home: PartyHome, checkpoints: Path, now_s: float) -> str:
     entries = counted(len(ledger.entries()), "entry", "entries")
     lengths = snapshot.facts(home).lengths.words
     sealed = f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
-    return f"{sealed}; {lengths}" if lengths else sealed
+    if lengths:
+        return f"{sealed}; {lengths}"
+    return sealed
 
 
 def _check_data_file(home: PartyHome) -> Iterator[Finding]:
@@ -247,7 +251,9 @@ def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | Non
         return None
     host = address.rpartition(":")[0].strip("[]")
     excepted = _first_variable(environment, EXCEPTIONS)[1].split(",")
-    return None if not usable or any(_is_excepted(entry.strip(), host) for entry in excepted if entry) else proxy
+    if not usable or any(_is_excepted(entry.strip(), host) for entry in excepted if entry):
+        return None
+    return proxy
 
 
 def _is_excepted(entry: str, host: str) -> bool:

@@ -194,7 +194,9 @@ class Connection:
 
     def silent_s(self, now_s: float) -> float:
         """Seconds since the last frame arrived; 0 while a long request is opened, during which nothing is read."""
-        return 0.0 if self._opens else max(0.0, now_s - self._heard_at)
+        if self._opens:
+            return 0.0
+        return max(0.0, now_s - self._heard_at)
 
     @property
     def longest_silence_s(self) -> float:

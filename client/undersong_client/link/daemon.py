@@ -209,7 +209,9 @@ class Daemon(Listener):
         """True if the present stream stands; None if only its next frame can tell."""
         connection = self._dialled
         stands = False if connection is None else connection.stands(time.monotonic())
-        return False if stands is None and self._stop.is_set() else stands
+        if stands is None and self._stop.is_set():
+            return False
+        return stands
 
     # One stream
 
@@ -286,7 +288,9 @@ class Daemon(Listener):
             connection.keep_alive(time.monotonic())
             if self._home.pause.exists() != paused or self._held_back:
                 self._held_back = False  # the next stream brings it, where that is not paused
-                return "paused by its people" if not paused else "goes on"
+                if not paused:
+                    return "paused by its people"
+                return "goes on"
             if not self._is_trusted(coordinator):
                 return "this party's policy does not trust this coordinator any more"
             self._attempt_step("looking for decisions", partial(self._tell_decisions, connection))
@@ -404,7 +408,9 @@ class Daemon(Listener):
     def _epsilon_left(self) -> float:
         ledger = self._assembled.ledger
         budget = ledger.budget
-        return 0.0 if budget is None else max(0.0, budget.epsilon - ledger.spent(budget.delta))
+        if budget is None:
+            return 0.0
+        return max(0.0, budget.epsilon - ledger.spent(budget.delta))
 
     # These methods serve the time without a stream.
 

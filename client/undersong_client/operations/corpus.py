@@ -104,7 +104,9 @@ def _held_out(home: PartyHome, file: Path | None) -> Table | None:
     if file is not None:
         declaration = replace(home.settings, data=str(file), database="", exclusions="")
         return sources.read(declaration).table
-    return snapshot.table(home, held_out=True) if home.held_out.exists() else None
+    if home.held_out.exists():
+        return snapshot.table(home, held_out=True)
+    return None
 
 
 def _check_apart(records: Table, others: Table) -> None:

@@ -158,4 +158,6 @@ def _value(value: Any) -> Any:
         return value
     if value[:1] == b"{":
         return value.decode("utf-8", "replace")
-    return value.hex() if len(value) <= 64 else f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"
+    if len(value) <= 64:
+        return value.hex()
+    return f"{len(value)} bytes, sha256 {hashlib.sha256(value).hexdigest()}"

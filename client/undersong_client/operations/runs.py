@@ -168,7 +168,9 @@ def others_part(home: Path, request: Proposal) -> tuple[str, ...]:
     survivors = {planned.name: survivors_of(store, manifest, planned.name) for planned in manifest.plan.sums}
     opened_sums = tuple((name, parties) for name, parties in survivors.items() if parties)
     others = tuple(member.name for member in manifest.roster if member.name != party)
-    return Participation(others, opened_sums).absences if opened_sums else ()
+    if opened_sums:
+        return Participation(others, opened_sums).absences
+    return ()
 
 
 def make_sheet(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger | None") -> Sheet:

@@ -65,7 +65,9 @@ def source_hidden_from_account() -> str:
     with acting_as(account):
         source = PartyHome(home).settings.data
         hidden = any(Path(source).is_relative_to(folder) for folder in HIDDEN)
-        return source if source and (hidden or not os.access(source, os.R_OK, effective_ids=True)) else ""
+        if source and (hidden or not os.access(source, os.R_OK, effective_ids=True)):
+            return source
+        return ""
 
 
 class PartyFolder(MovableFolder):

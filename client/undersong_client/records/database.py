@@ -149,7 +149,9 @@ def _unreadable_column(engine: Any, statement: str) -> str | None:
     # The whole fails where the connection or the query does, and then no column is at fault.
     unreadable = [name for name in names if fails(f"SELECT {quote(name)} FROM ({statement}\n) q")]  # noqa: S608
     is_whole = len(unreadable) == len(names) > 1
-    return None if is_whole or not unreadable else str(unreadable[0])
+    if is_whole or not unreadable:
+        return None
+    return str(unreadable[0])
 
 
 def _check_sqlite_file(query: Path, database: str | None) -> None:

@@ -37,7 +37,9 @@ class Skipped:
 
     @property
     def places(self) -> str:
-        return f"{self.where} ({self.beside})" if self.beside else self.where
+        if self.beside:
+            return f"{self.where} ({self.beside})"
+        return self.where
 
 
 class Skip(Protocol):
@@ -49,9 +51,9 @@ class Skip(Protocol):
 def first_places(places: Sequence[str], further: str = "") -> str:
     """Returns the first places of rows in words; ``further`` says where the others stand."""
     place_words = ", ".join(printable(place, LONGEST_PLACES) for place in places[:PLACES_NAMED])
-    return (
-        f"{place_words} and {len(places) - PLACES_NAMED} more{further}" if len(places) > PLACES_NAMED else place_words
-    )
+    if len(places) > PLACES_NAMED:
+        return f"{place_words} and {len(places) - PLACES_NAMED} more{further}"
+    return place_words
 
 
 def look_alike_words(found: LookAlikes) -> str:
@@ -107,7 +109,9 @@ class OpenedSource:
 
 def objects(value: Any) -> list[dict[str, Any]]:
     """Returns the objects of a list; [] for anything else, because an export may hold any JSON in any place."""
-    return [member for member in value if isinstance(member, dict)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [member for member in value if isinstance(member, dict)]
+    return []
 
 
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -86,12 +86,16 @@ class PrivateRecords:
 
     @property
     def unit_count(self) -> int:
-        return int(self.units.max()) + 1 if len(self.units) else 0
+        if len(self.units):
+            return int(self.units.max()) + 1
+        return 0
 
     @property
     def unlisted_labels(self) -> int:
         """Number of records whose label the task does not list, for the party's own people."""
-        return int((self.labels < 0).sum()) if self._labelled else 0
+        if self._labelled:
+            return int((self.labels < 0).sum())
+        return 0
 
     @cached_property
     def embeddings(self) -> npt.NDArray[np.float32]:
@@ -118,7 +122,9 @@ def unit_count(table: Table, unit: str) -> int:
     """Counts the privacy units: records for "sample", user ids for "user" (0 without any), 1 for "party"."""
     if unit == "user":
         return len(set(table.users or ()))
-    return len(table) if unit == "sample" else 1
+    if unit == "sample":
+        return len(table)
+    return 1
 
 
 def fingerprint(table: Table, key: bytes) -> str:

@@ -67,7 +67,9 @@ class RowFilter:
 def _json_value(value: Any) -> Any:
     """A value that JSON has no form for. A whole number stays one, because 7 and 7.00 are one id."""
     if isinstance(value, decimal.Decimal):
-        return int(value) if value.is_finite() and value == value.to_integral_value() else str(value)
+        if value.is_finite() and value == value.to_integral_value():
+            return int(value)
+        return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return {"base64": base64.b64encode(value).decode("ascii")}
     return str(value)

@@ -247,7 +247,9 @@ class _Reader:
 
     def _filtered(self) -> Iterator[Row]:
         rows = self._source.rows
-        return rows if self._filter is None else self._filter(rows, self._columns.names)
+        if self._filter is None:
+            return rows
+        return self._filter(rows, self._columns.names)
 
     def _add(self, row: Row) -> None:
         if self._columns.label is not None and row.values.get(self._columns.label) is _LEFT_OUT:
@@ -305,10 +307,16 @@ def masked(text: str) -> str:
     def shape(character: str) -> str:
         kind = unicodedata.category(character)[0]
         if kind in "LM":
-            return "X" if character.isupper() else "x"
+            if character.isupper():
+                return "X"
+            return "x"
         if kind == "N":
             return "0"
-        return " " if character.isspace() else character if character.isascii() and character.isprintable() else "?"
+        if character.isspace():
+            return " "
+        if character.isascii() and character.isprintable():
+            return character
+        return "?"
 
     return "".join(map(shape, text[:LONGEST_EXAMPLE])) + ("..." if len(text) > LONGEST_EXAMPLE else "")
 
@@ -360,4 +368,6 @@ def _label_name(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     name = "" if value is None or value != value else str(value).strip()
-    return "" if is_database_null(name) else name
+    if is_database_null(name):
+        return ""
+    return name

@@ -219,7 +219,9 @@ class Addition:
 
     @property
     def _model(self) -> str:
-        return "" if self.embedder is None else self.embedder.fingerprint
+        if self.embedder is None:
+            return ""
+        return self.embedder.fingerprint
 
     def _is_changed(self, ledger: Ledger | None, fingerprint: str) -> bool:
         """Returns True if another data set, or the same with another embedder, was added before."""
@@ -265,7 +267,9 @@ def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
     by_user = declared.user_field or before.user_field
     is_same_rule = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
-    return min(declared.hold_out, before.hold_out) if is_same_rule else 0
+    if is_same_rule:
+        return min(declared.hold_out, before.hold_out)
+    return 0
 
 
 def _naming(declared: Declared) -> tuple[object, ...]:

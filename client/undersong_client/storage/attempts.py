@@ -259,7 +259,9 @@ class Attempts:
         """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if it has no own entry."""
         replies = attempt.machine.answered
         place = next((place for place in attempt.replies if replies.get(place) == payload), None)
-        return NOTHING if place is None else Stored(_reply_key(attempt.key, *place), len(payload))
+        if place is None:
+            return NOTHING
+        return Stored(_reply_key(attempt.key, *place), len(payload))
 
     def question(self, manifest: Manifest, query: str) -> bytes | None:
         """Returns q, the digest of a sum's public inputs, from its first attempt; None if they were not named yet."""
@@ -278,7 +280,9 @@ class Attempts:
 
     def _begun(self, manifest: Manifest, query: str) -> "_Begun":
         record_bytes = self._store.get(_begun_key(manifest, query))
-        return _Begun(**json.loads(record_bytes)) if record_bytes else _Begun(-1, 0, 0.0)
+        if record_bytes:
+            return _Begun(**json.loads(record_bytes))
+        return _Begun(-1, 0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -306,7 +310,9 @@ def _reply_key(key: str, stage: Stage, roll: int) -> str:
 def survivors_of(store: Store, manifest: Manifest, query: str) -> tuple[str, ...] | None:
     """Returns the parties in a sum that this party's shares opened; None if it has opened none of this name."""
     names = store.get(_survivors_key(manifest, query))
-    return None if names is None else tuple(json.loads(names))
+    if names is None:
+        return None
+    return tuple(json.loads(names))
 
 
 def _survivors_key(manifest: Manifest, query: str) -> str:

@@ -260,7 +260,9 @@ class RestoredLedger:
     @property
     def earlier_budget(self) -> Budget | None:
         """The last budget before the restoration, if no budget is set now; else None."""
-        return self.last_budget if is_set(self.last_budget) and not is_set(self.ledger.budget) else None
+        if is_set(self.last_budget) and not is_set(self.ledger.budget):
+            return self.last_budget
+        return None
 
     @property
     def spending(self) -> LedgerSpending:

@@ -122,7 +122,9 @@ def changed_since(home: PartyHome) -> str:
     except ConfigurationError as error:
         return error.problem
     is_same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
-    return "" if is_same else f"{settings.data}: is not what was added any more"
+    if is_same:
+        return ""
+    return f"{settings.data}: is not what was added any more"
 
 
 def _check_added(home: PartyHome) -> None:
@@ -170,7 +172,9 @@ def warnings_about(
 
 def accepted_shares(home: PartyHome, declared: Declared) -> Mapping[str, float]:
     """Shares of lost rows, by the reason, that a person has accepted for this source; none of another one's."""
-    return home.settings.accepted_shares if declared.data == home.settings.data else {}
+    if declared.data == home.settings.data:
+        return home.settings.accepted_shares
+    return {}
 
 
 def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:
@@ -179,7 +183,9 @@ def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:
         return None
     chain = HashChain(home.exclusions, EXCLUSIONS_TAG)
     chain.refresh()
-    return chain.entries[-1] if chain.entries else None
+    if chain.entries:
+        return chain.entries[-1]
+    return None
 
 
 def exclusion_words(home: PartyHome) -> str:

@@ -147,7 +147,9 @@ class Outbox:
         return bytes(data)
 
     def _read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        return journal(self._home.journal).read(query, values) if self._home.journal.exists() else []
+        if self._home.journal.exists():
+            return journal(self._home.journal).read(query, values)
+        return []
 
 
 def _identity(entry: Entry) -> tuple[str, str, str, str, int]:

@@ -89,7 +89,9 @@ class Store:
         """
         identity = _identity(self._scope, name)
         if self._keys is None:
-            return Compartment(self, identity, self._cipher) if self._holds(identity) else None
+            if self._holds(identity):
+                return Compartment(self, identity, self._cipher)
+            return None
         try:
             with open(self._key_file(identity), "rb", buffering=0) as file:
                 sealed = file.read()
@@ -160,7 +162,9 @@ class Store:
 
     def _read(self, key: str, cipher: AESGCM) -> bytes | None:
         rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
-        return self._opened(key, rows[0][0], cipher) if rows else None
+        if rows:
+            return self._opened(key, rows[0][0], cipher)
+        return None
 
     def _write(self, puts: Iterable[tuple[str, bytes]] = (), below: Iterable[str] = ()) -> None:
         """One transaction: values kept, and every key that starts with one of ``below`` deleted.

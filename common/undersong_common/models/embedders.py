@@ -177,7 +177,9 @@ def dimension(model: str) -> int:
 
     Raises ConfigurationError as :func:`load`.
     """
-    return load(model).dimension if _is_foreign(model) else embedding_size(model_folder(model))
+    if _is_foreign(model):
+        return load(model).dimension
+    return embedding_size(model_folder(model))
 
 
 def check_pinned(model: str) -> None:

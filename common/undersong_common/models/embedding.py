@@ -93,7 +93,9 @@ def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0*
 def _finite_values(values: Floats) -> Float64:
     """Returns float64 values, zero in place of those that are not finite."""
     exact = np.asarray(values, dtype=np.float64)
-    return exact if np.isfinite(exact).all() else np.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
+    if np.isfinite(exact).all():
+        return exact
+    return np.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _from_grid(grid: Int16) -> Float32:

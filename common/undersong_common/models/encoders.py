@@ -112,7 +112,9 @@ class TorchModel:
 def special_around(mask: Sequence[int]) -> tuple[int, int]:
     """Returns the numbers of special tokens before and after a text's own, from its mask (1: special, 0: own)."""
     text_positions = [place for place, special in enumerate(mask) if not special]
-    return (text_positions[0], len(mask) - 1 - text_positions[-1]) if text_positions else (0, 0)
+    if text_positions:
+        return (text_positions[0], len(mask) - 1 - text_positions[-1])
+    return (0, 0)
 
 
 @contextmanager

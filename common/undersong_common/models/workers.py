@@ -58,7 +58,9 @@ def _core_count() -> int:
     """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, int(limit)) if limit.isdecimal() and int(limit) else cores
+    if limit.isdecimal() and int(limit):
+        return min(cores, int(limit))
+    return cores
 
 
 # Arithmetic on rows of numbers whose result for one row is the same beside any other rows, to the last bit.

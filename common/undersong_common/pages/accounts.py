@@ -117,7 +117,9 @@ class Session:
 
 def provider_identity(issuer: str, subject: str) -> str:
     """Returns the identity of a person of a provider, which no account's name equals; "" without one."""
-    return f"{issuer} {subject}" if issuer else ""
+    if issuer:
+        return f"{issuer} {subject}"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,9 @@ class Accounts:
 
     def find(self, name: str) -> Account | None:
         rows = self._store.rows("SELECT * FROM account WHERE name = ?", name)
-        return _read_account(rows[0]) if rows else None
+        if rows:
+            return _read_account(rows[0])
+        return None
 
     def person(self, name: str) -> Account:
         if (account := self.find(name)) is None:
@@ -175,7 +179,9 @@ class Accounts:
     def of_person(self, person: str) -> Account | None:
         """Returns the account that a person of the identity provider enters, by the person's key."""
         rows = self._store.rows("SELECT * FROM account WHERE person = ?", person)
-        return _read_account(rows[0]) if rows else None
+        if rows:
+            return _read_account(rows[0])
+        return None
 
     def connect(self, name: str, person: str, *, by: Iterable[str] = ()) -> None:
         """Has a person of the identity provider enter an account from now on, and nobody else of the provider.
@@ -402,7 +408,9 @@ class Accounts:
             row = database.execute(f"{_SESSIONS} WHERE secret = ?", (digest(secret),)).fetchone()
             if row is not None and active:
                 database.execute("UPDATE session SET seen_at = ? WHERE secret = ?", (now_s, row["secret"]))
-        return None if row is None else _read_session(row, instant(self._clock))
+        if row is None:
+            return None
+        return _read_session(row, instant(self._clock))
 
     def sessions(self) -> list[Session]:
         now = instant(self._clock)
@@ -422,7 +430,9 @@ class Accounts:
         with self._store.transaction() as database:
             row = database.execute("SELECT message FROM session WHERE secret = ?", (digest(secret),)).fetchone()
             database.execute("UPDATE session SET message = '' WHERE secret = ? AND message <> ''", (digest(secret),))
-        return "" if row is None else str(row["message"])
+        if row is None:
+            return ""
+        return str(row["message"])
 
     # Tokens for scripts
 
@@ -451,7 +461,9 @@ class Accounts:
             database.execute(f"UPDATE token SET used_at = :now WHERE {still_valid}", token_query)  # noqa: S608 - words of ours
             query = f"SELECT account FROM token WHERE {still_valid}"  # noqa: S608
             row = database.execute(query, token_query).fetchone()
-        return None if row is None else self.find(row["account"])
+        if row is None:
+            return None
+        return self.find(row["account"])
 
     def tokens(self) -> list[Token]:
         columns = "substr(secret, 1, 12), account, label, created_at, expires_at, used_at"

@@ -34,7 +34,9 @@ def provider_key(issuer: str, client: str) -> str:
 
     A provider may know a person by another ``sub`` under each client.
     """
-    return f"{issuer_form(issuer)} {client}" if issuer else ""
+    if issuer:
+        return f"{issuer_form(issuer)} {client}"
+    return ""
 
 
 def issuer_form(issuer: str) -> str:
@@ -112,7 +114,9 @@ class Duties:
 
     def of(self, account: str) -> Duty | None:
         rows = self._store.rows("SELECT name, source FROM duty WHERE account = ?", account)
-        return Duty(rows[0]["name"], rows[0]["source"]) if rows else None
+        if rows:
+            return Duty(rows[0]["name"], rows[0]["source"])
+        return None
 
     def all(self) -> dict[str, Duty]:
         """Returns the duties by account."""
@@ -173,7 +177,9 @@ class Duties:
     def issuer(self) -> str:
         """The one form of that provider's address; "" without one."""
         issuer = self.provider.partition(" ")[0]
-        return issuer_form(issuer) if issuer else ""
+        if issuer:
+            return issuer_form(issuer)
+        return ""
 
     def serve_with(self, provider: str) -> None:
         """Notes with which identity provider the page is served from now on; "" for none.
@@ -203,4 +209,6 @@ class Duties:
     def _stored_provider(self) -> str | None:
         """The provider's key; None if no page was served yet."""
         rows = self._store.rows("SELECT value FROM setting WHERE name = 'provider'")
-        return str(rows[0]["value"]) if rows else None
+        if rows:
+            return str(rows[0]["value"])
+        return None

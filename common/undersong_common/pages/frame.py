@@ -247,7 +247,9 @@ def _replace_commands(context: Context, text: Any) -> Markup:
 
 
 def _visible_value(value: Any) -> Any:
-    return printable(value, LONGEST) if type(value) is str else value
+    if type(value) is str:
+        return printable(value, LONGEST)
+    return value
 
 
 def when(seconds: float | None, nothing: str = "never") -> Markup:

@@ -96,11 +96,15 @@ class Listening:
 
     @property
     def _default(self) -> str:
-        return ":443" if self.tls else ":80"
+        if self.tls:
+            return ":443"
+        return ":80"
 
     def _with_port(self, name: str, port: int) -> str:
         has_port = name.rpartition(":")[2].isdigit() and not name.endswith("]")
-        return name if has_port else f"{name}:{443 if self.proxy else port}"
+        if has_port:
+            return name
+        return f"{name}:{443 if self.proxy else port}"
 
 
 def is_loopback(host: str) -> bool:

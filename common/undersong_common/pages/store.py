@@ -289,4 +289,6 @@ class AuditLog:
 
 
 def _file_bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.exists() else b""
+    if path.exists():
+        return path.read_bytes()
+    return b""

@@ -499,7 +499,9 @@ class Ledger:
 
     def _charge_state(self, charge: Charge) -> State:
         attempt = self._attempts.get(charge.slot)
-        return "unknown" if attempt is None else attempt.state
+        if attempt is None:
+            return "unknown"
+        return attempt.state
 
     def _counted_events(self) -> dict[str, Sequence[Event]]:
         """Events that count, by run, equal ones merged."""
@@ -599,12 +601,12 @@ class Ledger:
         remaining_delta = delta - math.fsum(budget.delta for budget in lost_budgets)
         lost_epsilon = math.fsum(budget.epsilon for budget in lost_budgets)
         if not any(runs.values()):
-            return lost_epsilon if remaining_delta >= 0 else math.inf
-        return (
-            lost_epsilon + price(runs, remaining_delta, divided or self._delta_parts(runs))
-            if remaining_delta > 0
-            else math.inf
-        )
+            if remaining_delta >= 0:
+                return lost_epsilon
+            return math.inf
+        if remaining_delta > 0:
+            return lost_epsilon + price(runs, remaining_delta, divided or self._delta_parts(runs))
+        return math.inf
 
 
 def _charge_slot(charge: Charge) -> dict[str, Any]:

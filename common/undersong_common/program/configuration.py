@@ -151,7 +151,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Returns a remedy for an unknown ``word``: the most similar known word, or all known ones if no one is similar."""
     words = sorted(known)
     close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(words)}"
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"known: {', '.join(words)}"
 
 
 def _list_index(node: list[Any], part: str, where: str) -> int:

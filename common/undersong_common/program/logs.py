@@ -134,4 +134,6 @@ class Repeats:
                 self._kept_back += 1
                 return ()
             suppressed, self._kept_back, self._last = self._kept_back, 0, (alike, now_s)
-        return (f"({suppressed} more like it)", message) if suppressed else (message,)
+        if suppressed:
+            return (f"({suppressed} more like it)", message)
+        return (message,)

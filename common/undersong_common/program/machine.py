@@ -108,7 +108,9 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
 
 
 def _file_name(error: Exception) -> str:
-    return str(error.filename) if isinstance(error, OSError) and error.filename else ""
+    if isinstance(error, OSError) and error.filename:
+        return str(error.filename)
+    return ""
 
 
 def _system_reason(error: Exception) -> str:

@@ -75,7 +75,9 @@ def caller_at_terminal() -> Caller:
 def _stated_uid() -> int | None:
     """The account that $SUDO_UID states; None without one."""
     text = os.environ.get("SUDO_UID", "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= UID_DIGITS else None
+    if text.isascii() and text.isdecimal() and len(text) <= UID_DIGITS:
+        return int(text)
+    return None
 
 
 def _ancestor_uids() -> list[int]:
@@ -98,7 +100,9 @@ def _login_uid() -> int | None:
         uid = int(Path("/proc/self/loginuid").read_text(encoding="ascii"))
     except (OSError, ValueError):
         return None
-    return None if uid >= NO_UID else uid
+    if uid >= NO_UID:
+        return None
+    return uid
 
 
 def _is_in_user_namespace() -> bool:

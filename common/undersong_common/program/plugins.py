@@ -73,7 +73,9 @@ def find(kind: Kind, name: str) -> Plugin | None:
             f"two packages declare {name!r} among {kind}: {', '.join(plugin.package for plugin in namesakes)}",
             "uninstall one of them",
         )
-    return namesakes[0] if namesakes else None
+    if namesakes:
+        return namesakes[0]
+    return None
 
 
 def source_hash(plugin: Plugin) -> str:

@@ -347,6 +347,8 @@ def equal_choice(first: int, second: int, *, rows: int | None = None, seed: int 
     rng = np.random.default_rng([seed, 0xE9])
 
     def draw(size: int) -> Int64:
-        return np.arange(size) if size == count else np.sort(rng.choice(size, size=count, replace=False))
+        if size == count:
+            return np.arange(size)
+        return np.sort(rng.choice(size, size=count, replace=False))
 
     return draw(first), draw(second)

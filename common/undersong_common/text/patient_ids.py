@@ -61,7 +61,9 @@ class PatientId(NamedTuple):
     @property
     def text(self) -> str:
         """The id as text. The base of a reference is left out, because most sources have one base."""
-        return f"{self.system}|{self.name}" if self.is_identifier and self.system else self.name
+        if self.is_identifier and self.system:
+            return f"{self.system}|{self.name}"
+        return self.name
 
 
 Pair: TypeAlias = tuple[tuple[PatientId, str], tuple[PatientId, str]]  # two patients, each with a place
@@ -78,9 +80,13 @@ def patient_id(value: Any) -> PatientId | None:
     True
     """
     if isinstance(value, PatientId):
-        return value if value.name else None
+        if value.name:
+            return value
+        return None
     text = _id_text(value)
-    return None if text is None else _read_id(text)
+    if text is None:
+        return None
+    return _read_id(text)
 
 
 def is_missing_word(text: str) -> bool:
@@ -150,7 +156,9 @@ def _read_id(text: str) -> PatientId | None:
     if identifier_match := _BY_IDENTIFIER.fullmatch(text):
         system, bar, value = unquote(identifier_match[1]).rpartition("|")
         identifier = PatientId(clean_text(value), system if bar else "", is_identifier=True)
-        return None if is_missing_word(identifier.name) else identifier
+        if is_missing_word(identifier.name):
+            return None
+        return identifier
     base = ""
     if reference := _REFERENCE.fullmatch(text):
         base, text = _reference_base(reference[1] or ""), reference[2].strip()
@@ -162,7 +170,9 @@ def _read_id(text: str) -> PatientId | None:
         )
     if uuid_match := _UUID.fullmatch(text):
         text = uuid_match[1].lower()
-    return None if is_missing_word(text) else PatientId(text, base)
+    if is_missing_word(text):
+        return None
+    return PatientId(text, base)
 
 
 def clean_text(text: str) -> str:
@@ -189,7 +199,9 @@ def _reference_base(written: str) -> str:
         return ""
     scheme, slashes, address = base.partition("://")
     host, slash, path = address.partition("/")
-    return f"{scheme.lower()}://{host.lower()}{slash}{path}" if slashes else base
+    if slashes:
+        return f"{scheme.lower()}://{host.lower()}{slash}{path}"
+    return base
 
 
 # Look-alikes: what differs only by one of these kinds may be one patient or two.
@@ -224,7 +236,9 @@ def _without_quotes(text: str) -> str:
     if sheet := _SHEET_TEXT.fullmatch(text):
         text = sheet[1]
     text = text.strip(_QUOTES).strip()
-    return text[1:-1].strip() if len(text) > 2 and _PAIRS.get(text[0]) == text[-1] else text
+    if len(text) > 2 and _PAIRS.get(text[0]) == text[-1]:
+        return text[1:-1].strip()
+    return text
 
 
 def _without_spaces(text: str) -> str:
@@ -238,7 +252,9 @@ def _without_spaces(text: str) -> str:
 
 def _without_base(text: str) -> str:
     base = _ANY_BASE.fullmatch(text)
-    return next(filter(None, base.groups()), text) if base else text
+    if base:
+        return next(filter(None, base.groups()), text)
+    return text
 
 
 def _as_number(text: str) -> str:

@@ -114,7 +114,9 @@ class DottedColumns:
             for column in self._columns
             if any(key in row.values for key in _first_keys(column))
         }
-        return row._replace(values={**row.values, **nested_values}) if nested_values else row
+        if nested_values:
+            return row._replace(values={**row.values, **nested_values})
+        return row
 
     def _path_value(self, row: Row, column: str) -> Any:
         values = _values_at(row.values, tuple(column.split(".")))
@@ -239,7 +241,9 @@ def folder_parts(folder: Path) -> list[Path]:
         if file.is_file() and not any(name.startswith(("_", ".")) for name in file.relative_to(folder).parts)
     ]
     kinds = {plain_suffix(file) for file in files}
-    return files if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv", *_JSON_SUFFIXES} else []
+    if len(kinds) == 1 and kinds <= {".parquet", ".csv", ".tsv", *_JSON_SUFFIXES}:
+        return files
+    return []
 
 
 def column_names(path: Path, encoding: str = UTF_8) -> list[str]:
@@ -293,7 +297,9 @@ def gzip_lines(path: Path) -> Generator[bytes, None, None]:
 def read_bytes(path: Path) -> bytes:
     """Reads a file, which may be compressed. Raises ConfigurationError that names it."""
     try:
-        return b"".join(gzip_lines(path)) if has_suffix(path, ".gz") else path.read_bytes()
+        if has_suffix(path, ".gz"):
+            return b"".join(gzip_lines(path))
+        return path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             f"{path}: no such file", "check the path (relative to the task file)", code="no-such-file"
@@ -360,7 +366,9 @@ def value_at(node: Any, path: Sequence[str]) -> Any:
     'x'
     """
     value = next(iter(_values_at(node, tuple(path)).values()), None)
-    return value[0] if isinstance(value, Several) else value
+    if isinstance(value, Several):
+        return value[0]
+    return value
 
 
 def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -369,7 +377,9 @@ def _values_at(node: Any, path: tuple[str, ...], keys: tuple[str, ...] = ()) -> 
         return {keys: node}
     if isinstance(node, list):
         if path[0].isdigit():
-            return _values_at(node[int(path[0])], path[1:], keys) if int(path[0]) < len(node) else {}
+            if int(path[0]) < len(node):
+                return _values_at(node[int(path[0])], path[1:], keys)
+            return {}
         return _merge_members(_values_at(member, path, keys) for member in node)
     if not isinstance(node, Mapping):
         return {}
@@ -434,7 +444,9 @@ def name_remedy(word: str, names: Collection[str], noun: str = "column") -> str:
     if close:
         return f"{noun} {plain.index(close[0]) + 1} of {len(plain)} has a similar name: is it the one?"
     has = f"it has {len(names)} {noun}{'' if len(names) == 1 else 's'}"
-    return f"{has}; is its first row the header?" if noun == "column" else has
+    if noun == "column":
+        return f"{has}; is its first row the header?"
+    return has
 
 
 def _plain_name(name: Any) -> str:
@@ -589,7 +601,9 @@ def _find_quoting(path: Path, content: str, delimiter: str) -> str:
             "say which: --quoting none or --quoting csv",
             code="quoting",
         )
-    return "csv" if is_valid else "none"
+    if is_valid:
+        return "csv"
+    return "none"
 
 
 def _count_quoted(content: str, delimiter: str, *, strict: bool) -> tuple[int, bool]:
@@ -692,7 +706,9 @@ def _cell_value(value: Any) -> Any:
     """
     if isinstance(value, float) and value.is_integer() and abs(value) < LARGEST_WHOLE_FLOAT:
         return int(value)
-    return None if value == "" else value
+    if value == "":
+        return None
+    return value
 
 
 def _check_workbook(path: Path, content: bytes) -> None:

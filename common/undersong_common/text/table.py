@@ -124,7 +124,9 @@ class NoLabel(RefusedRow):
 
 def empty_reason(source: str) -> str:
     """Returns the reason for a row of a source without a text: only in a workbook it may be a formula's."""
-    return EMPTY_CELL if source.lower().endswith(".xlsx") else EMPTY
+    if source.lower().endswith(".xlsx"):
+        return EMPTY_CELL
+    return EMPTY
 
 
 def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
@@ -179,7 +181,9 @@ def _label_value(row: Row, column: str) -> str:
 def _attribute_value(row: Row, column: str) -> str:
     """A further value as text; "" for a missing one. A data frame's missing number is no number."""
     value = row.values[column]
-    return "" if value is None or value != value else _whole_characters(" ".join(str(value).split()), row, column)
+    if value is None or value != value:
+        return ""
+    return _whole_characters(" ".join(str(value).split()), row, column)
 
 
 def _whole_characters(written: str, row: Row, column: str) -> str:

@@ -317,11 +317,9 @@ class EnrolmentRequest(_SignedFile):
         public = identity.public_key().public_bytes_raw()
         renewal = token is None
         unproved = cls(party=party, certificate_request=pem, identity=public, renewal=renewal, token_proof=b"")
-        return (
-            unproved
-            if token is None
-            else unproved.model_copy(update={"token_proof": unproved._compute_token_proof(token)})
-        )
+        if token is None:
+            return unproved
+        return unproved.model_copy(update={"token_proof": unproved._compute_token_proof(token)})
 
     @property
     def fingerprint(self) -> str:
@@ -472,7 +470,9 @@ def common_name(certificate_: x509.Certificate) -> str:
         names = certificate_.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError:
         return ""
-    return str(names[0].value) if len(names) == 1 else ""
+    if len(names) == 1:
+        return str(names[0].value)
+    return ""
 
 
 def _quote_start(value: str) -> str:

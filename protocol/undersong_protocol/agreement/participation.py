@@ -61,7 +61,9 @@ class Participation:
     @property
     def sentences(self) -> tuple[str, ...]:
         """Sentences on who took part, beside the names: none if every hospital is in every sum."""
-        return (*self.absences, f"Opened: {self.counts}.") if self.absences else ()
+        if self.absences:
+            return (*self.absences, f"Opened: {self.counts}.")
+        return ()
 
     def _describe_absence(self, party: str) -> str:
         """The sentence about one hospital; "" if it is in every opened sum.

@@ -109,7 +109,9 @@ class Privacy:
     @property
     def norm_factor(self) -> int:
         """Largest norm of a unit's contribution, as a multiple of one record's largest norm."""
-        return self.max_per_unit if self.unit != "sample" and self.contribution == "sum" else 1
+        if self.unit != "sample" and self.contribution == "sum":
+            return self.max_per_unit
+        return 1
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,9 @@ class PlannedSum:
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, without ``source`` if it is empty."""
         value = asdict(self)
-        return value if self.source else {key: figure for key, figure in value.items() if key != "source"}
+        if self.source:
+            return value
+        return {key: figure for key, figure in value.items() if key != "source"}
 
     def build(self) -> statistics.Statistic:
         """Makes the statistic from its name and public parameters.
@@ -251,7 +255,9 @@ class PlannedSum:
         unless it is the whole noise.
         """
         if self.law == "laplace":
-            return self.event() if quorum.honest_survivors == 1 else accounting.Pure(math.inf)
+            if quorum.honest_survivors == 1:
+                return self.event()
+            return accounting.Pure(math.inf)
         if not self.sigma_integer:
             return self.event()
         drawn_sigma = self.drawn_sigma_integer
@@ -438,7 +444,9 @@ def _plan_adapter() -> TypeAdapter[Plan]:
 
 
 def _describe_owner(source: str) -> str:
-    return f"another package's, of source {source[:16]}..." if source else "no other package's"
+    if source:
+        return f"another package's, of source {source[:16]}..."
+    return "no other package's"
 
 
 def _check_sizes(plan: Plan) -> None:

@@ -134,7 +134,9 @@ def _exposed_events(
     if receipt is None or not receipt.closed:
         return plan_events
     events = [plan[charge.query].event_alone(plan.quorum) for charge in receipt.left]
-    return charged_of(events, plan_events) if receipt.charges else ()
+    if receipt.charges:
+        return charged_of(events, plan_events)
+    return ()
 
 
 def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -> bytes:

@@ -74,7 +74,9 @@ def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]
 
 
 def _with_possessive(clause: str, possessive: str) -> str:
-    return clause if possessive == "your" else clause.replace("your records", f"{possessive} records")
+    if possessive == "your":
+        return clause
+    return clause.replace("your records", f"{possessive} records")
 
 
 def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
@@ -90,7 +92,9 @@ def first_difference(typed: Sequence[str], plan_words: Sequence[str]) -> str:
     for number, word in enumerate(typed, 1):
         if number > len(plan_words) or word.lower() != plan_words[number - 1].lower():
             return f"word {number}, {printable(word, 40)!r}, differs"
-    return f"word {len(typed) + 1} is missing" if len(typed) < len(plan_words) else "no word differs"
+    if len(typed) < len(plan_words):
+        return f"word {len(typed) + 1} is missing"
+    return "no word differs"
 
 
 def counted_numbers(count: int) -> str:

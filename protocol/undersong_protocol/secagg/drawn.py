@@ -86,7 +86,9 @@ def merkle(parties: int, dropouts: int, above: int = MERKLE_ABOVE) -> bool:
 
 def stray(parties: int, adversaries: int, dropouts: int) -> int:
     """Returns :attr:`Draw.stray` of the graph that so many parties use by default; 0 if it is not the Merkle graph."""
-    return choose_draw(parties, adversaries, dropouts).stray if merkle(parties, dropouts) else 0
+    if merkle(parties, dropouts):
+        return choose_draw(parties, adversaries, dropouts).stray
+    return 0
 
 
 def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
@@ -102,7 +104,9 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     def surprise(marked: int, least: int) -> float:
         """-log2 of the probability that one party draws ``least`` of ``marked`` others."""
         ways = upper_tails(n - 1, min(marked, n - 1), k)[least]
-        return math.log2(draws) - math.log2(ways) if ways else math.inf
+        if ways:
+            return math.log2(draws) - math.log2(ways)
+        return math.inf
 
     def sets(population: int, size: int) -> float:
         return (math.lgamma(population + 1) - math.lgamma(size + 1) - math.lgamma(population - size + 1)) / math.log(2)

@@ -301,7 +301,9 @@ CHOOSER_BYTES = INDEX.size + 2 * KEY_BYTES
 
 def advert_leaf(advert: Advert | None, party: int) -> bytes:
     """Returns the hash (32 bytes) of a party's leaf in the adverts' Merkle tree; None is a party without an advert."""
-    return merkle.leaf("absent", party) if advert is None else merkle.leaf("advert", party, advert.body)
+    if advert is None:
+        return merkle.leaf("absent", party)
+    return merkle.leaf("advert", party, advert.body)
 
 
 def chooser_bytes(advert: Advert) -> bytes:

@@ -226,7 +226,9 @@ class SumParameters:
     @property
     def kem_keys_bytes(self) -> int:
         """Bytes of a party's ML-KEM-768 public keys, for channel and mask (in direct mode only mask), or 0."""
-        return keys.KEM_KEY_BYTES * (1 if self.direct else 2) if self.post_quantum else 0
+        if self.post_quantum:
+            return keys.KEM_KEY_BYTES * (1 if self.direct else 2)
+        return 0
 
     @property
     def merkle(self) -> bool:
@@ -245,7 +247,9 @@ class SumParameters:
     @property
     def share_threshold(self) -> int:
         """Number of shares that reconstruct a secret: T on the complete graph, else the neighbourhood's threshold."""
-        return self.threshold if self.graph is None else self.graph.threshold
+        if self.graph is None:
+            return self.threshold
+        return self.graph.threshold
 
     @property
     def draw(self) -> Draw:
@@ -256,7 +260,9 @@ class SumParameters:
 
     def topology(self, transcript: bytes) -> MaskGraph:
         """Returns the mask graph; ``transcript`` is the jointly derived 32-byte seed of a k-regular one."""
-        return complete(self.size) if self.graph is None else regular(self.size, self.colluders, self.graph, transcript)
+        if self.graph is None:
+            return complete(self.size)
+        return regular(self.size, self.colluders, self.graph, transcript)
 
     @property
     def traits(self) -> frozenset[str]:
@@ -337,4 +343,6 @@ class SumParameters:
         """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not shown here."""
         roster = self.roster
         is_listed = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
-        return roster[index].name if is_listed else f"party {index}"
+        if is_listed:
+            return roster[index].name
+        return f"party {index}"

@@ -56,7 +56,9 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
 def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
     """Returns the dtype in which sums of ``bits`` bits are computed: uint32 up to 32 bits, uint64 up to 64."""
     _checked_bits(bits)
-    return np.dtype(np.uint32) if bits <= 32 else np.dtype(np.uint64)
+    if bits <= 32:
+        return np.dtype(np.uint32)
+    return np.dtype(np.uint64)
 
 
 def to_signed(values: Ring, bits: int) -> Int64:
@@ -86,7 +88,9 @@ def _checked_bits(bits: int) -> None:
 
 
 def _native_dtype(bits: int) -> np.dtype[np.unsignedinteger] | None:
-    return np.dtype(f"<u{bits // 8}") if bits in (8, 16, 32, 64) else None
+    if bits in (8, 16, 32, 64):
+        return np.dtype(f"<u{bits // 8}")
+    return None
 
 
 def pack(values: Ring, bits: int) -> bytes:

@@ -251,4 +251,6 @@ def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
 
 
 def _stored_elements(matrix: Matrix) -> Any:
-    return matrix if isinstance(matrix, np.ndarray) else matrix.data
+    if isinstance(matrix, np.ndarray):
+        return matrix
+    return matrix.data

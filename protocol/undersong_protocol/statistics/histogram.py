@@ -182,7 +182,9 @@ class MetadataHistograms(Statistic, question="counts"):
 
     @property
     def label_bins(self) -> int:
-        return max(1, self.labels) if self.count_labels else 0
+        if self.count_labels:
+            return max(1, self.labels)
+        return 0
 
     @property
     def histograms(self) -> int:

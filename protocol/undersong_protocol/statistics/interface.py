@@ -488,8 +488,12 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
 
 
 def _to_plain_value(value: Any) -> Any:
-    return [_to_plain_value(each) for each in value] if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [_to_plain_value(each) for each in value]
+    return value
 
 
 def _freeze_value(value: Any) -> Any:
-    return tuple(_freeze_value(each) for each in value) if isinstance(value, list) else value
+    if isinstance(value, list):
+        return tuple(_freeze_value(each) for each in value)
+    return value

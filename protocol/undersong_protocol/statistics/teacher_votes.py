@@ -355,7 +355,9 @@ class TeacherVotes(Statistic, question="teachers"):
 
     def _class_numbers(self, labels: Int64) -> Int64:
         """The labels, or one class for everything in a task without labels."""
-        return labels if self.labels else np.zeros(len(labels), dtype=np.int64)
+        if self.labels:
+            return labels
+        return np.zeros(len(labels), dtype=np.int64)
 
 
 def _classes_of(name: str) -> str:

@@ -64,7 +64,9 @@ def words(text: str) -> list[str]:
     ['top', 'up', 'failed', 'marie', 's', 'card']
     """
     if text.isascii():  # is its own normal form
-        return [text.lower()] if text.isalpha() else _WORD.findall(text.lower())
+        if text.isalpha():
+            return [text.lower()]
+        return _WORD.findall(text.lower())
     return _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -176,12 +178,16 @@ class TermHistogram(Statistic, question="counts"):
     @property
     def sensitivity(self) -> Sensitivity:
         most = float(self.most)
-        return Sensitivity(most, most, most) if self.repeats else Sensitivity(most, math.sqrt(most), 1.0)
+        if self.repeats:
+            return Sensitivity(most, most, most)
+        return Sensitivity(most, math.sqrt(most), 1.0)
 
     @property
     def most(self) -> int:
         """Largest number of a record's terms that count."""
-        return self.distinct if self.repeats else min(self.distinct, self.vocabulary)
+        if self.repeats:
+            return self.distinct
+        return min(self.distinct, self.vocabulary)
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TermHistogram, Inputs]":
@@ -214,7 +220,9 @@ class TermHistogram(Statistic, question="counts"):
         return Rows(compute, records.units, width=self.most)
 
     def _terms_of(self, terms: Terms, text: str) -> list[int]:
-        return list(islice(terms.each(text), self.distinct)) if self.repeats else terms.of(text, self.distinct)
+        if self.repeats:
+            return list(islice(terms.each(text), self.distinct))
+        return terms.of(text, self.distinct)
 
 
 LEAST_WEIGHT = 0.1  # share of the largest weight, so that rounding to integers stays fine enough

@@ -90,7 +90,9 @@ def flower_address(run: int, node: int) -> str:
 def batch(record: Mapping[str, object], key: str) -> list[bytes]:
     """Returns the messages under ``key`` in a record from Flower; [] if the value is not a list of bytes."""
     messages = record.get(key)
-    return messages if isinstance(messages, list) and all(isinstance(message, bytes) for message in messages) else []
+    if isinstance(messages, list) and all(isinstance(message, bytes) for message in messages):
+        return messages
+    return []
 
 
 def _check_message(message: _Body, peer: str) -> _Body:

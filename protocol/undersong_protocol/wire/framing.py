@@ -61,7 +61,9 @@ class FrameLimits:
         Args:
             planned: bound on a reply from the run's plan (``Plan.largest_reply_bytes``); None if no plan is known.
         """
-        return self.message_bytes if planned is None else min(planned, self.message_bytes)
+        if planned is None:
+            return self.message_bytes
+        return min(planned, self.message_bytes)
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,9 @@ class Arrived:
         if hashlib.sha256(body).digest() != self._announced.content:
             # Every chunk of the message is suspect: none is kept, so that all of them are sent again.
             raise _transfer_fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
-        return _inflate_body(self._peer, body, self.plain_size) if self._announced.deflated else body
+        if self._announced.deflated:
+            return _inflate_body(self._peer, body, self.plain_size)
+        return body
 
 
 Frame = wire.Transfer | wire.Chunk
@@ -418,7 +422,9 @@ def _pack_body(data: bytes) -> tuple[bytes, bool]:
         return data, False
     packed = zlib.compress(data, 6)
     allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed))
-    return (packed, True) if len(packed) < len(data) and allowed else (data, False)
+    if len(packed) < len(data) and allowed:
+        return (packed, True)
+    return (data, False)
 
 
 def _chunk_count(size: int) -> int:

@@ -58,12 +58,16 @@ class Block:
 
     @property
     def rows(self) -> int:
-        return len(self.texts) if self.values is None else len(self.values)
+        if self.values is None:
+            return len(self.texts)
+        return len(self.values)
 
     @property
     def width(self) -> int:
         """Number of values per row."""
-        return 0 if self.values is None or not len(self.values) else self.values.size // len(self.values)
+        if self.values is None or not len(self.values):
+            return 0
+        return self.values.size // len(self.values)
 
     @cached_property
     def text_bytes(self) -> Int64:
@@ -199,7 +203,9 @@ def _texts_problem(joined: bytes, count: int) -> str:
         return f"not {count} texts that each end with a zero byte"
     ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0)
     longest = int(np.diff(ends, prepend=-1).max(initial=1)) - 1
-    return f"a text of {longest} bytes; {LONGEST_TEXT_BYTES} are allowed" if longest > LONGEST_TEXT_BYTES else ""
+    if longest > LONGEST_TEXT_BYTES:
+        return f"a text of {longest} bytes; {LONGEST_TEXT_BYTES} are allowed"
+    return ""
 
 
 def _inflated_bytes(packed: bytes) -> int:

@@ -159,7 +159,9 @@ def healthy(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False, quiet: ent
     print_result(
         health, words, *(unreadable if not held_steps else ()), *held_lines(held_steps), as_json=as_json, quiet=quiet
     )
-    return MachineFault.exit_code if any(step.of_machine for step in held_steps) else 0
+    if any(step.of_machine for step in held_steps):
+        return MachineFault.exit_code
+    return 0
 
 
 @app.command()
@@ -218,7 +220,9 @@ def notify(
     """Names a command or address that is told when an approval is missing, a run ends or a certificate expires."""
     value, words, arrived = operations.coordinator.notify(home, "" if none else target, test=test)
     print_result(value, words, as_json=as_json)
-    return 0 if arrived else TransportError.exit_code
+    if arrived:
+        return 0
+    return TransportError.exit_code
 
 
 @enrolment_app.command()

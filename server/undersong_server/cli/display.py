@@ -96,7 +96,9 @@ class Lines(Progress):
         if done <= first_count:
             return ""
         minutes = (now - began_s) / (done - first_count) * (total - done) / 60
-        return f", about {minutes:.0f} min left" if minutes >= 1 else ""
+        if minutes >= 1:
+            return f", about {minutes:.0f} min left"
+        return ""
 
     def say(self, message: str) -> None:
         for line in self._repeats.lines(message):

@@ -92,7 +92,11 @@ def _confusion(report: EvaluationReport) -> Table:
     scores = report.trained[0].scores.models["head"]
 
     def cell(row: int, column: int, count: int) -> str:
-        return f"[bold]{count}[/]" if row == column else str(count) if count else "[dim]·[/]"
+        if row == column:
+            return f"[bold]{count}[/]"
+        if count:
+            return str(count)
+        return "[dim]·[/]"
 
     return _table(
         f"Confusion of one model, trained on {report.trained[0].data} (rows true, columns predicted)",
@@ -220,4 +224,6 @@ def _some(rows: Sequence[int]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3f}"
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.3f}"

@@ -46,7 +46,9 @@ class TaskChanges:
         Raises ConfigurationError if there is a cache and no endpoint.
         """
         assignments = [*shorthand, *(self.assignments or ())]
-        return assignments if task_file is None else with_cache(task_file, assignments, self.cache)
+        if task_file is None:
+            return assignments
+        return with_cache(task_file, assignments, self.cache)
 
 
 @dataclass(frozen=True)

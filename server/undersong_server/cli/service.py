@@ -72,4 +72,6 @@ def _folder_to_move(home: Path) -> Path | None:
     """The folder that --home names; None if it is the account's, or the default and no coordinator's."""
     if home.absolute() == Path(operations.services.HOME):
         return None
-    return home.absolute() if home != DEFAULT_HOME or (home / "coordinator.json").exists() else None
+    if home != DEFAULT_HOME or (home / "coordinator.json").exists():
+        return home.absolute()
+    return None

@@ -192,7 +192,9 @@ class RunScreens:
     def _refusal(self, run: str) -> str:
         """The reason why a run that is revised has failed; "" if it has not."""
         error = runs.status(self._home, run).error if run else None
-        return "" if error is None else error.problem
+        if error is None:
+            return ""
+        return error.problem
 
     def _live(self, visit: Visit) -> Response:
         return visit.part("so_far", live=True, **self._so_far(self._typed(visit), checked=False))

@@ -241,7 +241,9 @@ class Gate:
         """Returns the party's own address, of the connection that gRPC names ``peer``."""
         relay = self._relay(peer)
         # A closed connection is not named by its port, which would be a new source each time.
-        return "a closed connection" if relay is None else relay.source
+        if relay is None:
+            return "a closed connection"
+        return relay.source
 
     def excuse(self, peer: str) -> None:
         """Notes that a refusal of the connection ``peer`` is logged already, so that the gate logs none."""
@@ -251,7 +253,9 @@ class Gate:
 
     def _relay(self, peer: str) -> "_Outer | None":
         _, _, port = peer.rpartition(":")
-        return self.relays.get(int(port)) if port.isdigit() else None
+        if port.isdigit():
+            return self.relays.get(int(port))
+        return None
 
 
 class _Side(asyncio.Protocol):

@@ -213,7 +213,9 @@ class GrpcServer:
 
         def renewed() -> Any:
             # Asked at each handshake: a renewed server certificate needs no restart.
-            return configuration() if self._authority.server_credentials != self._presented else None
+            if self._authority.server_credentials != self._presented:
+                return configuration()
+            return None
 
         return grpc.dynamic_ssl_server_credentials(configuration(), renewed, require_client_authentication=True)
 

@@ -145,7 +145,9 @@ class Mailbox:
     def awaited_bytes(self, id_: bytes) -> int | None:
         """Largest size, in bytes, of the reply to the request ``id_``; None if no exchange waits for that reply."""
         entry = self._open.get(id_)
-        return None if entry is None else entry[1].reply_bytes
+        if entry is None:
+            return None
+        return entry[1].reply_bytes
 
     def acknowledge(self, id_: bytes) -> None:
         """Tells the party at once that it may drop its copy of the reply ``id_``."""

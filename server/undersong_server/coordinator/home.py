@@ -349,7 +349,9 @@ class CoordinatorHome:
             return None
         value = read_json(self.path / "serving.json")
         try:
-            return None if value is None else Serving(**{**value, "connected": tuple(value["connected"])})
+            if value is None:
+                return None
+            return Serving(**{**value, "connected": tuple(value["connected"])})
         except (TypeError, KeyError):  # Another release's process wrote it.
             return None
 
@@ -368,13 +370,17 @@ class CoordinatorHome:
     @property
     def held_steps(self) -> tuple[HeldStep, ...]:
         """The steps of the serving process that are held up now; none where no process serves it on this machine."""
-        return held_steps(self.held_steps_file) if is_held(self._lock) else ()
+        if is_held(self._lock):
+            return held_steps(self.held_steps_file)
+        return ()
 
     @property
     def connected(self) -> Sequence[str]:
         """Names of parties that had a stream when the serving process last wrote; empty if there is no such process."""
         serving = self.serving
-        return () if serving is None else serving.connected
+        if serving is None:
+            return ()
+        return serving.connected
 
     def hold(self) -> AbstractContextManager[None]:
         """Takes the lock of the one serving process. Raises ConfigurationError if another process holds it."""

@@ -365,7 +365,9 @@ class Registry:
 
     def _row(self, name: str) -> Any:
         rows = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
-        return rows[0] if rows else None
+        if rows:
+            return rows[0]
+        return None
 
     def _required(self, name: str) -> Any:
         row = self._row(name)

@@ -431,7 +431,9 @@ class GrpcRunDriver(RunDriver):
             for name, since in self._gone.items()
             if not presences[name].connected and presences[name].since == since
         }
-        return away if len(self._planned.roster) - len(away) >= self._needed else set()
+        if len(self._planned.roster) - len(away) >= self._needed:
+            return away
+        return set()
 
     def waits(self, waiting: Waiting, asked: int) -> None:
         """Shows in the status that replies to a request to ``asked`` parties are missing."""

@@ -65,7 +65,9 @@ class Journal:
 
     def get(self, key: str) -> bytes | None:
         found = self._database.rows("SELECT value FROM entry WHERE key = ?", (self._prefix + key,))
-        return bytes(found[0]["value"]) if found else None
+        if found:
+            return bytes(found[0]["value"])
+        return None
 
     def put(self, key: str, value: bytes) -> None:
         """Keeps ``value``. The same value again changes nothing; another one raises InternalError."""
@@ -106,7 +108,9 @@ class Journal:
 
     def get_json(self, key: str) -> Any:
         value = self.get(key)
-        return None if value is None else json.loads(value)
+        if value is None:
+            return None
+        return json.loads(value)
 
     def put_json(self, key: str, value: Any) -> None:
         self.put(key, json_bytes(value))

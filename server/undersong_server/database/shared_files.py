@@ -36,7 +36,9 @@ class SharedFiles:
     def get(self, run: str, name: str) -> bytes | None:
         """The file as it was kept last; None if there is none."""
         found = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
-        return bytes(found[0]["data"]) if found else None
+        if found:
+            return bytes(found[0]["data"])
+        return None
 
     def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
         """Yields path and data of each file that differs from the one below ``folder``; statuses come last.

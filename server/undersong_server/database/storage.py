@@ -39,7 +39,9 @@ class Storage:
     @cached_property
     def shared(self) -> Postgres | None:
         """The database that machines share; None for the folder alone."""
-        return Postgres(self.address) if self.address else None
+        if self.address:
+            return Postgres(self.address)
+        return None
 
     def create(self) -> None:
         """Makes what must be there before anything is kept. Raises ConfigurationError if a coordinator is there."""
@@ -87,7 +89,9 @@ class Storage:
 
     def get(self, run: str, name: str) -> bytes | None:
         """A file of a run as another machine kept it last; None if there is none."""
-        return None if self._shared_files is None else self._shared_files.get(run, name)
+        if self._shared_files is None:
+            return None
+        return self._shared_files.get(run, name)
 
     def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
         """Yields path and data of each file of a run that another machine has changed; statuses come last.
@@ -96,7 +100,9 @@ class Storage:
             folder: the folder of all runs.
             names: the files of a run that are looked at; none for all.
         """
-        return iter(()) if self._shared_files is None else self._shared_files.changed(folder, *names)
+        if self._shared_files is None:
+            return iter(())
+        return self._shared_files.changed(folder, *names)
 
     @property
     def last_turn(self) -> tuple[int, str, bool]:
@@ -111,4 +117,6 @@ class Storage:
 
     @cached_property
     def _shared_files(self) -> SharedFiles | None:
-        return None if self.shared is None else SharedFiles(self.shared)
+        if self.shared is None:
+            return None
+        return SharedFiles(self.shared)

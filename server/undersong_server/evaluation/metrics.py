@@ -92,7 +92,9 @@ def _divergence_bits(first: Int64, second: Int64) -> float:
     """Jensen-Shannon divergence of two count vectors: 0 for equal shares, 1 for nothing in common, NaN for no count."""
     from scipy.spatial.distance import jensenshannon
 
-    return float(jensenshannon(first, second, base=2) ** 2) if first.any() and second.any() else math.nan
+    if first.any() and second.any():
+        return float(jensenshannon(first, second, base=2) ** 2)
+    return math.nan
 
 
 def neighbourhoods(
@@ -159,7 +161,9 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
         grams = list(zip(*(words[start:] for start in range(n)), strict=False))
         distinct.update(grams)
         total += len(grams)
-    return len(distinct) / total if total else float("nan")
+    if total:
+        return len(distinct) / total
+    return float("nan")
 
 
 def vendi_score(embeddings: Floats) -> float:
@@ -266,7 +270,9 @@ def next_word_loss(training: Sequence[str], texts: Sequence[str], *, language: s
     """
     model = Trigrams(training, language)
     bits = [-math.log2(model.probability(word, context)) for word, context in places(texts)]
-    return sum(bits) / len(bits) if bits else math.nan
+    if bits:
+        return sum(bits) / len(bits)
+    return math.nan
 
 
 def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -334,7 +340,9 @@ class LabelErrors:
     def share(self) -> float:
         """Estimated share of texts with a wrong label."""
         total = float(self.joint.sum())
-        return 1.0 - float(np.trace(self.joint)) / total if total else float("nan")
+        if total:
+            return 1.0 - float(np.trace(self.joint)) / total
+        return float("nan")
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; rows are counted from 1, as in the corpus file."""

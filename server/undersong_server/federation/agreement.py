@@ -42,7 +42,9 @@ def _rejection_error(errors: Mapping[str, UndersongError]) -> UndersongError:
     A fault that passes by itself comes last: the run waits only where nothing else is wrong.
     """
     refusals = {name: error for name, error in errors.items() if isinstance(error, PrivacyRefusal)}
-    return Rejected(refusals) if refusals else min(errors.values(), key=lambda error: isinstance(error, TransportError))
+    if refusals:
+        return Rejected(refusals)
+    return min(errors.values(), key=lambda error: isinstance(error, TransportError))
 
 
 class ManifestAgreement:

@@ -82,7 +82,9 @@ class SumAttempt:
         """Number of exchanges of this sum that need no public inputs, and so may come before its turn."""
         if self.parameters.direct:
             return 1
-        return 2 if self.parameters.graph is None else 3
+        if self.parameters.graph is None:
+            return 2
+        return 3
 
     @property
     def pending(self) -> list[str]:
@@ -157,7 +159,9 @@ class Preparation:
         if following is None or following.is_stalled or following.round not in ("advertise", "reveal", "share"):
             return None
         is_time = following.stage or attempt.rounds_left <= following.rounds_without_inputs
-        return following if is_time else None
+        if is_time:
+            return following
+        return None
 
     def end_round(self, attempt: SumAttempt) -> None:
         """Journals the replies of the present round, and begins the next one with them."""
@@ -170,13 +174,17 @@ class Preparation:
     def void_statements(self, name: str, number: int) -> dict[str, bytes] | None:
         """Returns the certificate that makes an attempt void; {} if it is not void, None if nobody was asked yet."""
         stored = self._journal.get_json(f"sum/{name}/void/{number}")
-        return None if stored is None else {party: bytes.fromhex(statement) for party, statement in stored.items()}
+        if stored is None:
+            return None
+        return {party: bytes.fromhex(statement) for party, statement in stored.items()}
 
     def _journaled_replies(self, attempt: SumAttempt) -> dict[str, bytes] | None:
         """Payloads by party of the present round, from the journal; None if it has not been answered."""
         key = _round_key(attempt)
         parties = self._journal.get_json(key)
-        return None if parties is None else {party: self._journal.get(f"{key}/{party}") or b"" for party in parties}
+        if parties is None:
+            return None
+        return {party: self._journal.get(f"{key}/{party}") or b"" for party in parties}
 
 
 def opened_sum(journal: Journal, name: str) -> NoisySum | None:

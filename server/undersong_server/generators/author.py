@@ -706,7 +706,9 @@ class Author:
 
 def _judged_by_length(reading: ReadText, request: GenerationRequest) -> ReadText:
     missed = not reading.fault and misses_length(reading.text, request)
-    return ReadText(reading.text, MISSED_LENGTH) if missed else reading
+    if missed:
+        return ReadText(reading.text, MISSED_LENGTH)
+    return reading
 
 
 def _is_useless(reading: ReadText) -> bool:
@@ -743,7 +745,9 @@ def _quote_answer(answer: Completion | GenerationError) -> str:
     if isinstance(answer, GenerationError):
         return answer.problem
     text = " ".join(answer.text.split())
-    return f"“{text[:_QUOTED]}{'...' if len(text) > _QUOTED else ''}”" if text else ""
+    if text:
+        return f"“{text[:_QUOTED]}{'...' if len(text) > _QUOTED else ''}”"
+    return ""
 
 
 def _failure_reason(answer: _ReadAnswer) -> str:

@@ -224,7 +224,9 @@ def more_close(text: str) -> bool:
 def untagged_text(text: str) -> str:
     """Returns the text in an answer without tags, which may have other things around it."""
     text = _apply_until_stable(text, _apply_rules)
-    return "" if is_empty(text) else text
+    if is_empty(text):
+        return ""
+    return text
 
 
 def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
@@ -274,7 +276,9 @@ def unpacked(text: str, *, tagged: bool = False) -> str:
                 return text
             strings = data_strings(inside)
         else:
-            return "" if fenced and _CODE.fullmatch(fenced[1]) else inside
+            if fenced and _CODE.fullmatch(fenced[1]):
+                return ""
+            return inside
         if len(strings) != 1:
             return ""
         text = _unwrap_text(readable(strings[0]))
@@ -286,7 +290,9 @@ def _after_data(text: str) -> str:
     with suppress(ValueError, RecursionError):
         value, end = json.JSONDecoder(strict=False).raw_decode(text.lstrip())
         rest = text.lstrip()[end:].lstrip(" \n,;")
-        return "" if rest[:1] in ("{", "[", "`", "<") or isinstance(value, str) else rest
+        if rest[:1] in ("{", "[", "`", "<") or isinstance(value, str):
+            return ""
+        return rest
     return ""
 
 
@@ -313,7 +319,9 @@ def without_echo(text: str, prompt: str) -> str:
     last = echo.rsplit("\n", 1)[-1]
     if echo and echo in text:
         return text.partition(echo)[2].strip()
-    return text.removeprefix(last).strip() if len(last.split()) >= 4 else text
+    if len(last.split()) >= 4:
+        return text.removeprefix(last).strip()
+    return text
 
 
 def _unquote_text(text: str) -> str:
@@ -322,7 +330,9 @@ def _unquote_text(text: str) -> str:
         return text
     # 'don't' keeps its apostrophe; "a" and "b" keeps its quotes
     bare = re.sub(r"(?<=\w)['’](?=\w)", "", text[1:-1])
-    return text if {text[0], *closing} & set(bare) else text[1:-1].strip()
+    if {text[0], *closing} & set(bare):
+        return text
+    return text[1:-1].strip()
 
 
 # Duplicates within a run

@@ -345,7 +345,9 @@ class CachedGenerator:
     @property
     def lost(self) -> Loss:
         """Returns the lost answers of the generator that is asked."""
-        return self._asked.lost if isinstance(self._asked, PaidGenerator) else Loss()
+        if isinstance(self._asked, PaidGenerator):
+            return self._asked.lost
+        return Loss()
 
     def keep_texts(self, outcomes: Iterable[tuple[GenerationRequest, bool]]) -> None:
         """Keeps the answers to requests that became texts (True), and drops those that did not."""

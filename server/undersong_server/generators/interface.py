@@ -431,9 +431,13 @@ def prompt_room(context: int | None, answer: int) -> int | None:
 
     It is never below a quarter of the context, even if the answer then has less room. None if the context is unknown.
     """
-    return None if context is None else max(context - answer - TEMPLATE_TOKENS, context // 4)
+    if context is None:
+        return None
+    return max(context - answer - TEMPLATE_TOKENS, context // 4)
 
 
 def one_or_many(value: object) -> object:
     """Makes a tuple of a single text, since a key may be one text or a list; returns any other value unchanged."""
-    return (value,) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return (value,)
+    return value

@@ -157,7 +157,9 @@ def _read_text(
         and not request.is_long
         and len(sentences) >= KEPT_SHARE * len(text)
     )
-    return ReadText(sentences) if is_kept else ReadText(text, CUT)
+    if is_kept:
+        return ReadText(sentences)
+    return ReadText(text, CUT)
 
 
 def _text_fault(text: str, wrapped: str, language: str) -> str:
@@ -186,7 +188,9 @@ def _unmarked_fault(text: str, request: GenerationRequest, *, line_breaks: bool,
     blocks = text.split("\n\n" if line_breaks else "\n")
     is_apart = len(blocks) > 1 and not (line_breaks and "\n" in blocks[-1])
     is_named = duplicate_key(re.split(f"[{COLONS}]", text)[0]) == duplicate_key(request.label)
-    return UNMARKED if is_asked and (is_apart or is_named or phrases("announcements").match(text)) else ""
+    if is_asked and (is_apart or is_named or phrases("announcements").match(text)):
+        return UNMARKED
+    return ""
 
 
 def _are_headed(text: str) -> bool:
@@ -198,7 +202,13 @@ def _are_headed(text: str) -> bool:
 def _prompted_fault(text: str, request: GenerationRequest) -> str:
     """Returns the fault of a text that only a reader of the prompt can make; "" for none."""
     has_gap = phrases("placeholders").search(text) or (request.kind == "fill_in" and MASK in text.split())
-    return ECHO if _is_echo(text, request) else PLACEHOLDER if has_gap else REPEATED if is_repetitive(text) else ""
+    if _is_echo(text, request):
+        return ECHO
+    if has_gap:
+        return PLACEHOLDER
+    if is_repetitive(text):
+        return REPEATED
+    return ""
 
 
 def is_repetitive(text: str) -> bool:
@@ -219,7 +229,9 @@ def whole_sentences(text: str) -> str:
     'It hurts. Since Monday.'
     """
     ends = [found.end() for found in SENTENCE_END.finditer(text)]
-    return text[: ends[-1]].strip() if ends else ""
+    if ends:
+        return text[: ends[-1]].strip()
+    return ""
 
 
 def until_length(text: str, words: int) -> str:
@@ -230,7 +242,9 @@ def until_length(text: str, words: int) -> str:
     """
     ends = (found.end() for found in SENTENCE_END.finditer(text))
     end = next((end for end in ends if len(text[:end].split()) >= words), len(text))
-    return text[:end].rstrip() if text[end:].strip() else text
+    if text[end:].strip():
+        return text[:end].rstrip()
+    return text
 
 
 def misses_length(text: str, request: GenerationRequest) -> bool:
@@ -303,4 +317,6 @@ def listed(answer: str) -> list[str]:
     items = [item for each in parts if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
     short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
     # Most parts of a text with commas are too long for items or begin like clauses. A list may have one such part.
-    return short if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items) else []
+    if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items):
+        return short
+    return []

@@ -185,7 +185,9 @@ class Options(VocabularyOptions):
     @property
     def law(self) -> Literal["gaussian", "laplace"]:
         """Law of the vocabulary's noise."""
-        return "gaussian" if self.vocabulary_epsilon is None else "laplace"
+        if self.vocabulary_epsilon is None:
+            return "gaussian"
+        return "laplace"
 
     def seen(self, population: int) -> int:
         """Most texts of a population that a vote by cells asks for in its second sum."""
@@ -218,7 +220,9 @@ class Options(VocabularyOptions):
 
     def selected(self, population: int) -> int:
         """Texts that are selected for a population of this size."""
-        return population if self.selection == "sampling" else population // self.expansion
+        if self.selection == "sampling":
+            return population
+        return population // self.expansion
 
     @property
     def variations(self) -> int:

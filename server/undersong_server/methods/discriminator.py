@@ -177,7 +177,9 @@ def chosen(options: Options, setting: Setting) -> Kind:
         return "moments"
     moments = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
     by_votes = teachers.sigma * math.sqrt(options.embedding_size / options.queries)
-    return "teachers" if by_votes < moments * math.sqrt(max(1, len(setting.labels))) else "moments"
+    if by_votes < moments * math.sqrt(max(1, len(setting.labels))):
+        return "teachers"
+    return "moments"
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:

@@ -71,7 +71,9 @@ class Attribute:
     @property
     def possible(self) -> tuple[str, ...]:
         """All values of a record; "" is a column's missing value."""
-        return (*self.values, "") if self.column else self.values
+        if self.column:
+            return (*self.values, "")
+        return self.values
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,9 @@ class Options(PresetOptions):
     @property
     def calls(self) -> int:
         """Texts that are ordered in both phases."""
-        return round(sum(self.samples) / self.seeds) if isinstance(self.samples, tuple) else self.samples
+        if isinstance(self.samples, tuple):
+            return round(sum(self.samples) / self.seeds)
+        return self.samples
 
 
 def plan(options: Options, setting: Setting) -> list[SumRequest]:

@@ -438,7 +438,9 @@ class RunState:
             measured = private_score.score_of(opened, records, self.records_error, second=gain.certain())
             self.run.record(private_score.RECORD, 0, measured.to_json())
         self.run.record("remarks", 0, self._remark(gain))
-        return ours if gain.certain() else mixture
+        if gain.certain():
+            return ours
+        return mixture
 
     def score_by_similarity(self, ours: LabelRows) -> None:
         """Opens how near the records' nearest texts are: of ``ours``, and of round 1, which no record has steered."""
@@ -548,7 +550,9 @@ def attribute_inputs(run: RunContext) -> list[Input]:
         values = [Sample(value, "", writer, 0, "value") for each in lists for value in each.values]
         numbers = np.repeat(np.arange(len(lists)), [len(each.values) for each in lists])
         inputs.append(run.publish_vectors(VALUES, "attribute values", run.embeddings(values), numbers))
-    return [*inputs, run.publish_texts(COLUMNS, texts)] if texts else inputs
+    if texts:
+        return [*inputs, run.publish_texts(COLUMNS, texts)]
+    return inputs
 
 
 def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:

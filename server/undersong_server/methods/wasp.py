@@ -89,7 +89,9 @@ class Options(PresetOptions):
     @property
     def releases(self) -> int:
         """Number of votes: one after each round; after the last only with ``prune`` or "paper" accounting."""
-        return self.rounds if self.prune or self.accounting == "paper" else self.rounds - 1
+        if self.prune or self.accounting == "paper":
+            return self.rounds
+        return self.rounds - 1
 
     def per_round(self) -> list[int]:
         return divided(self.samples, self.rounds)
@@ -188,7 +190,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
             weigh = _weighing(options, received, written, deviations)
             weights = weigh(received)
             run.record("weights noise", t + 1, noise_effect(weigh, received, deviations).tolist())
-    return run.pool.samples if not options.prune else _prune_corpus(options, run, near, far)
+    if not options.prune:
+        return run.pool.samples
+    return _prune_corpus(options, run, near, far)
 
 
 def _weighing(options: Options, received: Float64, written: Int64, deviations: Float64) -> Weighing:

@@ -96,7 +96,9 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
         "running": f"Wait: the run {run.run} goes on by itself",
     }
     words = words_of_state.get(status.state, "")
-    return OperatorStep(words, address) if words else None
+    if words:
+        return OperatorStep(words, address)
+    return None
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,9 @@ class ComparedFigure:
     @property
     def half(self) -> float:
         """Half of the interval's width; 0 without an interval."""
-        return 0.0 if self.interval is None else (self.interval.high - self.interval.low) / 2
+        if self.interval is None:
+            return 0.0
+        return (self.interval.high - self.interval.low) / 2
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,9 @@ class Figure:
 
     @property
     def good_words(self) -> str:
-        return "" if self.good is None else WORDS[self.good]
+        if self.good is None:
+            return ""
+        return WORDS[self.good]
 
     @property
     def compares(self) -> bool:
@@ -160,7 +164,9 @@ class RunComparison:
 
 def _cell(text: str) -> str:
     """The text for a spreadsheet, which must not compute with what models and peers say."""
-    return f"'{text}" if text.startswith(FORMULA) else text
+    if text.startswith(FORMULA):
+        return f"'{text}"
+    return text
 
 
 def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison:
@@ -176,7 +182,9 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
     sample_size = min([DRAWN_TEXTS, *sizes]) if sizes else 0
     compared = tuple(_compared(home, run, texts, sample_size) for run, texts in corpora.items())
     comparison = RunComparison(compared, sample_size, figures=tuple(_figures(compared, sample_size)))
-    return _sorted(comparison, sort) if sort else comparison
+    if sort:
+        return _sorted(comparison, sort)
+    return comparison
 
 
 def how_good(home: Path, run: str) -> tuple[Figure, ...]:

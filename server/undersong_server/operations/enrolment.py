@@ -154,7 +154,9 @@ class PartyFacts:
         """Seconds since a connected party was last heard, if that is too long for one that answers; otherwise 0."""
         last_seen = self.party.last_seen
         silent_s = time.time() - last_seen if self.connected and last_seen is not None else 0.0
-        return silent_s if silent_s > LONGEST_SILENCE_S else 0.0
+        if silent_s > LONGEST_SILENCE_S:
+            return silent_s
+        return 0.0
 
     @property
     def away_because(self) -> str:
@@ -170,7 +172,9 @@ class PartyFacts:
     def fingerprint(self) -> str:
         """Fingerprint of its identity key, as its hospital reads it out; "" until it is enrolled."""
         identity = bytes.fromhex(self.party.identity)
-        return party_fingerprint(self.party.name, identity) if identity else ""
+        if identity:
+            return party_fingerprint(self.party.name, identity)
+        return ""
 
 
 def parties(home: Path) -> tuple[PartyFacts, ...]:

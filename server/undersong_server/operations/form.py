@@ -74,12 +74,18 @@ class TaskField:
         """Value of the key from the texts that a form sent; None leaves the key out. Invalid TOML stays a text."""
         text = sent[-1]
         if self.control == "pair":
-            return configuration.toml_or_text(f"[{', '.join(sent)}]") if any(sent) else None
+            if any(sent):
+                return configuration.toml_or_text(f"[{', '.join(sent)}]")
+            return None
         if self.control == "list":
             return [line.strip() for line in text.splitlines() if line.strip()] or None
         if self.control in ("number", "flag", "toml"):
-            return configuration.toml_or_text(text) if text.strip() else None
-        return text if text or self.default else None
+            if text.strip():
+                return configuration.toml_or_text(text)
+            return None
+        if text or self.default:
+            return text
+        return None
 
 
 @dataclass(frozen=True)
@@ -260,7 +266,9 @@ def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Con
 def _text(control: Control, value: Any) -> str:
     """A value as the control shows it."""
     if isinstance(value, str):
-        return value if control != "toml" else toml_value(value)
+        if control != "toml":
+            return value
+        return toml_value(value)
     if value is None or value == () or value == {} or value == []:
         return ""
     if (

@@ -303,7 +303,9 @@ def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: 
 def published_texts(home: Path, run: str) -> list[str] | None:
     """Returns the published texts of a run; None before publication. Raises ConfigurationError for an unknown run."""
     output = CoordinatorHome(home).run(run).output
-    return [str(row["text"]) for row in _rows(output)] if (output / JSONL_NAME).is_file() else None
+    if (output / JSONL_NAME).is_file():
+        return [str(row["text"]) for row in _rows(output)]
+    return None
 
 
 def drawn_rows(count: int, drawn: int) -> list[int]:

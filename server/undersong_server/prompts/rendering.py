@@ -138,7 +138,9 @@ class _Absent(StrictUndefined):
 
 def _template_part(name: str) -> str | None:
     file = resources.files("undersong_server.prompts").joinpath("parts", name)
-    return file.read_text(encoding="utf-8") if name.endswith(".j2") and "/" not in name and file.is_file() else None
+    if name.endswith(".j2") and "/" not in name and file.is_file():
+        return file.read_text(encoding="utf-8")
+    return None
 
 
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
@@ -168,7 +170,9 @@ class Prompt:
     @property
     def text(self) -> str:
         """The whole prompt as one text: ``system``, then ``user``."""
-        return f"{self.system}\n\n{self.user}" if self.system else self.user
+        if self.system:
+            return f"{self.system}\n\n{self.user}"
+        return self.user
 
 
 class TaskWords(BaseModel):
@@ -308,8 +312,12 @@ def _capitalise(text: str) -> str:
 def _template_value(name: str, value: Value) -> Any:
     """Returns a field as templates read it; false if it is empty."""
     if value is None or isinstance(value, str | int):
-        return "" if value is None else str(value)
-    return Texts(value) if name in TEXT_FIELDS else Names(value)
+        if value is None:
+            return ""
+        return str(value)
+    if name in TEXT_FIELDS:
+        return Texts(value)
+    return Names(value)
 
 
 def _fill_template(kind: str, template: Template, shown: Mapping[str, Any]) -> str:
@@ -432,10 +440,14 @@ def _drop_texts(shown: PromptTexts) -> PromptTexts:
     cut = _without_last_sentence(longest)
     if cut != longest:
         return PromptTexts(*(tuple(cut if text == longest else text for text in texts) for texts in shown))
-    return shown._replace(bad=()) if shown.bad and shown.good else shown
+    if shown.bad and shown.good:
+        return shown._replace(bad=())
+    return shown
 
 
 def _without_last_sentence(text: str) -> str:
     """Returns the text without its last sentence; a text of one sentence stays."""
     ends = [match.end() for match in SENTENCE_END.finditer(text) if text[match.end() :].strip()]
-    return text[: ends[-1]].rstrip() if ends else text
+    if ends:
+        return text[: ends[-1]].rstrip()
+    return text

@@ -544,7 +544,9 @@ def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]])
 
 def _read_score(outcome: Outcome) -> PrivateScore | None:
     recorded = outcome.records.get(private_score.RECORD, ())
-    return PrivateScore.from_json(recorded[-1][1]) if recorded else None
+    if recorded:
+        return PrivateScore.from_json(recorded[-1][1])
+    return None
 
 
 def publish(

@@ -249,7 +249,9 @@ def _price_events(manifest: Manifest, events: Events, delta: float) -> float:
     """Returns epsilon of events at ``delta``; inf if the run promises nothing."""
     if not math.isfinite(manifest.plan.privacy.epsilon):
         return math.inf
-    return accounting.epsilon(events, delta) if events else 0.0
+    if events:
+        return accounting.epsilon(events, delta)
+    return 0.0
 
 
 def _best_guess(charged: Iterable[Events], epsilon: float) -> float | None:
@@ -551,7 +553,9 @@ def _quote_names(names: Sequence[str]) -> str:
 
 
 def _count_rest(names: Sequence[str]) -> list[str]:
-    return [f"  and {len(names) - LONGEST_LIST} more"] if len(names) > LONGEST_LIST else []
+    if len(names) > LONGEST_LIST:
+        return [f"  and {len(names) - LONGEST_LIST} more"]
+    return []
 
 
 # The dossier: a data set as a privacy officer files it: what flowed, what it cost, what was checked, what is kept.

@@ -400,7 +400,9 @@ class RunFolder:
             if isinstance(fault, MachineFault):
                 raise fault from None
             raise UnreadableRun(path, error.strerror or "cannot be read", fault.remedy) from None
-        return data.partition(b"\n")[2] if start else data
+        if start:
+            return data.partition(b"\n")[2]
+        return data
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
@@ -411,7 +413,9 @@ class RunFolder:
         """Names of the parties that know of the ending that ``status`` states."""
         heard = self._read_object("heard.json", _HEARD.validate_python)
         is_same_ending = heard is not None and (heard.state, heard.number) == (status.state, status.number)
-        return set(heard.parties) if heard is not None and is_same_ending else set()
+        if heard is not None and is_same_ending:
+            return set(heard.parties)
+        return set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
         """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
@@ -482,7 +486,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
         raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup", code="damaged") from None
     if not isinstance(value, dict):
         raise ConfigurationError(f"{path}: is not a JSON object", "restore it from a backup", code="damaged")
-    return None if data is None else value
+    if data is None:
+        return None
+    return value
 
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:

@@ -487,7 +487,9 @@ def plan_figures(run: RunPlan) -> PlanFigures:
 def public_texts(task: Task) -> Sequence[str]:
     """Returns the first texts of the public test file; none where there is no such file."""
     path = task.locate(task.evaluation.test) if task.evaluation.test else None
-    return read_table(path, task.data.text).texts[:_MOST_PUBLIC_TEXTS] if path and path.exists() else ()
+    if path and path.exists():
+        return read_table(path, task.data.text).texts[:_MOST_PUBLIC_TEXTS]
+    return ()
 
 
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:

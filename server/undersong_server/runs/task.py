@@ -280,7 +280,9 @@ class EmbedderSection(StrictSection):
 
 def _left_out_if_blank(name: object) -> object:
     """Returns None for a blank name: of a path it would be the task's folder, and ``--set KEY=""`` leaves a key out."""
-    return None if isinstance(name, str) and not name.strip() else name
+    if isinstance(name, str) and not name.strip():
+        return None
+    return name
 
 
 OptionalFile = Annotated[str | None, BeforeValidator(_left_out_if_blank)]
@@ -418,7 +420,9 @@ class Task(StrictSection):
     def teacher_model(self) -> str:
         """Model that simulated parties fine-tune as their teachers: "packaged", an absolute folder, or "" for none."""
         model = self.data.teacher_model
-        return model if model in ("", PACKAGED) else str(self.locate(model))
+        if model in ("", PACKAGED):
+            return model
+        return str(self.locate(model))
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -447,7 +451,9 @@ class Task(StrictSection):
         """Number of parties. Raises ConfigurationError if data.path and federation.parties disagree."""
         stated_parties = self.federation.parties
         if self.data.path is None or not self.one_file_per_party:
-            return DEFAULT_PARTIES if stated_parties is None else stated_parties
+            if stated_parties is None:
+                return DEFAULT_PARTIES
+            return stated_parties
         files = len(self.files)
         if stated_parties is not None and stated_parties != files:
             raise ConfigurationError(
@@ -590,7 +596,9 @@ def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[di
 
 
 def _toml_word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
 
 
 def _refused_options(name: str, kept: Mapping[str, Any], carried: Mapping[str, Any]) -> set[str]:

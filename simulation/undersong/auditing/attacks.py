@@ -82,7 +82,9 @@ class Detection:
 
     def epsilon_if_gaussian(self, delta: float) -> float:
         """Lower bound of epsilon at ``delta`` of a mechanism known to be Gaussian; 0 if nothing is proven."""
-        return float(gaussian_epsilon(self.mu, delta)) if self.mu > 0.0 else 0.0
+        if self.mu > 0.0:
+            return float(gaussian_epsilon(self.mu, delta))
+        return 0.0
 
     def epsilon(self, delta: float) -> float:
         """Lower bound of epsilon at ``delta`` of any mechanism; 0 if nothing is proven.
@@ -91,7 +93,9 @@ class Detection:
         up to accuracy <= (e^epsilon + delta) / (e^epsilon + 1).
         """
         accuracy = self.accuracy
-        return max(0.0, math.log((accuracy - delta) / (1.0 - accuracy))) if accuracy > delta else 0.0
+        if accuracy > delta:
+            return max(0.0, math.log((accuracy - delta) / (1.0 - accuracy)))
+        return 0.0
 
     def rates(self, independent: bool) -> tuple[float, float]:
         """Lower bound of the true-positive and upper bound of the false-positive rate; they hold together.
@@ -120,8 +124,12 @@ class Detection:
         true_rate, false_rate = self.rates(independent=gaussian)
         if gaussian:
             mu = float(norm.ppf(true_rate) - norm.ppf(false_rate))
-            return float(gaussian_epsilon(mu, delta)) if mu > 0.0 else 0.0
-        return max(0.0, math.log((true_rate - delta) / false_rate)) if true_rate > delta else 0.0
+            if mu > 0.0:
+                return float(gaussian_epsilon(mu, delta))
+            return 0.0
+        if true_rate > delta:
+            return max(0.0, math.log((true_rate - delta) / false_rate))
+        return 0.0
 
 
 def mean_at_least(values: Sequence[float], alarm: float) -> float:

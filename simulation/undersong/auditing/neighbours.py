@@ -139,7 +139,9 @@ def moves(
 
 def _row_units(rows: Table, privacy: Privacy) -> Sequence[object]:
     """The unit of each row: its user, or the row itself."""
-    return (rows.users or ()) if privacy.unit == "user" else range(len(rows))
+    if privacy.unit == "user":
+        return rows.users or ()
+    return range(len(rows))
 
 
 def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:

@@ -346,7 +346,9 @@ def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
 
 
 def _proven_epsilon(detection: Detection, delta: float, gaussian: bool) -> float:
-    return detection.epsilon_if_gaussian(delta) if gaussian else detection.epsilon(delta)
+    if gaussian:
+        return detection.epsilon_if_gaussian(delta)
+    return detection.epsilon(delta)
 
 
 def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
@@ -389,7 +391,9 @@ def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Det
 
     shares = np.geomspace(1.0, LEAST_NOISE, 50)
     first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
-    return float(shares[first]) if first < len(shares) else None
+    if first < len(shares):
+        return float(shares[first])
+    return None
 
 
 def _epsilon_with(plan: Plan, share: float) -> float:

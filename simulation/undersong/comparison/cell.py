@@ -185,7 +185,9 @@ class Bench:
     @cached_property
     def private(self) -> EmbeddingCache:
         """Cache of the embeddings of private texts, in memory unless they are public data."""
-        return self.public if self.public_data else MemoryCache()
+        if self.public_data:
+            return self.public
+        return MemoryCache()
 
     @cached_property
     def judged_on(self) -> tuple[Table, Float32]:
@@ -306,7 +308,9 @@ class Bench:
         return references.ReferenceResult(table_of(outcome.samples), facts=facts, records=outcome.records)
 
     def _noise_seed(self, seed: int) -> int | None:
-        return None if self.insecure_noise_seed is None else self.insecure_noise_seed + seed
+        if self.insecure_noise_seed is None:
+            return None
+        return self.insecure_noise_seed + seed
 
 
 def _embed_nothing(texts: Sequence[str]) -> Float32:

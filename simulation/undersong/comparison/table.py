@@ -260,7 +260,9 @@ NEXT_WORD = UsefulnessMeasure("bits_per_word", "bits per word", 1.0, 3, "highest
 
 def usefulness(table: Frame) -> UsefulnessMeasure:
     """The measure of usefulness of a table: the panel score, or the next-word loss if the task has no labels."""
-    return NEXT_WORD if len(table) and table["bits_per_word_seeds"].any() else ACCURACY
+    if len(table) and table["bits_per_word_seeds"].any():
+        return NEXT_WORD
+    return ACCURACY
 
 
 Columns = list[tuple[str, list[str]]]  # headings, each with its cells

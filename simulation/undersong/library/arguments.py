@@ -80,7 +80,9 @@ def _to_plain(value: Any) -> Any:
         value = sorted(by_text, key=lambda element: element if isinstance(element, int | float) else 0)
     if isinstance(value, list | tuple | range | Iterator):
         parts = [_to_plain(element) for element in value]
-        return tuple(parts) if isinstance(value, tuple) else parts
+        if isinstance(value, tuple):
+            return tuple(parts)
+        return parts
     return value
 
 

@@ -147,7 +147,9 @@ class Money:
     def __str__(self) -> str:
         if self.usd is None:
             return "unknown: no price is configured"
-        return "nothing" if self.usd[1] == 0 else f"US$ {self.usd[0]:.2f} to {self.usd[1]:.2f}"
+        if self.usd[1] == 0:
+            return "nothing"
+        return f"US$ {self.usd[0]:.2f} to {self.usd[1]:.2f}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -266,7 +268,9 @@ class Simulation(Published, Reported):
         privacy = self.found.report.privacy
         if not privacy.epsilon_after:
             return 0.0
-        return privacy.epsilon_after[-1] if privacy.is_private else float("inf")
+        if privacy.is_private:
+            return privacy.epsilon_after[-1]
+        return float("inf")
 
     def screen(self) -> RenderableType:
         from undersong_server.report.screen import final_screen

@@ -238,7 +238,9 @@ def _describe_function(function: Callable[[str], str], used_names: set[str]) -> 
 def _public_corpus(frame: Frame, text: str, label: str | None) -> Frame:
     """A corpus as the generators read it: the columns ``text`` and, where there is one, ``label``."""
     renamed = selected(frame, [text], "corpus").rename(columns={text: "text"})
-    return renamed if label is None or label not in frame.columns else renamed.assign(label=frame[label])
+    if label is None or label not in frame.columns:
+        return renamed
+    return renamed.assign(label=frame[label])
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:

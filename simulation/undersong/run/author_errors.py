@@ -45,7 +45,9 @@ def traceback_of(error: BaseException) -> str:
         isinstance(cause, UndersongError) and _modules_within(PRODUCT_PACKAGES, _frame_modules(cause)[-1:])
         for cause in chain
     )
-    return "" if expected or not all(map(_is_public, chain)) else "".join(traceback.format_exception(error))
+    if expected or not all(map(_is_public, chain)):
+        return ""
+    return "".join(traceback.format_exception(error))
 
 
 def _is_public(error: BaseException) -> bool:

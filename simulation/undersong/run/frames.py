@@ -65,7 +65,9 @@ def to_jsonl(frame: Frame) -> str:
             "turn its columns into text, for example by .astype(str)",
             code="argument",
         ) from None
-    return lines if not lines or lines.endswith("\n") else lines + "\n"
+    if not lines or lines.endswith("\n"):
+        return lines
+    return lines + "\n"
 
 
 def to_table(source: "FrameOrPath | None", text: str, label: str | None, frame_name: str) -> Table | Path | None:

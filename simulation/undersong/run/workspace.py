@@ -227,7 +227,9 @@ class SimulatedParties:
 
     def _entropy_of(self, name: str) -> Callable[[str], Entropy]:
         seed = self.insecure_noise_seed
-        return keys.from_system if seed is None else keys.insecure(seed, name)
+        if seed is None:
+            return keys.from_system
+        return keys.insecure(seed, name)
 
 
 class SimulatedComputation(RecordComputation):
@@ -256,4 +258,6 @@ class SimulatedComputation(RecordComputation):
 def clocks(insecure_noise_seed: int | None) -> tuple[Callable[[], float], Callable[[], float]]:
     """Returns two clocks: seconds since the epoch, and monotonic seconds; both stand at 0 with an insecure seed."""
     # Outputs of an insecure seed are compared byte by byte, so no time may stand in them.
-    return (time.time, time.monotonic) if insecure_noise_seed is None else (lambda: 0.0, lambda: 0.0)
+    if insecure_noise_seed is None:
+        return (time.time, time.monotonic)
+    return (lambda: 0.0, lambda: 0.0)

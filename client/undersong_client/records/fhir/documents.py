@@ -74,7 +74,11 @@ def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
 
 
 def _code(value: Any) -> str:
-    return "" if value is None else value if isinstance(value, str) and value in STATUSES else "?"
+    if value is None:
+        return ""
+    if isinstance(value, str) and value in STATUSES:
+        return value
+    return "?"
 
 
 def _attachments(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -229,10 +233,14 @@ class Documents:
     def _status_fault(self, facts: DocumentFacts, kind: str) -> tuple[str, str] | None:
         """The name and the code of the status that keeps a document out; None if none does."""
         if kind == "DiagnosticReport":
-            return None if facts.status in self._allowed else ("status", facts.status)
+            if facts.status in self._allowed:
+                return None
+            return ("status", facts.status)
         if facts.status != "current" and facts.status not in self._declared.also_status:
             return "status", facts.status
-        return None if facts.doc_status in self._allowed | {""} else ("docStatus", facts.doc_status)
+        if facts.doc_status in self._allowed | {""}:
+            return None
+        return ("docStatus", facts.doc_status)
 
     def _values(self, resource: dict[str, Any], entry: ResourceEntry) -> dict[str, Any]:
         values = {
@@ -304,7 +312,9 @@ def _value(resource: dict[str, Any], column: str) -> Any:
         element = "code"  # a report states its type in this element
     value = value_at(resource, element.split("."))
     if not bar:
-        return None if isinstance(value, dict | list) else value
+        if isinstance(value, dict | list):
+            return None
+        return value
     concepts = value if isinstance(value, list) else [value]
     codings = [coding for concept in objects(concepts) for coding in objects(concept.get("coding"))]
     return next((coding.get("code") for coding in codings if coding.get("system") == system), None)

@@ -202,12 +202,16 @@ class Patients:
                     "list the id of each of these patients, or join them with --same-patient identifiers",
                     code="no-exclusions",
                 )
-            return owners.pop() if len(owners) == 1 else self._names.get(identity, identity)
+            if len(owners) == 1:
+                return owners.pop()
+            return self._names.get(identity, identity)
         node = self._node(identity.name, identity.system)
         if node in self._names or node.system:
             return self._names.get(node, node)
         patients = self._by_name.get(node.name, set())
-        return next(iter(patients)) if len(patients) == 1 else node
+        if len(patients) == 1:
+            return next(iter(patients))
+        return node
 
     def pairs(self) -> Iterator[Pair]:
         """Yields two patients where Patient resources that are not joined have one identifier, and documents name one.
@@ -269,7 +273,9 @@ class Patients:
         if len(patients) > 1:
             self._named |= patients
             raise NoPatient("an identifier that two Patient resources have")
-        return owners[0] if owners else PatientId(value, system, is_identifier=True)
+        if owners:
+            return owners[0]
+        return PatientId(value, system, is_identifier=True)
 
     def _join_links(self, entry: ResourceEntry) -> None:
         is_patient = entry.kind == "Patient"
@@ -293,7 +299,9 @@ class Patients:
         """The patient that a link names. A link to a RelatedPerson or to nobody joins nothing."""
         if not target.reference and target.identifier[1]:
             owners = self._owners.get(target.identifier, [])
-            return owners[0] if len(owners) == 1 else PatientId(target.identifier[1], target.identifier[0], True)
+            if len(owners) == 1:
+                return owners[0]
+            return PatientId(target.identifier[1], target.identifier[0], True)
         try:
             return self.resolve(target, entry)
         except NoPatient:
@@ -325,4 +333,6 @@ class Patients:
 def _kind_words(kind: str) -> str:
     """The type of a subject in words; a word that is no type may be content."""
     article = "an" if kind[:1] in ("E", "O") else "a"
-    return f"{article} {kind}" if kind in _OTHERS else "another resource"
+    if kind in _OTHERS:
+        return f"{article} {kind}"
+    return "another resource"

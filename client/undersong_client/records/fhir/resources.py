@@ -55,14 +55,18 @@ class Address(NamedTuple):
 def read_address(text: str) -> Address | None:
     """Reads ``[BASE/]Type/id``, with or without a version; None for anything else."""
     match = _ADDRESS.fullmatch(text)
-    return Address(clean_base(match[1] or ""), match[2], match[3]) if match else None
+    if match:
+        return Address(clean_base(match[1] or ""), match[2], match[3])
+    return None
 
 
 def clean_base(base: str) -> str:
     """Returns the base of a system with its scheme and host in small letters and without a last slash."""
     scheme, slashes, location = base.strip().rstrip("/").partition("://")
     host, slash, path = location.partition("/")
-    return f"{scheme.lower()}{slashes}{host.lower()}{slash}{path}" if slashes else scheme
+    if slashes:
+        return f"{scheme.lower()}{slashes}{host.lower()}{slash}{path}"
+    return scheme
 
 
 @dataclass(eq=False, slots=True)
@@ -181,7 +185,9 @@ class Resources:
         """Returns the newest version that is not deleted; None if all are. Raises Conflict."""
         versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
         if len(versions) < 2:
-            return versions[0] if versions else None
+            if versions:
+                return versions[0]
+            return None
         if all(entry.updated is not None for entry in versions):
             order = [(entry.updated or 0.0, -1 if entry.version is None else entry.version) for entry in versions]
         elif all(entry.version is not None for entry in versions):
@@ -465,7 +471,11 @@ def folders_above(file: Path, root: Path) -> Iterator[Path]:
 def id_of(resource: Mapping[str, Any]) -> str:
     """Returns a resource's id; "" without one."""
     name = resource.get("id")
-    return clean_text(name) if isinstance(name, str) else str(name) if type(name) is int else ""
+    if isinstance(name, str):
+        return clean_text(name)
+    if type(name) is int:
+        return str(name)
+    return ""
 
 
 def meta_of(resource: Mapping[str, Any]) -> tuple[float | None, int | None]:

@@ -372,14 +372,18 @@ class NgramGenerator(StatelessGenerator):
             if any(model.follows(text[length - 1], end) for end in ends):
                 text = text[:length]
                 break
-        return [*text, stop] if model.punctuated and stop is not None and text else text
+        if model.punctuated and stop is not None and text:
+            return [*text, stop]
+        return text
 
     def _next_term(self, model: _Model, last: int, terms: list[list[int]], due: bool) -> list[int] | None:
         """The first term that follows the last token in the corpus; the first of all terms if one is overdue."""
         for term in terms:
             if model.follows(last, term[0]):
                 return term
-        return terms[0] if terms and due else None
+        if terms and due:
+            return terms[0]
+        return None
 
     def _bridge_gap(
         self, model: _Model, context: list[int], target: int, influence: _Influence, rng: Random
@@ -388,7 +392,9 @@ class NgramGenerator(StatelessGenerator):
         ways = [context[-1], *(self._draw_token(model, context, influence, rng) for _ in range(_TRIES))]
         for index, way in enumerate(ways):
             if model.follows(way, target):
-                return [way] if index else []
+                if index:
+                    return [way]
+                return []
         return []
 
     def _refill_parent(

@@ -107,7 +107,9 @@ class TransformersSettings(LanguageModelSettings):
     @property
     def gpus(self) -> int:
         """Number of GPUs that the model takes on a cluster that has any."""
-        return 0 if self.device == "cpu" else 1
+        if self.device == "cpu":
+            return 0
+        return 1
 
     @property
     def steerable(self) -> str:
@@ -264,7 +266,9 @@ class TransformersGenerator(StatelessGenerator):
                 self._answer_batch([ids], [request], lengths[:1], temperature=0.0)[0]
                 for ids, request in zip(prompts, requests, strict=True)
             ]
-        return self._settings.batch_size if batch_answers == singly else 1
+        if batch_answers == singly:
+            return self._settings.batch_size
+        return 1
 
     def _answer_batch(
         self,
@@ -693,7 +697,9 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
     if positions is None:
         return None
     tokens = max(prompt_tokens, longest_answer) if model.config.is_encoder_decoder else prompt_tokens + longest_answer
-    return positions if tokens > positions else None
+    if tokens > positions:
+        return positions
+    return None
 
 
 # Local models whose answers the workers of a Ray cluster write: one model in each worker, on a GPU where there is one.

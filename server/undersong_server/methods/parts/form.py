@@ -104,7 +104,9 @@ def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
             f"set method.rounds to {LEAST_ROUNDS} or more, or words = false",
             code="form-rounds",
         )
-    return names if any(name not in setting.recorded for name in setting.generators) else frozenset()
+    if any(name not in setting.recorded for name in setting.generators):
+        return names
+    return frozenset()
 
 
 def counted(setting: Setting) -> MetadataHistograms:
@@ -170,7 +172,9 @@ def heard(requests: Requests, options: FormOptions, setting: Setting) -> Sequenc
 
 
 def _part(request: SumRequest) -> str:
-    return EXAMPLES if request.name.startswith("votes/") else request.name
+    if request.name.startswith("votes/"):
+        return EXAMPLES
+    return request.name
 
 
 def notes(requests: Requests, options: FormOptions, setting: Setting) -> list[str]:

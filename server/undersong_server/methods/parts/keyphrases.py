@@ -48,7 +48,9 @@ def significant_terms(
     else:
         chance = ndtr(-highest / sigma)
     passing = np.flatnonzero(chance <= false_share * np.arange(1, len(order) + 1) / len(counts))
-    return order[: passing[-1] + 1] if len(passing) else order[:0]
+    if len(passing):
+        return order[: passing[-1] + 1]
+    return order[:0]
 
 
 def sequence_text(terms: Iterable[str]) -> str:
@@ -166,7 +168,9 @@ class Densities:
         return chosen
 
     def _taken_terms(self, drawn: Int64) -> Int64:
-        return drawn[:, :0] if self._repeats else drawn
+        if self._repeats:
+            return drawn[:, :0]
+        return drawn
 
     def _structure_of(self, length: int) -> int:
         holding = [number for number, held in enumerate(self._features.lengths) if held >= length]

@@ -65,10 +65,14 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
         """Counts the bins at the start of ``tails`` before the running total exceeds its limit; 0 if never."""
         limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
         bins = np.flatnonzero(np.cumsum(tails) > limits)
-        return int(bins[0]) if len(bins) else 0
+        if len(bins):
+            return int(bins[0])
+        return 0
 
     first, last = beyond(counts), len(counts) - beyond(counts[::-1])
-    return (edges[first], edges[last]) if first < last else (edges[0], edges[-1])
+    if first < last:
+        return (edges[first], edges[last])
+    return (edges[0], edges[-1])
 
 
 def length_edges(shortest: int, longest: int, bins: int) -> Float64:
@@ -92,7 +96,9 @@ def shares_by_label(votes: Float64, label_of: Int64, labels: int, softmax: bool 
     from scipy.special import softmax as of_votes
 
     def chances(mine: Float64) -> Float64:
-        return np.asarray(of_votes(mine), dtype=np.float64) if softmax else shares_of_counts(mine)
+        if softmax:
+            return np.asarray(of_votes(mine), dtype=np.float64)
+        return shares_of_counts(mine)
 
     return [
         chances(label_votes) if len(label_votes) else label_votes

@@ -60,7 +60,9 @@ class StatedOptions(PresetOptions):
 def table(method: str) -> Mapping[str, Any]:
     """The contents of a method's file; empty if the method follows no paper."""
     file = FILES.joinpath(f"{method}.toml")
-    return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if file.is_file():
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    return {}
 
 
 def elements(method: str, preset: str) -> list[Mapping[str, Any]]:

@@ -98,7 +98,9 @@ class PrivateScore:
 
 def measured_words(*, is_private: bool) -> str:
     """Says in what way a private sum measured a score; a test's noise protects nobody."""
-    return "measured privately" if is_private else "measured by a sum that protects nobody"
+    if is_private:
+        return "measured privately"
+    return "measured by a sum that protects nobody"
 
 
 def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, second: bool) -> PrivateScore:

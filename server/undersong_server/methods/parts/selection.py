@@ -141,7 +141,9 @@ def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
     [0, 1, 3]
     """
     count = int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
-    return _draw_proportional(weights / weights.mean(), count, rng) if count else np.zeros(0, dtype=np.int64)
+    if count:
+        return _draw_proportional(weights / weights.mean(), count, rng)
+    return np.zeros(0, dtype=np.int64)
 
 
 def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -> Int64:
@@ -250,7 +252,9 @@ def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
             rows = np.arange(len(similarities))
             similarities[rows, start + rows] = -np.inf
             nearest.append(similarities.max(axis=1))
-    return float(np.median(np.concatenate(nearest))) if nearest else 1.0
+    if nearest:
+        return float(np.median(np.concatenate(nearest)))
+    return 1.0
 
 
 @dataclass(frozen=True)

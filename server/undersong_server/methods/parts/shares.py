@@ -95,7 +95,9 @@ def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> floa
     """
     deviations = values - values.mean()
     observed = float(deviations @ deviations) / max(1, len(values) - 1)
-    return max(0.0, 1.0 - caution * noise * noise / observed) if observed > 0 else 0.0
+    if observed > 0:
+        return max(0.0, 1.0 - caution * noise * noise / observed)
+    return 0.0
 
 
 def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float64:

@@ -180,7 +180,9 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
     # A good text is among those that it is compared with.
     alike = np.searchsorted(usual, chance, side="right") + ~good
     unlike: Bools = (chance < 0.5) & (alike <= LENIENCE * (len(usual) + ~good))
-    return unlike if unlike[bad].mean() >= RECALL else None
+    if unlike[bad].mean() >= RECALL:
+        return unlike
+    return None
 
 
 def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -> Float64:

@@ -20,7 +20,9 @@ class OpenAISettings(EndpointSettings):
 
     def build(self, around: Surroundings) -> Generator:
         made = OpenAIGenerator(self, environment=around.environment, folder=around.folder, journal=around.journal)
-        return CachedGenerator(made, self.cache_parts, around.folder / self.cache) if self.cache else made
+        if self.cache:
+            return CachedGenerator(made, self.cache_parts, around.folder / self.cache)
+        return made
 
 
 KIND = OpenAISettings

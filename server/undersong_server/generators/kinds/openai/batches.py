@@ -474,7 +474,9 @@ class Batches:
 
 def _json_object(body: bytes) -> Mapping[str, Any]:
     value = parsed(body)
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[ExchangeOutcome]) -> bool:

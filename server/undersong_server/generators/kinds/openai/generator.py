@@ -75,7 +75,9 @@ class _Patience:
             self.busy_since_s = now if self.busy_since_s is None else self.busy_since_s
             if now - self.busy_since_s < PATIENCE_S:
                 return pause
-        return pause if self.counted <= retries else None
+        if self.counted <= retries:
+            return pause
+        return None
 
     def _growing_pause_s(self, settings: EndpointSettings) -> float:
         return min(_FIRST_PAUSE_S * 2.0 ** min(self.counted - 1, 30), settings.max_wait_s) * random.uniform(0.5, 1.0)

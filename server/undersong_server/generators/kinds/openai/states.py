@@ -340,7 +340,9 @@ def _kind_of(status: int, signs: str, *, announced: bool) -> str:
     state = STATUS_STATES.get(status, ExchangeState.WAIT if status >= 500 else ExchangeState.REFUSED)
     if state is ExchangeState.ACCOUNT:
         return STATUS_PROBLEMS[status]
-    return "busy" if state is ExchangeState.WAIT else "refused"
+    if state is ExchangeState.WAIT:
+        return "busy"
+    return "refused"
 
 
 def _kind_of_words(status: int, signs: str) -> str:
@@ -354,7 +356,9 @@ def _kind_of_words(status: int, signs: str) -> str:
         return "long"
     if status == 403:
         return "forbidden"
-    return "key" if _KEY.search(signs) else "refused"
+    if _KEY.search(signs):
+        return "key"
+    return "refused"
 
 
 # Bodies
@@ -378,7 +382,9 @@ def decompressed(body: bytes, encoding: str, limit: int) -> bytes | None:
         with suppress(zlib.error):
             reader = zlib.decompressobj(window_bits)
             content = reader.decompress(body, limit)
-            return content if reader.eof else None
+            if reader.eof:
+                return content
+            return None
     return None
 
 
@@ -493,7 +499,9 @@ def announced_pause_s(headers: Mapping[str, str], body: bytes, now_s: float) -> 
     pauses = [
         sum(float(number) * _UNITS_S[unit.casefold()] for number, unit in _DURATION.findall(text)) for text in stated
     ]
-    return max(pauses) if pauses else None
+    if pauses:
+        return max(pauses)
+    return None
 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
@@ -506,7 +514,9 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
             seconds = parsedate_to_datetime(value or "").timestamp() - now_s
         except (ValueError, TypeError, OverflowError):
             return None
-    return max(0.0, seconds) if math.isfinite(seconds) else None
+    if math.isfinite(seconds):
+        return max(0.0, seconds)
+    return None
 
 
 # Completions
@@ -537,7 +547,9 @@ def _read_completion(
 def _finish_of(reason: Any) -> Finish | None:
     """Returns why an answer ended; None where there is then no answer."""
     name = reason.strip().casefold().replace("-", "_") if isinstance(reason, str) else ""
-    return None if name in LOST_ENDS else ENDS.get(name, "unknown")
+    if name in LOST_ENDS:
+        return None
+    return ENDS.get(name, "unknown")
 
 
 def content_text(content: Any) -> str:
