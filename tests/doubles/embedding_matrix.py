@@ -57,7 +57,7 @@ def without_owner() -> None:
 PROTECTIONS = {"places": without_places, "owner": without_owner}
 
 
-def changed(texts: Sequence[str], rows: Float32, expected: dict[str, bytes]) -> int:
+def count_changed_rows(texts: Sequence[str], rows: Float32, expected: dict[str, bytes]) -> int:
     return sum(row.tobytes() != expected[text] for text, row in zip(texts, rows, strict=True))
 
 
@@ -96,7 +96,7 @@ def measure(texts: list[str]) -> dict[str, int]:
         return [texts[number] for number in rng.permutation(len(texts))]
 
     def embed(order: Sequence[str], by: Embedder = embedder) -> int:
-        return changed(order, by.encode(order), expected)
+        return count_changed_rows(order, by.encode(order), expected)
 
     cached = CachedEmbedder(embedder, MemoryCache())
     cold = cached.encode(texts)

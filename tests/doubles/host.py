@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from tests.doubles.secagg import answer, entropy_of, identity_of, stage_of, vector_of
+from tests.doubles.secagg import answer, enrolled_key, entropy_of, stage_of, vector_of
 from undersong_protocol.secagg.parameters import SumParameters
 from undersong_protocol.secagg.party import PartyMachine
 from undersong_protocol.secagg.transitions import SECRETS, Stage
@@ -33,7 +33,7 @@ class Host:
         self._boots = 0
 
     def _boot(self) -> PartyMachine:
-        identity = identity_of(self.name)
+        identity = enrolled_key(self.name)
         if self.snapshot is not None:
             return PartyMachine.restore(self.parameters, self.name, identity, self.snapshot)
         self._boots += 1

@@ -5,9 +5,9 @@ import hashlib
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
-def identity_of(number: int) -> Ed25519PrivateKey:
+def make_identity(number: int) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"identity {number}".encode()).digest())
 
 
 def public_identity(number: int) -> bytes:
-    return identity_of(number).public_key().public_bytes_raw()
+    return make_identity(number).public_key().public_bytes_raw()

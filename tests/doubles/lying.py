@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.doubles.coded import raises
-from tests.doubles.secagg import drive, identity_of, open_parties, secrets_of, stage_of
+from tests.doubles.secagg import drive, enrolled_key, open_parties, secrets_of, stage_of
 from undersong_common.errors import PrivacyRefusal, UndersongError
 from undersong_protocol.secagg.coordinator import SumAborted
 from undersong_protocol.secagg.messages import advertise_request
@@ -39,7 +39,7 @@ class Refused(Exception):
     """The stage has ended in which somebody refused."""
 
 
-def play(
+def play_lying_coordinator(
     parameters: SumParameters, stage: Stage, bend: Bend, victims: tuple[str, ...] = (VICTIM,)
 ) -> tuple[dict[str, UndersongError], dict[str, PartyMachine], list[bytes]]:
     """Bend the requests of one stage to the victims; (refusals, machines, everything that was sent)."""
@@ -70,7 +70,9 @@ def check_refused(
     victims: tuple[str, ...] = (VICTIM,),
 ) -> None:
     """The victims refuse with these words, are tombstoned for good, and their secrets were never sent."""
-    refusals, parties, sent = play(parameters, stage, lambda message: lie(parameters, message), victims)
+    refusals, parties, sent = play_lying_coordinator(
+        parameters, stage, lambda message: lie(parameters, message), victims
+    )
     assert set(refusals) == set(victims)
     for victim in victims:
         with pytest.raises(error, match=words):
@@ -79,7 +81,7 @@ def check_refused(
         assert machine.phase is Phase.TOMBSTONED
         with raises(PrivacyRefusal, "attempt-ended"):
             machine.receive(advertise_request(parameters))
-        restored = PartyMachine.restore(parameters, victim, identity_of(victim), machine.snapshot())
+        restored = PartyMachine.restore(parameters, victim, enrolled_key(victim), machine.snapshot())
         assert restored.phase is Phase.TOMBSTONED
         snapshot = machine.snapshot()
         everything = b"".join(sent)

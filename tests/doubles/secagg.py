@@ -73,7 +73,7 @@ def entropy_of(*parts: object) -> Entropy:
 
 
 @cache
-def identity_of(name: str) -> Ed25519PrivateKey:
+def enrolled_key(name: str) -> Ed25519PrivateKey:
     """A party's enrolled key."""
     return Ed25519PrivateKey.from_private_bytes(seed_of("identity", name))
 
@@ -93,7 +93,7 @@ def parameters_of(n: int, **changes: object) -> SumParameters:
     if "colluders" in changes:
         colluders = int(changes["colluders"])  # type: ignore[call-overload]
         threshold = (n + colluders) // 2 + 1
-    roster = tuple(Member(name, identity_of(name).public_key().public_bytes_raw()) for name in names_of(n))
+    roster = tuple(Member(name, enrolled_key(name).public_key().public_bytes_raw()) for name in names_of(n))
     values: dict[str, object] = {
         "manifest_hash": seed_of("manifest"),
         "run": "run",
@@ -127,7 +127,7 @@ def _integers(name: str, dimension: int, bound: int) -> Int64:
 
 def open_party(parameters: SumParameters, name: str, encapsulate: keys.Encapsulate = keys.encapsulate) -> PartyMachine:
     """A machine with reproducible secrets."""
-    return PartyMachine.open(parameters, name, identity_of(name), entropy_of(name, parameters.attempt), encapsulate)
+    return PartyMachine.open(parameters, name, enrolled_key(name), entropy_of(name, parameters.attempt), encapsulate)
 
 
 def open_parties(
@@ -194,7 +194,7 @@ def resign(parameters: SumParameters, reply: wire.Reply) -> None:
     """What a lying party does to its reply's signature after it changed the body."""
     name = parameters.name(reply.party)
     reply.signature = keys.sign(
-        identity_of(name), parameters.sid, int(reply.stage), reply.party, sid.body_hash(reply.body)
+        enrolled_key(name), parameters.sid, int(reply.stage), reply.party, sid.body_hash(reply.body)
     )
 
 

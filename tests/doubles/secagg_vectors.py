@@ -13,7 +13,7 @@ from tests.doubles.secagg import (
     QUESTION,
     RecordedEncapsulation,
     answer,
-    identity_of,
+    enrolled_key,
     names_of,
     open_parties,
     parameters_of,
@@ -40,7 +40,7 @@ def _derivations() -> dict[str, Any]:
     outward, inward = keys.share_key(transcript, shared, 3, 7), keys.share_key(transcript, shared, 7, 3)
     shares = bytes(range(66))
     hashes = keys.ShareHasher(transcript).both(3, 7, shares[:33], shares[33:])
-    identity = identity_of("p00")
+    identity = enrolled_key("p00")
     return {
         "encode": {"label": "a", "fields": ["b", 1, "00ff"], "hex": sid.encode("a", ["b", 1, b"\x00\xff"]).hex()},
         "question": {
@@ -243,7 +243,7 @@ def _bad(five: dict[str, Any]) -> list[dict[str, str]]:
         parameters = parameters_of(5, sigma=100.0, post_quantum=five["parameters"]["post_quantum"])
         evidence = wire.Evidence.FromString(bytes.fromhex(five["evidence"]))
         body = sid.opened_set(evidence.transcript, seed_of("other inputs"), evidence.sharers, evidence.survivors)
-        signed = keys.sign(identity_of("p00"), parameters.sid, Stage.CONSISTENCY, 0, sid.body_hash(body))
+        signed = keys.sign(enrolled_key("p00"), parameters.sid, Stage.CONSISTENCY, 0, sid.body_hash(body))
         message.unmask.signatures = signed + message.unmask.signatures[64:]
 
     case("UNMASK", "of another question", "PeerFault", of_another_question)

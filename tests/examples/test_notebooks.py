@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("pandas") is None, reas
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "examples").rglob("*.ipynb"))
 
 
-def code(notebook: Path) -> list[str]:
+def read_code_cells(notebook: Path) -> list[str]:
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
@@ -26,7 +26,7 @@ def test_there_are_notebooks_and_none_keeps_what_it_printed():
 
 
 def test_ten_lines_are_ten():
-    (cell,) = code(next(each for each in NOTEBOOKS if each.stem == "ten_lines"))
+    (cell,) = read_code_cells(next(each for each in NOTEBOOKS if each.stem == "ten_lines"))
     assert len([line for line in cell.split("\n") if line]) <= 10
 
 

@@ -18,7 +18,7 @@ TESTED = ["--set", f"evaluation.test={CLINIC / 'data' / 'test.jsonl'}"]
 
 @pytest.mark.timeout(1200)
 def test_five_hospitals_go_from_enrolment_to_verify_as_the_simulation_does(clinic, tmp_path):
-    check(clinic, clinic.task, [*REDUCED, *TESTED], tmp_path, 600.0)
+    check_run(clinic, clinic.task, [*REDUCED, *TESTED], tmp_path, 600.0)
     card = (tmp_path / "published" / "README.md").read_text(encoding="utf-8")
     ours = json.loads((tmp_path / "simulated" / "manifest.json").read_text())["files"]
     assert ours.keys() == json.loads((tmp_path / "published" / "manifest.json").read_text())["files"].keys()
@@ -39,10 +39,10 @@ def test_the_whole_clinic_equals_its_simulation(tmp_path, monkeypatch):
     with Federation(tmp_path, notes, noise_seed=SEED, approval="each") as federation:
         # Daemons that embed hundreds of notes keep the first sum waiting for longer than a busy coordinator does.
         federation.set_up(embedded=HOSPITALS[1:], refreshed=HOSPITALS[:1])
-        check(federation, CLINIC / "task.toml", [], tmp_path, 1200.0)
+        check_run(federation, CLINIC / "task.toml", [], tmp_path, 1200.0)
 
 
-def check(federation, task, changes, folder, timeout_s):
+def check_run(federation, task, changes, folder, timeout_s):
     published = folder / "published"
     planned = json.loads(federation.operator("run", "plan", task, "--insecure-noise-seed", SEED, *changes, "--json"))
     run = planned["run"]

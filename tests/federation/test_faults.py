@@ -19,12 +19,12 @@ CHANGES = ["--set", "method.samples=36", "--set", "method.rounds=3"]
 SEED = 7
 
 
-def started(federation, run, *options):
+def start_run(federation, run, *options):
     federation.operator("run", "plan", federation.task, "--name", run, *CHANGES, *options)
     federation.operator("run", "start", run)
 
 
-def published(federation, run, folder):
+def read_manifest(federation, run, folder):
     """The verified manifest of a finished run; what was charged is what was sent."""
     exported(federation, run, folder)
     return json.loads((folder / "manifest.json").read_text())
@@ -46,7 +46,7 @@ def check_killed_run(federation, seed, tmp_path):
     random_ = random.Random(seed)
     run = f"killed {seed}"
     victims = random_.choice([["coordinator"], ["party"], ["coordinator", "party"], ["party", "party"]])
-    started(federation, run)
+    start_run(federation, run)
     for victim in victims:
         time.sleep(random_.uniform(0.0, 4.0))
         if victim == "coordinator":
@@ -63,7 +63,7 @@ def check_killed_run(federation, seed, tmp_path):
         assert status["error"]["problem"]
         assert status["error"]["exit_code"] != 70, status
         return
-    value = published(federation, run, tmp_path / "published")
+    value = read_manifest(federation, run, tmp_path / "published")
     undisturbed = all(
         facts["attempt"] == 0 and len(facts["survivors"]) == len(federation.hospitals)
         for facts in value["sums"].values()
@@ -106,7 +106,7 @@ def test_a_party_that_leaves_for_good_is_waited_for_and_then_left_out(unattended
         wait_for(finished, 120.0)
     finally:
         each.daemon.start()
-    value = published(unattended, run, tmp_path / "published")
+    value = read_manifest(unattended, run, tmp_path / "published")
     survivors = [facts["survivors"] for facts in value["sums"].values()]
     assert "stella-maris" not in survivors[-1]
     assert len(survivors[-1]) == 4
@@ -121,18 +121,18 @@ def test_a_slow_party_is_waited_for(unattended, tmp_path):
     wait_for(lambda: connected(unattended, "childrens"), 60.0)
     each.daemon.process.send_signal(signal.SIGSTOP)
     try:
-        started(unattended, run)
+        start_run(unattended, run)
         wait_for(lambda: "childrens" in status_of(unattended, run).get("waiting", {}).get("words", ""), 60.0)
     finally:
         each.daemon.process.send_signal(signal.SIGCONT)
     unattended.wait(run, ["finished"], 120.0)
-    value = published(unattended, run, tmp_path / "published")
+    value = read_manifest(unattended, run, tmp_path / "published")
     assert all("childrens" in facts["survivors"] for facts in value["sums"].values())
 
 
 @pytest.mark.slow
 def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path):
-    started(unattended, "held")
+    start_run(unattended, "held")
     unattended.operator("run", "pause", "held")
     unattended.wait("held", ["paused"], 30.0)
     unattended.coordinator.kill()
@@ -141,10 +141,10 @@ def test_pause_holds_a_run_resume_goes_on_and_stop_ends_it(unattended, tmp_path)
     assert status_of(unattended, "held")["state"] == "paused"
     unattended.operator("run", "resume", "held")
     told = unattended.wait("held", ["finished"], 120.0)["message"]
-    published(unattended, "held", tmp_path / "published")
+    read_manifest(unattended, "held", tmp_path / "published")
     texts = len((tmp_path / "published" / "synthetic.jsonl").read_text(encoding="utf-8").splitlines())
     assert told.startswith(f"{texts} texts, ")
-    started(unattended, "ended")
+    start_run(unattended, "ended")
     unattended.operator("run", "stop", "ended")
     unattended.wait("ended", ["stopped"], 30.0)
     unattended.operator("run", "resume", "ended", code=2)
@@ -172,7 +172,7 @@ def test_a_full_disk_stops_the_run_with_the_reason_and_room_lets_it_go_on(unatte
     process.start()
     unattended.operator("run", "resume", run)
     unattended.wait(run, ["finished"], 120.0)
-    published(unattended, run, tmp_path / "published")
+    read_manifest(unattended, run, tmp_path / "published")
 
 
 def status_of(federation, run):

@@ -66,7 +66,7 @@ def environment_of(folder):
     return {"XDG_STATE_HOME": str(folder / "state"), "UNDERSONG_CACHE": str(folder / "cache")}
 
 
-def finished(federation, flower, run, timeout_s):
+def await_end(federation, flower, run, timeout_s):
     path = federation.home / "runs" / run / "status.json"
     end = time.monotonic() + timeout_s
     while True:
@@ -103,7 +103,7 @@ def test_a_superlink_and_three_supernodes_run_the_clinic_and_export(hospitals, t
                 "insecure-noise-seed": SEED,
             }
         )
-        finished(hospitals, flower, "spring", 1800.0)
+        await_end(hospitals, flower, "spring", 1800.0)
         notes = [json.loads(line)["text"] for each in hospitals.hospitals.values() for line in each.notes.open()]
         assert not any(note in flower.text() for note in notes)
     check(hospitals, tmp_path, "spring")
@@ -124,7 +124,7 @@ def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
             "--federation-config",
             "num-supernodes=3 client-resources-num-cpus=1 init-args-num-cpus=2",
         )
-        finished(hospitals, flower, "spring", 1200.0)
+        await_end(hospitals, flower, "spring", 1200.0)
     check(hospitals, tmp_path, "spring")
 
 

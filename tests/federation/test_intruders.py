@@ -61,7 +61,7 @@ def refusals(caplog):
     return [record.message for record in caplog.records if record.message.startswith("refused")]
 
 
-def refused(served, reason):
+def count_refusals(served, reason):
     return served.metrics.registry.get_sample_value("undersong_refused_total", {"reason": reason}) or 0
 
 
@@ -75,7 +75,7 @@ def failed(port, credentials, party="heart"):
 def test_without_a_certificate_nobody_comes_in(served, keys, caplog):
     for _ in range(3):
         assert failed(served.port, grpc.ssl_channel_credentials(keys.ca)) == grpc.StatusCode.UNAVAILABLE
-    wait_for(lambda: refused(served, gate.NO_CERTIFICATE) >= 3)
+    wait_for(lambda: count_refusals(served, gate.NO_CERTIFICATE) >= 3)
     assert len(refusals(caplog)) == 1
     assert "127.0.0.1" in refusals(caplog)[0]
     assert still_serves(served, keys)
@@ -234,7 +234,7 @@ def test_an_oversized_frame_is_refused_before_it_is_read(served, keys):
 
 def test_a_flood_of_connections_is_cut_and_logged_once(served, keys, caplog):
     knock(served.port, seconds=1.5)
-    assert refused(served, gate.TOO_FAST) > 100
+    assert count_refusals(served, gate.TOO_FAST) > 100
     assert sum(gate.TOO_FAST in line for line in refusals(caplog)) == 1
     time.sleep(0.2)
     assert still_serves(served, keys)
@@ -270,7 +270,7 @@ def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, ca
         assert time.monotonic() - begun < gate.HANDSHAKE_S / 2
         limits = served.server._gate.limits
         assert len(limits) <= limits.most_unauthenticated
-        wait_for(lambda: refused(served, gate.CROWDED) >= 800 - limits.most_unauthenticated - 8)
+        wait_for(lambda: count_refusals(served, gate.CROWDED) >= 800 - limits.most_unauthenticated - 8)
         assert sum(gate.CROWDED in line for line in refusals(caplog)) == 8  # one line an address
     finally:
         for connection in opened:
@@ -283,7 +283,7 @@ def test_who_says_nothing_is_given_up_soon(served, monkeypatch):
         connection.settimeout(5)
         with contextlib.suppress(ConnectionResetError):
             assert connection.recv(1) == b""
-    wait_for(lambda: refused(served, gate.SILENT) == 1)
+    wait_for(lambda: count_refusals(served, gate.SILENT) == 1)
 
 
 def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
@@ -291,7 +291,7 @@ def test_silent_streams_of_one_party_keep_no_other_out(served, home, keys):
     loud = Credentials(home, "loud")
     streams = [Stream(served.port, loud.for_grpc) for _ in range(int(STREAMS_AT_ONCE) - 2)]
     try:
-        wait_for(lambda: refused(served, gate.PARTY_CROWDED) > 0, 20.0)
+        wait_for(lambda: count_refusals(served, gate.PARTY_CROWDED) > 0, 20.0)
         assert still_serves(served, keys)
         assert served.server._streams["loud"] <= STREAMS_OF_A_PARTY
         wait_for(lambda: len(served.server._gate.limits) <= served.server._gate.limits.per_party + 1, 20.0)
@@ -338,7 +338,7 @@ def test_a_party_opens_streams_at_a_rate(served, home, keys):
             codes.append(stream.wait_ended())
     assert codes.count(grpc.StatusCode.INVALID_ARGUMENT) >= STREAMS_AT_ONCE
     assert codes[-1] == grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert refused(served, "opens too many streams") > 0
+    assert count_refusals(served, "opens too many streams") > 0
     assert still_serves(served, keys)
 
 
@@ -349,7 +349,7 @@ def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
         stream.hello("deaf")
         for number in range(200):
             stream.send(ping=wire.Ping(number=number))
-        wait_for(lambda: refused(served, "sent a malformed message") == 1, 10.0)
+        wait_for(lambda: count_refusals(served, "sent a malformed message") == 1, 10.0)
         wait_for(lambda: "deaf" not in served.server.connected, 10.0)
 
 

@@ -39,7 +39,7 @@ def installed(tmp_path, monkeypatch):
         yield folders
 
 
-def made(tmp_path, installed) -> Federation:
+def make_federation(tmp_path, installed) -> Federation:
     notes = some_notes(tmp_path / "notes", 12, NAMES)
     federation = Federation(tmp_path, notes, noise_seed=SEED, weights=False, packages=installed)
     head, _, tail = clinic_task(tmp_path).read_text().partition("[method]")
@@ -59,7 +59,7 @@ def spent(federation) -> list[float]:
 
 @pytest.mark.timeout(600)
 def test_daemons_refuse_a_foreign_statistic_trusted_before_or_not(installed, tmp_path):
-    with made(tmp_path, installed) as federation:
+    with make_federation(tmp_path, installed) as federation:
         federation.set_up()
         trusting = federation.hospitals[TRUSTING]
         signed = sign_former_trust(trusting.home, NAME)

@@ -74,7 +74,7 @@ class MadeUp:
         return np.resize(self.table, (len(texts), DIMENSION))
 
 
-def plan(first_rung_s: float) -> Any:
+def plan_votes(first_rung_s: float) -> Any:
     votes = TopQVotes(q=4, candidates=CANDIDATES)
     requests = [SumRequest(f"votes/{number}", votes, first_rung_s=first_rung_s) for number in range(SUMS)]
     return plan_sums(requests, Privacy(1.0, 1e-6), Quorum(1, 1, 0, 0))
@@ -129,7 +129,7 @@ def _times(pair: Pair, first_rung_s: float, monkeypatch: pytest.MonkeyPatch) -> 
         return wire.Reply.FromString(replies[id_])
 
     try:
-        manifest = hostile.manifest_of(plan(first_rung_s), pair.identity)
+        manifest = hostile.manifest_of(plan_votes(first_rung_s), pair.identity)
         signature = ask(hostile.proposal(manifest)).signature.signature
         ask(hostile.agreement(manifest, signature))
         block = encode_embeddings(publishable(MadeUp.table[:CANDIDATES]), np.zeros(CANDIDATES, dtype=np.int64))
@@ -147,7 +147,7 @@ def _times(pair: Pair, first_rung_s: float, monkeypatch: pytest.MonkeyPatch) -> 
     return vectors, others
 
 
-def notes(count: int) -> Table:
+def make_notes(count: int) -> Table:
     return Table(tuple(f"note {number}" for number in range(count)), None, None)
 
 
@@ -157,7 +157,7 @@ def test_with_no_and_with_many_records_vectors_leave_on_a_few_rungs(
 ) -> None:
     seen: dict[int, set[float]] = {}
     for count in (0, many):
-        vectors, others = leaving(notes(count), first_rung_s)
+        vectors, others = leaving(make_notes(count), first_rung_s)
         assert len(vectors) == SUMS
         assert others == [0.0] * len(others)  # nothing but the vector waits, or reads a record
         seen[count] = {round(1e9 * left / first_rung_s) / 1e9 for left in vectors}

@@ -74,7 +74,7 @@ class Told:
             self.frames.append((kind, value.SerializeToString()))
 
 
-def play(
+def play_conversation(
     home: Path, folder: Path, coordinator: ScriptedCoordinator, monkeypatch: pytest.MonkeyPatch, *, in_process: bool
 ) -> Told:
     """One conversation: an approval that is waited for, a sum, a stream that breaks, a receipt, a goodbye."""
@@ -192,7 +192,8 @@ def test_every_frame_is_the_same_whatever_the_records_are(
     homes, coordinator = hospitals
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     told = {
-        name: play(home, home.parent, coordinator, monkeypatch, in_process=in_process) for name, home in homes.items()
+        name: play_conversation(home, home.parent, coordinator, monkeypatch, in_process=in_process)
+        for name, home in homes.items()
     }
     first, *others = told.values()
     kinds = [kind for kind, _ in first.frames]

@@ -16,7 +16,7 @@ from undersong_server.federation.sums import Federation
 from undersong_server.runs import task as tasks
 
 
-def published(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     """Every file but those of the private state folder."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -27,7 +27,7 @@ def published(folder: Path) -> dict[str, bytes]:
 
 def run(task: Path, out: Path, cache: Path) -> dict[str, bytes]:
     delivered(tasks.load(task, []), out, insecure_noise_seed=5, public_cache=cache)
-    return published(out)
+    return read_files(out)
 
 
 @pytest.mark.heavy

@@ -22,7 +22,7 @@ CUDA = {"torch", "triton", "sentence-transformers"}
 PYTHONS = ("3.11", "3.12", "3.13")
 
 
-def lines():
+def read_constraints():
     """Every line of constraints.txt."""
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     return [Requirement(line) for line in text.splitlines() if line and not line.startswith("#")]
@@ -33,7 +33,7 @@ def pins(python):
     place = {"python_version": python, "python_full_version": f"{python}.0"}
     return {
         canonicalize_name(each.name): Version(next(iter(each.specifier)).version)
-        for each in lines()
+        for each in read_constraints()
         if each.marker is None or each.marker.evaluate(place)
     }
 
@@ -83,7 +83,7 @@ def needed(requirements, python):
 def test_every_line_is_one_exact_version_and_names_no_host():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert not re.search(r"(?i)https?:|://|--|index|@", text)
-    for each in lines():
+    for each in read_constraints():
         assert [one.operator for one in each.specifier] == ["=="], each
         assert "*" not in str(each.specifier), each
 

@@ -86,7 +86,7 @@ def _imported(path):
             waiting += [(one, at_start and not inside) for one in getattr(node, part, ())]
 
 
-def files():
+def list_sources():
     for folder in PACKAGES:
         for path in sorted(folder.rglob("*.py")):
             if "new_method" not in path.parts and path.name not in ("messages_pb2.py",):
@@ -132,7 +132,7 @@ def test_no_line_of_a_coordinator_or_a_hospital_brings_torch():
 def test_what_a_program_imports_at_its_start_is_in_its_install(row):
     installed = closure(EXTRAS_OF[row])
     seen = 0
-    for path, module in files():
+    for path, module in list_sources():
         fitting = [one for one in EXTRAS_OF if module == one or module.startswith(one + ".")]
         if not fitting or max(fitting, key=len) != row:
             continue
@@ -144,7 +144,7 @@ def test_what_a_program_imports_at_its_start_is_in_its_install(row):
 
 
 def test_what_is_imported_later_is_in_the_base_install_or_has_an_extra():
-    names = {name for path, _ in files() for name, _ in imported(path)}
+    names = {name for path, _ in list_sources() for name, _ in imported(path)}
     foreign = names - {*FIRST_PARTY, *UNLISTED} - sys.stdlib_module_names
     brought = closure([]) | closure(["coordinator", "console"])
     assert len(foreign) > 30
@@ -153,7 +153,7 @@ def test_what_is_imported_later_is_in_the_base_install_or_has_an_extra():
 
 def test_hospital_builds_leave_out_only_what_no_program_imports():
     left_out = {name for names in UNUSED.values() for name in names}
-    imports = {package_of(name).lower() for path, _ in files() for name, _ in imported(path)}
+    imports = {package_of(name).lower() for path, _ in list_sources() for name, _ in imported(path)}
     assert "huggingface-hub" in left_out
     assert {name for name in left_out & imports if not extra_of(name)} == set()
 
@@ -176,7 +176,7 @@ def distribution_of(module):
     return special.get(module, {package_of(module).lower()})
 
 
-def written(pattern, *more):
+def find_places(pattern, *more):
     """(place, match) of every line of the documents, and of ``more`` files, that a pattern fits."""
     for path in (*DOCUMENTS, *more):
         for match in pattern.finditer(path.read_text(encoding="utf-8")):
@@ -184,7 +184,7 @@ def written(pattern, *more):
 
 
 def test_every_debian_line_names_the_package_that_a_release_builds():
-    lines = [(place, match[1]) for place, match in written(DEBIAN)]
+    lines = [(place, match[1]) for place, match in find_places(DEBIAN)]
     assert lines
     for place, name in lines:
         assert re.fullmatch(rf"\./undersong-party_{re.escape(VERSION)}_\w+\.deb", name), (place, name)
@@ -196,7 +196,7 @@ def test_every_debian_line_names_the_package_that_a_release_builds():
 def test_every_bundle_line_names_the_bundle_that_a_release_builds(tmp_path):
     (tmp_path / "wheels").mkdir()
     built = packages.bundle(tmp_path / "wheels", tmp_path).stem
-    names = [(place, match[0]) for place, match in written(BUNDLE)]
+    names = [(place, match[0]) for place, match in find_places(BUNDLE)]
     assert names
     assert {(place, name.replace("x86_64", platform.machine())) for place, name in names} == {
         (place, built) for place, _ in names
@@ -213,7 +213,7 @@ def test_every_image_line_names_the_file_that_builds_it():
     """A Dockerfile's own line, the documents' and the composition's images are the same two; their packages are tested
     against the table in test_constraints.py."""
     dockerfiles = sorted((ROOT / "docker").glob("*.Dockerfile"))
-    built = {(match[1], match[2]) for _, match in written(IMAGE, *dockerfiles)}
+    built = {(match[1], match[2]) for _, match in find_places(IMAGE, *dockerfiles)}
     expected = {(f"docker/{path.name}", f"undersong-{path.stem}") for path in dockerfiles}
     assert built == expected
     services = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"].values()

@@ -79,7 +79,7 @@ def release(tmp_path_factory):
     return made
 
 
-def files(folder):
+def read_files(folder):
     """Contents by name, without what SQLite makes beside a database that is open."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -103,7 +103,7 @@ COLUMNS = ("--label-field", "label", "--user-field", "patient")
 def test_folders_are_refused_by_one_error_and_the_release_continues_them(release, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(release.data / "state"))
     monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC
-    before = files(release.data)
+    before = read_files(release.data)
     for words in (
         ("run",),
         ("check", "--offline"),
@@ -112,13 +112,13 @@ def test_folders_are_refused_by_one_error_and_the_release_continues_them(release
         ("restore-ledger", "--charge-missing"),
     ):
         with raises(ConfigurationError, "other-version"):
-            hospital(*words, "--home", release.party)
+            type_hospital(*words, "--home", release.party)
     for words in (("parties",), ("coordinator", "backup", release.folder / "backup")):
         with raises(ConfigurationError, "registry-version"):
-            operator(*words, "--home", release.home)
+            type_operator(*words, "--home", release.home)
     done = command(HOSPITAL, ["ledger", "--json", "--home", release.party])
     assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (2, "other-version")
-    assert files(release.data) == before
+    assert read_files(release.data) == before
     # rollback: the old wheel, the same folders
     assert "the chain holds" in release("undersong-party", "ledger", "--verify", "--home", release.party)
     release("undersong", "parties", "--home", release.home)
@@ -126,13 +126,13 @@ def test_folders_are_refused_by_one_error_and_the_release_continues_them(release
 
 def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, machine):
     old, new = machine / "party", machine / "new"
-    hospital("init", "alpha", "--home", new)
+    type_hospital("init", "alpha", "--home", new)
     shutil.copytree(old / "keys", new / "keys", dirs_exist_ok=True)
     shutil.copy(old / "policy.json", new)
     add = ("data", "add", machine / "notes.jsonl", *COLUMNS, "--home", new)
     with raises(PrivacyRefusal, "ledger-missing"):  # the checkpoints outside the folder know of a charge
-        hospital(*add)
-    hospital(*add, "--restore-ledger", old / "ledger.jsonl")
+        type_hospital(*add)
+    type_hospital(*add, "--restore-ledger", old / "ledger.jsonl")
     ledger = Ledger.read(new / "ledger.jsonl")
     assert ledger.spent(1e-5) == pytest.approx(Ledger.read(old / "ledger.jsonl").spent(1e-5))
     assert ledger.spent(1e-5) > 0
@@ -141,12 +141,12 @@ def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, mach
     )
 
 
-def hospital(*arguments):
+def type_hospital(*arguments):
     """A command of this program in this process; raises its error."""
     _raised(typed(hospital_app, *arguments))
 
 
-def operator(*arguments):
+def type_operator(*arguments):
     _raised(typed(operator_app, *arguments))
 
 

@@ -79,7 +79,7 @@ def test_tls_of_browsers_ends_at_the_proxy(nginx, tmp_path):
     ):
         code = wait_for(lambda: re.search(rf"https://{NAME}/enter#(\S+)", console.text()))[1]
         nginx(http=recipe("pages.conf", changes))
-        form = wait_for(lambda: answered(client, "/enter", **asked))
+        form = wait_for(lambda: read_page(client, "/enter", **asked))
         cookie = form.headers["set-cookie"]
         assert cookie.startswith("__Host-")
         assert "Secure" in cookie
@@ -115,7 +115,7 @@ def test_tls_of_hospitals_passes_through(nginx, tmp_path):
         assert wait_for(greeted) == {"heart": b"echo"}
 
 
-def answered(client, path, **options):
+def read_page(client, path, **options):
     answer = client.get(path, **options)
     return answer if answer.status_code == 200 else None
 

@@ -134,11 +134,11 @@ def add_account(machine, account):
     machine(f"useradd --system {home} --shell /usr/sbin/nologin {account}")
 
 
-def operator(machine, words):
+def run_operator(machine, words):
     return machine(f"cd / && UNDERSONG_HOME={COORDINATOR} runuser -u undersong -- /opt/undersong/bin/undersong {words}")
 
 
-def hospital(machine, words, **options):
+def run_hospital(machine, words, **options):
     where = f"UNDERSONG_PARTY_HOME={PARTY} XDG_STATE_HOME=/var/lib/undersong-party/state"
     program = "/opt/undersong/bin/undersong-party"
     return machine(f"cd / && {where} runuser -u undersong-party -- {program} {words}", **options)
@@ -146,23 +146,23 @@ def hospital(machine, words, **options):
 
 def join(machine):
     """Starts a coordinator and its console, and makes the hospital's account one of its parties, with notes."""
-    operator(machine, "coordinator init --address localhost:7443")
+    run_operator(machine, "coordinator init --address localhost:7443")
     machine("systemctl start undersong-coordinator undersong-console")
-    fingerprint = json.loads(operator(machine, "coordinator show --json"))["fingerprint"]
-    operator(machine, "invite heart --out /var/lib/undersong/heart.package")
+    fingerprint = json.loads(run_operator(machine, "coordinator show --json"))["fingerprint"]
+    run_operator(machine, "invite heart --out /var/lib/undersong/heart.package")
     machine("install -m 644 /var/lib/undersong/heart.package /tmp/package")
     request = "/var/lib/undersong-party/request"
-    said = hospital(machine, f"enroll /tmp/package --fingerprint {fingerprint} --request-out {request}")
+    said = run_hospital(machine, f"enroll /tmp/package --fingerprint {fingerprint} --request-out {request}")
     stated = re.search(r"fingerprint: ([0-9a-f-]+)", said)[1]
     machine(f"install -m 644 {request} /tmp/request")
-    operator(machine, f"sign /tmp/request --fingerprint {stated} --out /var/lib/undersong/grant")
+    run_operator(machine, f"sign /tmp/request --fingerprint {stated} --out /var/lib/undersong/grant")
     machine("install -m 644 /var/lib/undersong/grant /tmp/grant")
-    hospital(machine, "enroll --grant /tmp/grant")
+    run_hospital(machine, "enroll --grant /tmp/grant")
     notes = "".join(
         json.dumps({"text": f"note {number}", "label": "a", "patient": number}) + "\n" for number in range(9)
     )
     machine("install -m 600 -o undersong-party /dev/stdin /var/lib/undersong-party/notes.jsonl", given=notes)
-    hospital(
+    run_hospital(
         machine,
         "data add /var/lib/undersong-party/notes.jsonl --label-field label --user-field patient"
         " --epsilon 4 --delta 1e-6",
@@ -175,8 +175,8 @@ def check_services(machine):
     def soon(condition):
         wait_for(condition, 180.0, said=lambda: machine("journalctl --no-pager -n 60", check=False), every_s=1.0)
 
-    soon(lambda: '"connected"' in hospital(machine, "status --json", check=False))
-    operator(machine, "coordinator healthy")
+    soon(lambda: '"connected"' in run_hospital(machine, "status --json", check=False))
+    run_operator(machine, "coordinator healthy")
     for port in (8700, 8701):
         ask = f"import urllib.request as u; print(u.urlopen('http://127.0.0.1:{port}/healthz').read().decode())"
         soon(lambda ask=ask: '"ok"' in machine(f'{PYTHON} -c "{ask}"', check=False))

@@ -28,7 +28,7 @@ def packaged(package):
     return {path.relative_to(root).as_posix() for path in files}
 
 
-def held(wheel):
+def list_contents(wheel):
     """Every file of a wheel but its metadata."""
     with zipfile.ZipFile(wheel) as archive:
         return {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -60,12 +60,12 @@ def installed(wheel, tmp_path_factory):
 
 @pytest.mark.slow
 def test_it_holds_just_the_five_packages_with_all_their_files(wheel):
-    assert held(wheel) == set().union(*map(packaged, HOMES))
+    assert list_contents(wheel) == set().union(*map(packaged, HOMES))
 
 
 @pytest.mark.slow
 def test_the_partys_holds_just_three(party_wheel):
-    assert held(party_wheel) == set().union(*map(packaged, PARTY))
+    assert list_contents(party_wheel) == set().union(*map(packaged, PARTY))
 
 
 def test_every_top_folder_that_is_a_root_is_copied_installed_and_checked():

@@ -101,7 +101,7 @@ def listed_mistakes() -> dict[str, Mistake]:
     return {name: listed[name] for name in order}
 
 
-def finished(file: Path) -> set[tuple[str, int, int]]:
+def read_finished(file: Path) -> set[tuple[str, int, int]]:
     """Returns name, seed and number of runs of each audit in the file."""
     lines = file.read_text("utf-8").splitlines() if file.exists() else []
     return {(line["mistake"], line["seed"], line["runs"]) for line in map(json.loads, lines)}
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         marked = {name: each for name, each in listed_mistakes().items() if options.marked in each.noticed_by}
         for name, mistake in marked.items():
             runs = FEW_RUNS if options.few and "A" in mistake.noticed_by else DEFAULT_RUNS
-            if (name, seed, runs) not in finished(options.file):
+            if (name, seed, runs) not in read_finished(options.file):
                 line = json.dumps(audit_mistake(name, mistake, seed, runs))
                 with options.file.open("a", encoding="utf-8") as file:
                     file.write(line + "\n")

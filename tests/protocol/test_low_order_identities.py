@@ -106,7 +106,7 @@ def with_key(kind: str, data: bytes, **changes: bytes) -> bytes:
     return canonical_json({"kind": kind, "version": enrolment.VERSION, "body": body, "signature": forged().hex()})
 
 
-def manifest(identity: bytes) -> Manifest:
+def make_manifest(identity: bytes) -> Manifest:
     roster = (Member("alpha", Ed25519PrivateKey.generate().public_key().public_bytes_raw()), Member("beta", identity))
     plan = plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(math.inf, 1e-5), Quorum(2, 2, 0, 0))
     return Manifest("run", {"name": "task", "labels": ["a", "b"]}, "wasp", "00" * 32, roster, plan)
@@ -115,12 +115,12 @@ def manifest(identity: bytes) -> Manifest:
 @EVERY
 def test_a_roster_with_such_an_identity_is_refused_by_name(key: bytes) -> None:
     with pytest.raises(PrivacyRefusal, match="beta"):
-        manifest(key).verify()
+        make_manifest(key).verify()
 
 
 def test_no_signed_manifest_or_receipt_counts_under_a_weak_identity() -> None:
     own = Ed25519PrivateKey.generate()
-    agreed = manifest(NEUTRAL)
+    agreed = make_manifest(NEUTRAL)
     agreed = dataclasses.replace(
         agreed, roster=(Member("alpha", own.public_key().public_bytes_raw()), agreed.roster[1])
     )

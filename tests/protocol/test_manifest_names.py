@@ -36,7 +36,7 @@ PLACES = {
 }
 
 
-def read(manifest):
+def read_back(manifest):
     return Manifest.from_bytes(manifest.to_bytes())
 
 
@@ -44,7 +44,7 @@ def read(manifest):
 def test_a_forged_name_is_refused_and_said_in_harmless_words(place):
     for wrong in (*(each for each in FORGERIES if "\ud800" not in each), "", "a" * (LONGEST_NAME + 1)):
         with pytest.raises(PrivacyRefusal) as refusal:
-            read(dataclasses.replace(GOOD, **PLACES[place](wrong)))
+            read_back(dataclasses.replace(GOOD, **PLACES[place](wrong)))
         assert harmless(refusal.value.problem), ascii(wrong)
 
 
@@ -59,13 +59,16 @@ def test_half_a_pair_cannot_even_be_read():
 )
 def test_a_task_is_made_of_words(task):
     with pytest.raises(PrivacyRefusal):
-        read(dataclasses.replace(GOOD, task=task))
+        read_back(dataclasses.replace(GOOD, task=task))
 
 
 def test_a_description_may_be_long_but_not_endless():
-    assert read(dataclasses.replace(GOOD, task={**TASK, "description": "a\nb" * 1000})).task["labels"] == ["a", "b"]
+    assert read_back(dataclasses.replace(GOOD, task={**TASK, "description": "a\nb" * 1000})).task["labels"] == [
+        "a",
+        "b",
+    ]
     with pytest.raises(PrivacyRefusal, match="characters"):
-        read(dataclasses.replace(GOOD, task={**TASK, "description": "a" * (LONGEST_DESCRIPTION + 1)}))
+        read_back(dataclasses.replace(GOOD, task={**TASK, "description": "a" * (LONGEST_DESCRIPTION + 1)}))
 
 
 @pytest.mark.parametrize(
@@ -85,12 +88,12 @@ def test_a_description_may_be_long_but_not_endless():
 def test_a_run_s_name_which_people_type_is_of_plain_characters(run):
     """Right-to-left letters are shown between marks that are copied with them, and others look like Latin ones."""
     with pytest.raises(PrivacyRefusal):
-        read(dataclasses.replace(GOOD, run=run))
+        read_back(dataclasses.replace(GOOD, run=run))
 
 
 def test_names_in_other_scripts_are_names():
     labels = ["\u05e9\u05dc\u05d5\u05dd", "\u5fc3\u81d3", "c\u0153ur", "\u0639\u0627\u062c\u0644"]
-    assert read(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
+    assert read_back(dataclasses.replace(GOOD, task={**TASK, "labels": labels})).task["labels"] == labels
 
 
 def test_words_follow_from_the_hash_at_the_stated_cost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,7 @@ from undersong_protocol.wire.public import (
 TEXTS = encode_texts(["one", "two words", ""])
 
 
-def texts(joined: bytes, count: int) -> bytes:
+def block_of_texts(joined: bytes, count: int) -> bytes:
     return wire.Block(kind=wire.Block.TEXTS, shape=[count], payload=zlib.compress(joined, 9)).SerializeToString()
 
 
@@ -50,12 +50,12 @@ def test_texts_that_shrink_too_well_are_sent_as_they_are():
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (lambda: texts(b"\0" * (33 * 2**20), 33 * 2**20), "more than 1048576 rows"),  # 33 kB that cost 0.64 GB
-        (lambda: texts(b"\0" * (33 * 2**20), 100), "inflates to more than"),
-        (lambda: texts(b"\0" * 600_000, 600_000), "600000 texts of 600000 bytes; 524288"),
-        (lambda: texts(b"a\0" * 1000, 999), "not 999 texts that each end"),
-        (lambda: texts(b"a\0b", 1), "not 1 texts that each end"),
-        (lambda: texts(b"a" * 131_073 + b"\0", 1), "a text of 131073 bytes; 131072 are allowed"),
+        (lambda: block_of_texts(b"\0" * (33 * 2**20), 33 * 2**20), "more than 1048576 rows"),  # 33 kB that cost 0.64 GB
+        (lambda: block_of_texts(b"\0" * (33 * 2**20), 100), "inflates to more than"),
+        (lambda: block_of_texts(b"\0" * 600_000, 600_000), "600000 texts of 600000 bytes; 524288"),
+        (lambda: block_of_texts(b"a\0" * 1000, 999), "not 999 texts that each end"),
+        (lambda: block_of_texts(b"a\0b", 1), "not 1 texts that each end"),
+        (lambda: block_of_texts(b"a" * 131_073 + b"\0", 1), "a text of 131073 bytes; 131072 are allowed"),
         (lambda: wire.Block(kind=wire.Block.NUMBERS, shape=[2**16, 2**16]).SerializeToString(), "4294967296 numbers"),
         (lambda: wire.Block(kind=wire.Block.NUMBERS, shape=[1] * 5).SerializeToString(), "cannot be read"),
         (lambda: wire.Block(kind=wire.Block.NUMBERS, payload=bytes(8)).SerializeToString(), "cannot be read"),

@@ -139,7 +139,7 @@ def test_checking_a_plan_takes_time_in_proportion_to_parties_times_sums():
     assert checked(400, 100) < 2 * 4 * checked(200, 50)
 
 
-def request(**body: Any) -> bytes:
+def make_request(**body: Any) -> bytes:
     return wire.Request(version=codec.VERSION, **body).SerializeToString()
 
 
@@ -147,21 +147,27 @@ def request(**body: Any) -> bytes:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (lambda: request(propose=wire.ProposeManifest(manifest=bytes(5 * 2**20))), "sent propose of 5242\\d* bytes"),
-        (lambda: request(close_run=wire.CloseRun(manifest_hash=bytes(5000))), "sent close_run of 500\\d bytes; 4096"),
-        (lambda: request(sum_step=wire.SumStep(payload=bytes(17 * 2**20))), "sent sum_step of 17\\d* bytes"),
         (
-            lambda: request(agree=wire.AgreeManifest(signatures={str(n): bytes(2000) for n in range(10**4)})),
+            lambda: make_request(propose=wire.ProposeManifest(manifest=bytes(5 * 2**20))),
+            "sent propose of 5242\\d* bytes",
+        ),
+        (
+            lambda: make_request(close_run=wire.CloseRun(manifest_hash=bytes(5000))),
+            "sent close_run of 500\\d bytes; 4096",
+        ),
+        (lambda: make_request(sum_step=wire.SumStep(payload=bytes(17 * 2**20))), "sent sum_step of 17\\d* bytes"),
+        (
+            lambda: make_request(agree=wire.AgreeManifest(signatures={str(n): bytes(2000) for n in range(10**4)})),
             "sent agree of",
         ),
-        (lambda: request(open_sum=wire.OpenSum(blocks=[b"x"] * 4097)), "sent 4097 public blocks"),
+        (lambda: make_request(open_sum=wire.OpenSum(blocks=[b"x"] * 4097)), "sent 4097 public blocks"),
         (
-            lambda: request(open_sum=wire.OpenSum(blocks=[bytes(33 * 2**20)] * 4)),
+            lambda: make_request(open_sum=wire.OpenSum(blocks=[bytes(33 * 2**20)] * 4)),
             "sent 4 public blocks of 138412032 bytes",
         ),
-        (lambda: request(open_sum=wire.OpenSum(inputs=[wire.Input()] * 5000)), "more than 4352 fields"),
+        (lambda: make_request(open_sum=wire.OpenSum(inputs=[wire.Input()] * 5000)), "more than 4352 fields"),
         (
-            lambda: request(
+            lambda: make_request(
                 open_sum=wire.OpenSum(
                     inputs=[wire.Input(segments=[wire.Segment(rows=[2**32 - 1] * (4 * 2**20), all_rows=False)])]
                 )
@@ -169,10 +175,10 @@ def request(**body: Any) -> bytes:
             "sent open_sum of 20\\d* bytes",
         ),
         (
-            lambda: request(introduce=wire.Introduce()) + b"\x9a\x06\x88\x27" + bytes(5000),
+            lambda: make_request(introduce=wire.Introduce()) + b"\x9a\x06\x88\x27" + bytes(5000),
             "an unknown field of 5000 bytes",
         ),
-        (lambda: request() + b"\x12\x00" * 20, "more than 16 fields"),
+        (lambda: make_request() + b"\x12\x00" * 20, "more than 16 fields"),
         (lambda: b"\x12\xff", "are not a message"),
         (lambda: b"\x12\x7f\x00", "are not a message"),
         (lambda: b"\x13", "are not a message"),
@@ -191,7 +197,7 @@ def test_a_request_is_measured_by_its_kind_before_it_is_parsed(data, words, monk
 
 
 def test_two_bodies_of_one_kind_count_together():
-    half = request(propose=wire.ProposeManifest(manifest=bytes(3 * 2**20)))
+    half = make_request(propose=wire.ProposeManifest(manifest=bytes(3 * 2**20)))
     codec.decode_request(half)
     with pytest.raises(PeerFault, match="sent propose of 6291"):
         codec.decode_request(half + half)

@@ -53,7 +53,7 @@ def transport_of(world, identities, said, **options):
     return FlowerTransport(world.grid, identities=identities, say=said.append, outstanding=64, **options)
 
 
-def hospital(folder, name="p0"):
+def play_hospital(folder, name="p0"):
     """The real party's introduction; to any other request it answers with its name."""
     table = make_tables(1, 2, ["x"])["p0"]
 
@@ -67,13 +67,13 @@ def hospital(folder, name="p0"):
 
 def repeated(folder):
     """The introduction that the true party gave to another question: name, public key and signature of its own."""
-    (reply,) = hospital(folder)(introduce(b"another challenge"), "")
+    (reply,) = play_hospital(folder)(introduce(b"another challenge"), "")
     return lambda request, _address: [b"the impostor" if request == QUESTION else reply]
 
 
 def relayed(folder):
     """The true party's own answer to this very challenge, asked for by way of another run or node."""
-    return lambda request, _address: hospital(folder)(request, codec.flower_address(1, 2))
+    return lambda request, _address: play_hospital(folder)(request, codec.flower_address(1, 2))
 
 
 def unsigned(_folder):
@@ -87,7 +87,7 @@ def changed(folder):
     """An introduction of the true party in which somebody on the way has changed the statistics."""
 
     def answer(request, address):
-        reply = codec.decode_reply(hospital(folder)(request, address)[0], "p0")
+        reply = codec.decode_reply(play_hospital(folder)(request, address)[0], "p0")
         del reply.introduction.statistics[:]
         return [reply.SerializeToString()]
 
@@ -98,7 +98,7 @@ def enrolled_elsewhere(folder):
     """Another hospital's folder, with that hospital's own signature, in this one's name."""
 
     def answer(request, address):
-        reply = codec.decode_reply(hospital(folder, "p1")(request, address)[0], "p1")
+        reply = codec.decode_reply(play_hospital(folder, "p1")(request, address)[0], "p1")
         reply.introduction.name = "p0"
         return [reply.SerializeToString()]
 
@@ -112,7 +112,7 @@ def introduce(challenge):
 def test_false_introductions_are_named_and_the_true_party_gets_in(tmp_path):
     """The attack: whoever knew a party's public key had its name, and the requests that were meant for it."""
     impostors = [repeated, relayed, unsigned, changed, enrolled_elsewhere]
-    answers = {each.__name__: each(tmp_path) for each in impostors} | {"p0": hospital(tmp_path)}
+    answers = {each.__name__: each(tmp_path) for each in impostors} | {"p0": play_hospital(tmp_path)}
     said = []
     with flower(answers) as world:
         transport = transport_of(world, {"p0": public_of("p0")}, said)
@@ -131,7 +131,7 @@ def test_every_node_has_its_own_challenge_and_only_enrolled_names_get_in(tmp_pat
     def listening(name):
         def answer(request, address):
             challenges.append(codec.decode_request(request).introduce.challenge)
-            return hospital(tmp_path, name)(request, address)
+            return play_hospital(tmp_path, name)(request, address)
 
         return answer
 
@@ -144,7 +144,7 @@ def test_every_node_has_its_own_challenge_and_only_enrolled_names_get_in(tmp_pat
 
 
 def test_replies_too_large_or_to_nothing_are_left_aside(tmp_path):
-    introduced, replies, said = hospital(tmp_path), [], []
+    introduced, replies, said = play_hospital(tmp_path), [], []
     with flower({"p0": lambda asked, at: replies if asked == QUESTION else introduced(asked, at)}) as world:
         transport = transport_of(world, None, said, reply_bytes=lambda: 10 if replies else None)
         transport.locate(timeout_s=20.0)
@@ -183,7 +183,7 @@ class Meddling:
 
 def test_reply_of_an_earlier_exchange_or_another_node_is_left_aside(tmp_path):
     said = []
-    with flower({"p0": hospital(tmp_path), "p1": hospital(tmp_path, "p1")}) as world:
+    with flower({"p0": play_hospital(tmp_path), "p1": play_hospital(tmp_path, "p1")}) as world:
         transport = transport_of(world, None, said)
         transport.locate(timeout_s=20.0)
         transport._grid = Meddling(world.grid, world.nodes["p1"])
@@ -196,7 +196,7 @@ def test_reply_of_an_earlier_exchange_or_another_node_is_left_aside(tmp_path):
 
 def test_messages_that_a_busy_superlink_refuses_are_sent_again(tmp_path, monkeypatch):
     said = []
-    with flower({"p0": hospital(tmp_path)}) as world:
+    with flower({"p0": play_hospital(tmp_path)}) as world:
         with monkeypatch.context() as busy:
 
             def refusing(_messages):

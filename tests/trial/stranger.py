@@ -27,7 +27,7 @@ class Said:
     err: str
 
 
-def typed(program: str, arguments: list[str], capsys: Any, monkeypatch: Any) -> Said:
+def type_in_process(program: str, arguments: list[str], capsys: Any, monkeypatch: Any) -> Said:
     """A command in this process, through the program's own entry point."""
     monkeypatch.setattr(sys, "argv", [program, *arguments])
     monkeypatch.setattr(entry, "only_tls_1_3", lambda: None)  # earlier tests of this process have imported gRPC

@@ -19,7 +19,7 @@ import pytest
 from tests.doubles.party_home import HashedEmbedder, write_notes
 from tests.doubles.processes import HOSPITAL, OPERATOR, ROOT, CoordinatorProcess, Process, environment, free_port
 from tests.doubles.tasks import LABELS, make_task
-from tests.trial.stranger import command_lines, command_of, separate, started, typed
+from tests.trial.stranger import command_lines, command_of, separate, started, type_in_process
 from undersong_common.models.embedding import Embedder
 
 pytestmark = pytest.mark.heavy
@@ -38,7 +38,7 @@ class Life:
         self._type_one = type_one
         self.port = free_port()
         self.env = separate(folder)
-        self.typed = []
+        self.type_in_process = []
         self.printed = {}  # all that a command printed, by (program, names of the command)
         self.daemons = {}
 
@@ -47,7 +47,7 @@ class Life:
         said = self._type_one(program, [str(word) for word in words], self.folder, env)
         assert said.code == code, f"{words}: {said.code}\n{said.out}{said.err}"
         _, names, _ = command_of(program, [str(word) for word in words])
-        self.typed.append((program, *names))
+        self.type_in_process.append((program, *names))
         self.printed[program, *names] = self.printed.get((program, *names), "") + said.out
         return said.out
 
@@ -61,7 +61,7 @@ class Life:
     def serving(self):
         """The coordinator, and whatever daemons are started meanwhile; all of them end with the context."""
         serve = CoordinatorProcess(self.folder / "coordinator", self.port, env=self.env, weights=self.weights)
-        self.typed.append(("undersong", "coordinator", "serve"))
+        self.type_in_process.append(("undersong", "coordinator", "serve"))
         try:
             serve.start()
             yield
@@ -73,7 +73,7 @@ class Life:
     def run_daemon(self, name):
         home, log = self.folder / "parties" / name, self.folder / f"{name}.log"
         self.daemons[name] = Process(HOSPITAL, ["run", "--home", home], log, self.env, weights=self.weights)
-        self.typed.append(("undersong-party", "run"))
+        self.type_in_process.append(("undersong-party", "run"))
         self.daemons[name].start()
 
     def wait_until_connected(self):
@@ -196,7 +196,7 @@ def in_this_process(capsys):
             for name, value in wanted.items():
                 patched.setenv(name, value)
             patched.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-            return typed(program, words, capsys, patched)
+            return type_in_process(program, words, capsys, patched)
 
     return here
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.doubles.party_home import write_notes
 from tests.doubles.tasks import make_task
-from tests.trial.stranger import MODULES, command_of, separate, started, takes, told, typed
+from tests.trial.stranger import MODULES, command_of, separate, started, takes, told, type_in_process
 
 pytestmark = pytest.mark.heavy
 
@@ -137,10 +137,10 @@ def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
 ):
     monkeypatch.chdir(place)
     words = shlex.split(line)
-    said = typed(program, words, capsys, monkeypatch)
-    check(said, code, problem, remedy)
+    said = type_in_process(program, words, capsys, monkeypatch)
+    check_error(said, code, problem, remedy)
     if takes(program, words, "--json"):
-        object_ = typed(program, [*words, "--json"], capsys, monkeypatch)
+        object_ = type_in_process(program, [*words, "--json"], capsys, monkeypatch)
         assert object_.code == code
         if problem:
             assert problem in told(object_)["problem"]
@@ -150,10 +150,10 @@ def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "line", "code", "problem", "remedy"), TURNS, ids=[turn[1] for turn in TURNS])
 def test_the_same_as_a_process(program, line, code, problem, remedy, place):
-    check(started(program, shlex.split(line), place, separate(place)), code, problem, remedy)
+    check_error(started(program, shlex.split(line), place, separate(place)), code, problem, remedy)
 
 
-def check(said, code, problem, remedy):
+def check_error(said, code, problem, remedy):
     assert said.code == code, said
     assert "Traceback" not in said.err
     assert "internal error" not in said.err

@@ -57,7 +57,7 @@ def process():
         each.stop()
 
 
-def ask(computing: Computation) -> list[int]:
+def compute_vector(computing: Computation) -> list[int]:
     return computing.vector(REQUEST, start_s=time.monotonic()).vector.values.tolist()
 
 
@@ -72,10 +72,10 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
     found = computing.vector(REQUEST, start_s=time.monotonic())
     assert found.vector.values.tolist() == expected.vector.values.tolist() != ZEROS
     assert found.cautions == expected.cautions
-    assert ask(computing) == expected.vector.values.tolist()
+    assert compute_vector(computing) == expected.vector.values.tolist()
     assert computing.pid == pid
     computing.warm()
-    assert ask(computing) == expected.vector.values.tolist()
+    assert compute_vector(computing) == expected.vector.values.tolist()
     states: list[bool] = []
     done = threading.Event()
 
@@ -97,7 +97,7 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
 @pytest.mark.slow
 def test_it_has_less_priority_than_the_daemon(process):
     computing = process(partial(Scripted, "priority"))
-    nice, pid, parent = ask(computing)
+    nice, pid, parent = compute_vector(computing)
     assert nice > os.nice(0)
     assert (pid, parent) == (computing.pid, os.getpid())
 
@@ -116,7 +116,7 @@ def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, capl
     assert took >= limits.FIRST_S / 2
     assert "labels: this party answers with zeros" in caplog.text
     computing._make_computation = partial(Scripted, "")  # as if the memory sufficed now
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
     assert computing.pid != first
     assert "private note" not in caplog.text + "".join(capfd.readouterr())
 
@@ -130,18 +130,18 @@ def test_where_it_cannot_be_started_the_vector_is_zeros_too(process, caplog, mon
             raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
         full.setattr(computing_process.subprocess, "Popen", refused)
-        assert ask(computing) == ZEROS
+        assert compute_vector(computing) == ZEROS
         assert "labels: this party answers with zeros" in caplog.text
         computing._started_at -= 60.0
         computing.keep_running()
         assert "Cannot allocate memory" in caplog.text
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
 
 
 @pytest.mark.slow
 def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, caplog):
     computing = process(partial(Scripted, ""))
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
     first = computing.pid
     os.kill(first, signal.SIGKILL)
     with caplog.at_level(logging.ERROR):
@@ -151,16 +151,16 @@ def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, c
         computing._started_at -= 60.0  # it is not started more often than every few seconds
         computing.keep_running()
         assert computing.pid not in (None, first)
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
 
 
 @pytest.mark.slow
 def test_one_that_was_killed_this_moment_is_replaced_and_computes(process):
     computing = process(partial(Scripted, ""))
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
     os.kill(computing.pid, signal.SIGKILL)
     os.waitid(os.P_PID, computing.pid, os.WEXITED | os.WNOWAIT)
-    assert ask(computing) == [7, 7, 7]
+    assert compute_vector(computing) == [7, 7, 7]
 
 
 def test_a_public_block_travels_once_as_long_as_it_is_used(process, monkeypatch):
@@ -240,7 +240,7 @@ def test_when_the_daemon_stops_nothing_is_answered_and_the_process_is_gone(proce
 
     def asks() -> None:
         with contextlib.suppress(SystemExit):
-            answered.append(ask(computing))
+            answered.append(compute_vector(computing))
 
     asking = threading.Thread(target=asks)
     asking.start()

@@ -35,7 +35,7 @@ def refusal(reply):
     return codec.decode_reply(reply, ME).refusal.problem
 
 
-def request(**body):
+def make_request(**body):
     return wire.Request(version=codec.VERSION, **body).SerializeToString()
 
 
@@ -98,8 +98,8 @@ def check_that_it_answers(hospital):
 def test_no_proposal_is_a_fault_of_a_file(hospital, federated):
     party = hospital.start()
     for data in proposals(federated.manifest):
-        party.answer(request(propose=wire.ProposeManifest(manifest=data)))
-        party.answer(request(agree=wire.AgreeManifest(manifest=data, signatures={ME: b"", "": bytes(64)})))
+        party.answer(make_request(propose=wire.ProposeManifest(manifest=data)))
+        party.answer(make_request(agree=wire.AgreeManifest(manifest=data, signatures={ME: b"", "": bytes(64)})))
     check_that_it_answers(hospital)
 
 
@@ -109,8 +109,8 @@ def test_no_later_message_is_a_fault_of_a_file(hospital, federated):
     hashes = (federated.manifest.hash, b"", bytes(31), bytes(32), bytes(5000), b"../../policy.json\0".ljust(32))
     names = ("votes/1", *(word for word in WORDS if word.isprintable()), "\0", "votes/1/0")
     for hash_ in hashes:
-        party.answer(request(close_run=wire.CloseRun(manifest_hash=hash_)) if hash_ != hashes[0] else b"")
-        party.answer(request(suspend_run=wire.SuspendRun(manifest_hash=hash_)))
+        party.answer(make_request(close_run=wire.CloseRun(manifest_hash=hash_)) if hash_ != hashes[0] else b"")
+        party.answer(make_request(suspend_run=wire.SuspendRun(manifest_hash=hash_)))
         for name in names:
             for attempt in (7, 2**31, 2**32 - 1):
                 slot = {"manifest_hash": hash_, "sum": name, "attempt": attempt}
@@ -122,7 +122,7 @@ def test_no_later_message_is_a_fault_of_a_file(hospital, federated):
                     ("sum_step", wire.SumStep(**slot, payload=bytes(10_000))),
                     ("void_sum", wire.VoidSum(**slot)),
                 ):
-                    party.answer(request(**{kind: message}))
+                    party.answer(make_request(**{kind: message}))
     check_that_it_answers(hospital)
 
 

@@ -40,7 +40,7 @@ COINS = bytes(range(32))
 LABELS = ("x", "y")
 
 
-def private(rows: list[tuple[str, str]], unit: Unit) -> PrivateRecords:
+def hold_rows(rows: list[tuple[str, str]], unit: Unit) -> PrivateRecords:
     texts, users = zip(*rows, strict=True) if rows else ((), ())
     privacy = Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 8)
     return PrivateRecords(
@@ -50,7 +50,7 @@ def private(rows: list[tuple[str, str]], unit: Unit) -> PrivateRecords:
 
 def taking_part(rows: list[tuple[str, str]], unit: Unit, rate: float = 0.5, coins: bytes = COINS) -> list[str]:
     """The texts whose unit takes part, sorted: equal texts of other units are told apart by their number only."""
-    records = private(rows, unit)
+    records = hold_rows(rows, unit)
     kept = poisson_subsample(records, rate, coins)
     assert len(kept) == records.unit_count
     return sorted(text for text, one in zip(records.texts, records.units, strict=True) if kept[one])
@@ -134,9 +134,9 @@ def agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Party:
     """A party that has signed the plan, and reads no record."""
     party = make_party(tmp_path, NAME, make_tables(1, 5, LABELS)["p0"])
     manifest = classifier_course(party, np.zeros((2, 49, 2))).manifest
-    answered(party, hostile.proposal(manifest))
+    read_reply(party, hostile.proposal(manifest))
     signature = manifest.sign(party._identity)
-    answered(party, hostile.request(agree=agreed_by(manifest, signature)))
+    read_reply(party, hostile.request(agree=agreed_by(manifest, signature)))
     monkeypatch.setattr(party.computation, "vector", lambda *_, **__: pytest.fail("a record was looked at"))
     return party
 
@@ -145,7 +145,7 @@ def agreed_by(manifest: Manifest, signature: bytes) -> wire.AgreeManifest:
     return wire.AgreeManifest(manifest=manifest.to_bytes(), signatures={NAME: signature})
 
 
-def answered(party: Party, message: bytes) -> wire.Reply:
+def read_reply(party: Party, message: bytes) -> wire.Reply:
     return wire.Reply.FromString(party.handle(message))
 
 
@@ -158,10 +158,10 @@ def spoilt_values() -> np.ndarray:
 def test_inputs_are_checked_when_a_sum_is_opened(agreed: Party) -> None:
     """Nothing is begun, no question is fixed and nothing charged: the same attempt opens with other inputs."""
     bad, good = classifier_course(agreed, spoilt_values()), classifier_course(agreed, np.zeros((2, 49, 2)))
-    assert "public numbers 'classifiers'" in answered(agreed, bad.opening()).refusal.problem
+    assert "public numbers 'classifiers'" in read_reply(agreed, bad.opening()).refusal.problem
     assert agreed._attempts.last(bad.manifest, "places") == -1
     assert agreed._attempts.question(bad.manifest, "places") is None
-    assert answered(agreed, good.opening()).WhichOneof("body") == "sum_reply"
+    assert read_reply(agreed, good.opening()).WhichOneof("body") == "sum_reply"
     assert not agreed._ledger.charges()
 
 
@@ -172,11 +172,11 @@ def test_inputs_are_checked_again_before_a_vector_is_charged_for(
     course = classifier_course(agreed, spoilt_values())
     with monkeypatch.context() as unchecked:
         unchecked.setattr(ClassifierVotes, "check_inputs", lambda *_: None)
-        course.take(answered(agreed, course.opening()))
+        course.take(read_reply(agreed, course.opening()))
         while course.stage != "mask":
-            course.take(answered(agreed, course.step()))
+            course.take(read_reply(agreed, course.step()))
     agreed._question._checked = None  # as after a restart
-    assert "public numbers 'classifiers'" in answered(agreed, course.step()).refusal.problem
+    assert "public numbers 'classifiers'" in read_reply(agreed, course.step()).refusal.problem
     assert not agreed._ledger.charges()
 
 
@@ -189,18 +189,18 @@ def test_a_vector_is_charged_before_a_record_is_looked_at(agreed: Party, monkeyp
         raise PrivacyRefusal("the records cannot be read now")
 
     monkeypatch.setattr(agreed.computation, "vector", vector)
-    course.take(answered(agreed, course.opening()))
+    course.take(read_reply(agreed, course.opening()))
     while course.stage != "mask":
-        course.take(answered(agreed, course.step()))
-    assert answered(agreed, course.step()).refusal.problem == "the records cannot be read now"
+        course.take(read_reply(agreed, course.step()))
+    assert read_reply(agreed, course.step()).refusal.problem == "the records cannot be read now"
     assert charged_sums == ["places"]
 
 
 def test_a_new_attempt_ends_the_one_before_it(agreed: Party) -> None:
     first, second = (classifier_course(agreed, np.zeros((2, 49, 2)), attempt) for attempt in (0, 1))
-    first.take(answered(agreed, first.opening()))
-    assert answered(agreed, second.opening()).WhichOneof("body") == "sum_reply"
-    assert "a new attempt was begun" in answered(agreed, first.step()).refusal.problem
+    first.take(read_reply(agreed, first.opening()))
+    assert read_reply(agreed, second.opening()).WhichOneof("body") == "sum_reply"
+    assert "a new attempt was begun" in read_reply(agreed, first.step()).refusal.problem
 
 
 @pytest.mark.heavy

@@ -35,7 +35,7 @@ class StricterPolicy(HospitalPolicy):
     ] = 10
 
 
-def command() -> tuple[typer.Typer, list[Any]]:
+def make_command() -> tuple[typer.Typer, list[Any]]:
     """A command line with the options of the policy, and the options that it was given."""
     app, stated = typer.Typer(), []
 
@@ -48,14 +48,14 @@ def command() -> tuple[typer.Typer, list[Any]]:
 
 
 def test_new_rule_is_an_option_of_the_command():
-    app, stated = command()
+    app, stated = make_command()
     assert "--most-sums" in typed(app, "--help").stdout
     typed(app, "--most-sums", "3", "--approval", "each")
     assert changes_of(StricterPolicy, stated[0]) == {"most_sums": 3, "approval": "each"}
 
 
 def test_option_that_is_not_stated_leaves_its_rule():
-    app, stated = command()
+    app, stated = make_command()
     typed(app)
     assert changes_of(StricterPolicy, stated[0]) == {}
 

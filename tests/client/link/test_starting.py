@@ -56,7 +56,7 @@ def nothing(home):
     """The folder is as it was."""
 
 
-def refused(home, clock=time.time):
+def catch_refusal(home, clock=time.time):
     with pytest.raises(UndersongError) as error:
         daemon.check_start(home, clock=clock, use_proxy=False)
     return error.value
@@ -88,7 +88,7 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock,
     told = []
     for home in pair:
         spoil(home)
-        error = refused(home, clock)
+        error = catch_refusal(home, clock)
         assert isinstance(error, kind)
         assert error.remedy
         told.append(heard(coordinator))
@@ -103,14 +103,14 @@ def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, coordinator
         path.write_bytes(b"damaged")
     daemon.check_start(home, use_proxy=False)
     (home.path / "settings.json").write_text("damaged")
-    refused(home)
+    catch_refusal(home)
     with pytest.raises(queue.Empty):
         heard(coordinator, 0.3)
 
 
 def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, coordinator):
     policy.change(home, coordinators=())
-    assert isinstance(refused(home, lambda: time.time() - 2 * DAY_S), PrivacyRefusal)
+    assert isinstance(catch_refusal(home, lambda: time.time() - 2 * DAY_S), PrivacyRefusal)
     with pytest.raises(queue.Empty):
         heard(coordinator, 0.3)
 
@@ -118,4 +118,4 @@ def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, coor
 def test_where_nobody_answers_the_reason_stays_here(tmp_path, authority):
     home = PartyHome(joined(tmp_path, authority, address="localhost:1"))
     unsigned(home)
-    assert "is not signed" in refused(home).problem
+    assert "is not signed" in catch_refusal(home).problem

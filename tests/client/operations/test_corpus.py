@@ -30,7 +30,7 @@ def party(tmp_path, monkeypatch):
     return tmp_path / "alpha"
 
 
-def published(folder, texts):
+def publish_folder(folder, texts):
     folder.mkdir()
     (folder / "synthetic.jsonl").write_text(
         "".join(json.dumps({"text": each, "label": "good"}) + "\n" for each in texts)
@@ -128,12 +128,12 @@ def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
         file.write(json.dumps({"text": SECRET, "label": "good", "patient": "patient 0"}) + "\n")
     command("data", "add", notes, *FIELDS, "--hold-out", 30, "--home", party)
     inside = datasets.load(PartyHome(party)).table.texts
-    copied = published(tmp_path / "copied", [*inside[:150], SECRET])
+    copied = publish_folder(tmp_path / "copied", [*inside[:150], SECRET])
     found = corpus.check(party, copied)
     assert len(found.copies.verbatim) >= 150
     assert found.closest.closer.low > 0.5
     assert found.membership.low > 0.5
-    honest = published(tmp_path / "honest", [f"invented text {n} of nobody" for n in range(150)])
+    honest = publish_folder(tmp_path / "honest", [f"invented text {n} of nobody" for n in range(150)])
     found = corpus.check(party, honest)
     assert (found.copies.verbatim, found.identifiers.private_rows) == ((), ())
     assert found.membership.low < 0.5 < found.membership.high
@@ -151,14 +151,16 @@ def test_names_and_numbers_of_a_record_are_counted_by_row(party, tmp_path):
     notes = tmp_path / "notes.jsonl"
     notes.write_text("".join(json.dumps({"text": f"{SECRET} {n}"}) + "\n" for n in range(3)))
     command("data", "add", notes, "--home", party)
-    found = corpus.check(party, published(tmp_path / "corpus", ["all well", "Dr Jane Quux wrote", "call 030 1234567"]))
+    found = corpus.check(
+        party, publish_folder(tmp_path / "corpus", ["all well", "Dr Jane Quux wrote", "call 030 1234567"])
+    )
     assert found.identifiers.private_rows == (2,)
     assert found.identifiers.different == {"names": 1, "dates": 0, "numbers": 1}
 
 
 def test_without_records_held_out_no_membership_is_stated(party, tmp_path):
     command("data", "add", write_notes(tmp_path / "notes.jsonl"), *FIELDS, "--home", party)
-    texts = published(tmp_path / "corpus", ["one text", "another text"])
+    texts = publish_folder(tmp_path / "corpus", ["one text", "another text"])
     assert corpus.check(party, texts).membership is None
     said = command("corpus", "check", texts, "--home", party)
     assert "not computed" in said
@@ -167,7 +169,7 @@ def test_without_records_held_out_no_membership_is_stated(party, tmp_path):
 
 def test_records_that_are_in_the_data_set_are_no_held_out_ones(party, tmp_path):
     command("data", "add", write_notes(tmp_path / "notes.jsonl", records=40), *FIELDS, "--home", party)
-    texts = published(tmp_path / "corpus", ["one text"])
+    texts = publish_folder(tmp_path / "corpus", ["one text"])
     with raises(ConfigurationError, "not-held-out"):
         corpus.check(party, texts, write_notes(tmp_path / "other.jsonl", records=40, start=30))
     with raises(ConfigurationError, "too-few-held-out"):
@@ -184,4 +186,4 @@ def test_a_data_set_of_few_records_is_not_compared_with_others(party, tmp_path, 
     others = write_notes(tmp_path / "others.jsonl", start=1000, records=40)
     PartyHome(party).change(row_filter="")
     with raises(ConfigurationError, "too-few-held-out"):
-        corpus.check(party, published(tmp_path / "corpus", ["one text"]), others)
+        corpus.check(party, publish_folder(tmp_path / "corpus", ["one text"]), others)

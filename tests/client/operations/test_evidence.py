@@ -139,7 +139,7 @@ def test_messages_that_come_back_stand_before_newer_ones_and_say_so(home, tmp_pa
     assert (masked[2], signed[2]) == (True, False)
 
 
-def changed(saved, name, change):
+def change_file(saved, name, change):
     """The archive with one of its files changed."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(saved) as old, zipfile.ZipFile(buffer, "w") as new:
@@ -167,7 +167,7 @@ def test_a_changed_file_of_evidence_is_refused_and_nothing_written(home, tmp_pat
     command("evidence", saved, "--home", home)
     new = lost_and_restored(home, tmp_path)
     with raises(ConfigurationError, "no-evidence"):
-        evidence.restore(new, changed(saved, name, change))
+        evidence.restore(new, change_file(saved, name, change))
     assert not Proposals(PartyHome(new)).all()
     assert not Outbox(PartyHome(new)).entries()
 

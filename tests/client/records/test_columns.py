@@ -15,7 +15,7 @@ from undersong_protocol.secagg.parameters import Member
 from undersong_protocol.statistics.histogram import AttributeMarginals
 
 
-def manifest(columns):
+def plan_columns(columns):
     asked = SumRequest("marginals", AttributeMarginals(0, columns=(3,)))
     plan = plan_sums([asked], Privacy(2.0, 1e-5), Quorum(1, 1, 0, 0))
     task = {"name": "t", "labels": [], "columns": columns}
@@ -40,15 +40,15 @@ def test_a_column_is_sealed_under_the_attribute_that_it_stands_for(home):
 
 def test_missing_column_of_a_run_is_named_to_the_hospital_s_people(home):
     data = datasets.load(home)
-    assert cautions.of_manifest(manifest(["sex"]), data) == []
-    (found,) = cautions.of_manifest(manifest(["sex", "age"]), data)
+    assert cautions.of_manifest(plan_columns(["sex"]), data) == []
+    (found,) = cautions.of_manifest(plan_columns(["sex", "age"]), data)
     assert "'age'" in found
 
 
 @pytest.mark.parametrize("columns", ["sex", [7], ["a\u202eb"], ["x"] * 100_000])
 def test_columns_that_people_cannot_read_are_refused_with_the_manifest(columns):
     with pytest.raises(PrivacyRefusal):
-        Manifest.from_bytes(manifest(columns).to_bytes())
+        Manifest.from_bytes(plan_columns(columns).to_bytes())
 
 
 @pytest.mark.parametrize("given", ["sex", "=x", "sex="])

@@ -22,7 +22,7 @@ FLAT = [{"note.body": "a note", "pat.no": 1}, {"note.body": "another", "pat.no":
 NESTED = [{"note": {"body": "a note"}, "pat": {"no": 1}}, {"note": {"body": "another"}, "pat": {"no": 2}}]
 
 
-def write_jsonl(folder, rows):
+def declare_rows(folder, rows):
     (folder / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Declared(str(folder / "a.jsonl"), **FIELDS)
 
@@ -59,11 +59,11 @@ def write_database(folder, rows):
 
 
 def through_a_filter(folder, rows):
-    declared = write_jsonl(folder, rows)
+    declared = declare_rows(folder, rows)
     return Declared(declared.data, **FIELDS, row_filter=PASS_ON)
 
 
-KEYS_AND_VALUES = (write_jsonl, write_parquet, through_a_filter)
+KEYS_AND_VALUES = (declare_rows, write_parquet, through_a_filter)
 
 
 @pytest.mark.parametrize("write", [*KEYS_AND_VALUES, write_csv, write_workbook, write_database])
@@ -94,14 +94,14 @@ def test_a_source_with_both_is_refused_by_name(tmp_path, write, inner):
     assert "Zebedee" not in str(caught.value)
 
 
-@pytest.mark.parametrize("write", [write_jsonl, through_a_filter])
+@pytest.mark.parametrize("write", [declare_rows, through_a_filter])
 def test_rows_of_both_forms_are_refused_by_name(tmp_path, write):
     with raises(ConfigurationError, "name-twice"):
         sources.read(write(tmp_path, [FLAT[0], NESTED[1]]))
 
 
 def test_a_key_with_a_dot_that_a_row_leaves_out_is_missing(tmp_path):
-    reading = sources.read(write_jsonl(tmp_path, [*FLAT, {"pat.no": 3}]))
+    reading = sources.read(declare_rows(tmp_path, [*FLAT, {"pat.no": 3}]))
     assert (len(reading.table), reading.empty) == (2, 1)
 
 
@@ -112,7 +112,7 @@ def test_a_key_inside_that_stands_twice_is_refused(tmp_path):
 
 
 def test_a_public_table_reads_values_inside_others_too(tmp_path):
-    write_jsonl(tmp_path, NESTED)
+    declare_rows(tmp_path, NESTED)
     assert read_table(tmp_path / "a.jsonl", "note.body", user="pat.no").users == ("1", "2")
 
 
@@ -136,13 +136,13 @@ def test_one_value_in_a_list_is_read_and_several_are_refused_by_row(tmp_path, wr
 
 def test_several_texts_of_one_row_are_named(tmp_path):
     rows = [{"note": [{"body": "one"}, {"body": "two"}], "pat": {"no": 1}}]
-    reading = sources.read(write_jsonl(tmp_path, rows))
+    reading = sources.read(declare_rows(tmp_path, rows))
     assert (len(reading.table), reading.lost) == (0, 1)
 
 
 def test_of_several_labels_and_further_values_the_first_counts(tmp_path):
     row = {"note": {"body": "x"}, "pat": {"no": 1}, "codes": [{"code": "A"}, {"code": "B"}]}
-    declared = replace(write_jsonl(tmp_path, [row]), label_field="codes.code", attribute_fields={"code": "codes.code"})
+    declared = replace(declare_rows(tmp_path, [row]), label_field="codes.code", attribute_fields={"code": "codes.code"})
     table = sources.read(declared).table
     assert (table.labels, table.columns) == (("A",), {"code": ("A",)})
 

@@ -27,7 +27,7 @@ PATIENTS = ("--user-field", "patient")
 NO_PATIENT = "its subject is no patient: "
 
 
-def read(name, **choices):
+def read_case(name, **choices):
     return sources.read(Declared(str(CASES / name), user_field="patient", **choices), dry=True)
 
 
@@ -64,7 +64,7 @@ def test_each_export_gives_its_records_and_reasons(home, name, texts, patients, 
     lost = [row["why"] for row in value["skipped"] if row["cause"] == "lost"]
     assert (value["records"], value["users"], Counter(lost)) == (len(texts), patients, reasons)
     assert (code, "are not read" in error) == ((2, True) if reasons else (0, False))
-    assert set(read(name).table.texts) == texts
+    assert set(read_case(name).table.texts) == texts
 
 
 @pytest.mark.parametrize("name", ["fhir_versions", "fhir_docstatus", "fhir_two_systems", "fhir_group_identifier"])
@@ -73,7 +73,7 @@ def test_an_export_with_lost_documents_is_sealed_after_a_person_confirms(home, n
     assert "are not read" in command(*add, code=2)
     assert not PartyHome(home).sealed.exists()
     command(*add, "--despite-cautions")
-    assert set(datasets.load(PartyHome(home)).table.texts) == set(read(name).table.texts)
+    assert set(datasets.load(PartyHome(home)).table.texts) == set(read_case(name).table.texts)
 
 
 def test_two_named_systems_are_sealed_each_with_its_own_text(home):
@@ -143,12 +143,16 @@ def test_html_and_rtf_attachments_are_what_their_readers_show(tmp_path, kind, co
 
 
 def test_forms_of_a_reference_are_one_patient():
-    users = read("fhir_reference_forms").table.users
+    users = read_case("fhir_reference_forms").table.users
     assert set(users[:11]) == {"0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"}
 
 
 def test_one_more_status_counts_where_it_is_named():
-    assert set(read("fhir_docstatus", also_status=("preliminary",)).table.texts) == {"final", "amended", "preliminary"}
+    assert set(read_case("fhir_docstatus", also_status=("preliminary",)).table.texts) == {
+        "final",
+        "amended",
+        "preliminary",
+    }
 
 
 def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_path):
@@ -183,7 +187,7 @@ def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_
 @pytest.mark.parametrize("column", ["text", "patient"])
 def test_the_note_or_the_patient_is_no_label(column):
     with raises(ConfigurationError, "no-label-column") as caught:
-        read("fhir_versions", label_field=column)
+        read_case("fhir_versions", label_field=column)
     assert "--label-field type" in caught.value.remedy
 
 

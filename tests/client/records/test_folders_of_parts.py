@@ -35,7 +35,7 @@ def folder(tmp_path):
     return tmp_path / "out"
 
 
-def read(folder, **choices):
+def read_folder(folder, **choices):
     return sources.read(Declared(str(folder), **FIELDS, **choices))
 
 
@@ -63,7 +63,7 @@ def test_a_key_that_no_part_has_is_named(folder):
 def test_a_key_that_a_part_leaves_out_is_missing(folder):
     (folder / "part-0.json").write_bytes(lines([row(1)]))
     (folder / "part-1.json").write_bytes(lines([{"kind": "A", "patient": 2}]))
-    reading = read(folder)
+    reading = read_folder(folder)
     assert (len(reading.table), reading.empty) == (1, 1)
 
 
@@ -72,16 +72,16 @@ def test_a_folder_of_resources_is_no_table(folder, suffix):
     resource = {"resourceType": "Patient", "id": "1"}
     (folder / f"a.{suffix}").write_bytes(lines([resource]))
     if suffix == "ndjson":
-        assert {skipped.cause for skipped in read(folder).skipped} == {"resource"}
+        assert {skipped.cause for skipped in read_folder(folder).skipped} == {"resource"}
     else:
         with raises(ConfigurationError, "no-ndjson"):
-            read(folder)
+            read_folder(folder)
 
 
 def test_json_over_several_lines_is_refused_with_a_remedy(folder):
     (folder / "a.ndjson").write_text(json.dumps({"resourceType": "Bundle", "entry": []}, indent=2))
     with raises(ConfigurationError, "no-json") as caught:
-        read(folder)
+        read_folder(folder)
     assert caught.value.remedy == "write one JSON object a line"
 
 

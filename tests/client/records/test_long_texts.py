@@ -33,23 +33,23 @@ def home(tmp_path, monkeypatch):
     return path
 
 
-def add(home, *options):
+def add_notes(home, *options):
     return command("data", "add", home.parent / "notes.jsonl", "--home", home, *options)
 
 
 def test_long_and_cut_texts_are_counted_where_its_people_look(home):
-    assert LENGTHS.words in add(home)
+    assert LENGTHS.words in add_notes(home)
     assert snapshot.facts(PartyHome(home)).lengths == LENGTHS
-    assert json.loads(add(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}
+    assert json.loads(add_notes(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}
     assert LENGTHS.words in command("check", "--offline", "--home", home, code=None)
-    assert LENGTHS.words in add(home, "--dry-run")
+    assert LENGTHS.words in add_notes(home, "--dry-run")
 
 
 def test_records_are_embedded_before_any_sum(home, monkeypatch):
     asked: list[int] = []
     embed = data.embed
     monkeypatch.setattr(data, "embed", lambda *given: asked.append(1) or embed(*given))
-    add(home)
+    add_notes(home)
     embedder = HashedEmbedder()
     data.embed(PartyHome(home), embedder, lambda _done, _total: None)
     assert asked
@@ -58,7 +58,7 @@ def test_records_are_embedded_before_any_sum(home, monkeypatch):
 
 def test_lost_cache_is_embedded_within_a_rung_and_else_no_record_is(home):
     """What the ladder times is the computation's ``vector``, so it covers the windows that are embedded there."""
-    add(home)
+    add_notes(home)
     opened, embedder = PartyHome(home), HashedEmbedder()
     plan = plan_sums([SumRequest("sum", EmbeddingSum(embedder.dimension))], PRIVACY, Quorum(1, 1, 0, 0))
     request = VectorRequest("a run", (), plan["sum"], PRIVACY, PublicInputs(), bytes(32))
@@ -71,7 +71,7 @@ def test_lost_cache_is_embedded_within_a_rung_and_else_no_record_is(home):
 
 
 def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
-    add(home)
+    add_notes(home)
     opened = PartyHome(home)
     assert embedder_of(opened).fingerprint == HashedEmbedder().fingerprint
     other = HashedEmbedder()
@@ -81,7 +81,7 @@ def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
         embedder_of(opened)
     with pytest.raises(ConfigurationError):
         data.add(home, Declared(str(home.parent / "notes.jsonl")), checkpoints=home.parent / "marks")
-    add(home, "--new-version")
+    add_notes(home, "--new-version")
     assert embedder_of(opened) is other
 
 

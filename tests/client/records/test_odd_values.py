@@ -29,7 +29,7 @@ ODD_JSON = (
 )  # fmt: skip
 
 
-def check(declared):
+def check_reading(declared):
     """Reads a source in both ways; whatever is read can be written as UTF-8, and so can each reason."""
     for dry in (True, False):
         with contextlib.suppress(ConfigurationError):
@@ -44,7 +44,7 @@ def check(declared):
 def test_odd_json_is_read_or_refused_by_row(tmp_path, column, value):
     row = {name: json.dumps(good) for name, good in GOOD.items()} | {column: value}
     (tmp_path / "a.jsonl").write_text("{" + ", ".join(f'"{name}": {text}' for name, text in row.items()) + "}\n")
-    check(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
+    check_reading(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
 
 
 @pytest.mark.parametrize("column", ["label", "patient", "age"])
@@ -87,7 +87,7 @@ ODD_ARROW = (
 def test_odd_columns_of_parquet_are_read_or_refused_by_row(tmp_path, column, values):
     columns = {name: pyarrow.array([good]) for name, good in GOOD.items()} | {column: values}
     pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
-    check(Declared(str(tmp_path / "a.parquet"), **FIELDS))
+    check_reading(Declared(str(tmp_path / "a.parquet"), **FIELDS))
 
 
 @pytest.mark.parametrize("column", GOOD)
@@ -104,7 +104,7 @@ def test_odd_values_of_a_database_are_read_or_refused_by_row(tmp_path, column, a
             names = ", ".join(f"{name} {affinity if name == column else ''}" for name in GOOD)
             database.execute(f"CREATE TABLE note ({names})")
             database.execute(f"INSERT INTO note VALUES ({', '.join(values.values())})")
-        check(Declared(str(tmp_path / "a.sql"), database=url, **FIELDS))
+        check_reading(Declared(str(tmp_path / "a.sql"), database=url, **FIELDS))
 
 
 ODD_OBJECTS = (
@@ -171,4 +171,4 @@ def test_odd_members_of_a_resource_are_read_or_named(tmp_path, number):
                 holder = holder[key]
             holder[path[-1]] = value
             write_lines(tmp_path / "all.ndjson", rows)
-            check(Declared(str(tmp_path), user_field="patient", label_field="type"))
+            check_reading(Declared(str(tmp_path), user_field="patient", label_field="type"))

@@ -38,7 +38,7 @@ def write_csv(path, forms):
         csv.writer(file).writerows([("text", "patient"), *((f"note {n}", form) for n, form in enumerate(forms))])
 
 
-def write_jsonl(path, forms):
+def write_patients(path, forms):
     path.write_text("".join(json.dumps({"text": f"note {n}", "patient": x}) + "\n" for n, x in enumerate(forms)))
 
 
@@ -79,7 +79,7 @@ WRITERS = {
     "tsv": lambda path, forms: path.write_text(
         "text\tpatient\n" + "".join(f"note {n}\t{form}\n" for n, form in enumerate(forms)), "utf-8"
     ),
-    "jsonl": write_jsonl,
+    "jsonl": write_patients,
     "xlsx": write_workbook,
     "parquet": write_parquet,
     "sql": write_query,
@@ -157,7 +157,7 @@ def test_the_unit_of_an_id_depends_on_no_other_id(tmp_path):
     kinds = ["zeros", "case", "decimals"]
     names = {}
     for others in ([], ["42"], ["p7", "0042.0"]):
-        write_jsonl(tmp_path / "a.jsonl", ["0042", "P07", *others])
+        write_patients(tmp_path / "a.jsonl", ["0042", "P07", *others])
         source = Declared(str(tmp_path / "a.jsonl"), user_field="patient", same_patient=kinds)
         names[tuple(others)] = sources.read(source).table.users[:2]
     assert len(set(names.values())) == 1
@@ -194,7 +194,7 @@ def party(tmp_path):
 
 def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
-    write_jsonl(notes, ["0042", "7", "8"])
+    write_patients(notes, ["0042", "7", "8"])
     wishes.write_text("42\n7\n")
     add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--dry-run", "--home", party)
     said = command(*add, code=2)
@@ -213,16 +213,16 @@ def test_a_look_alike_of_an_objector_stops_until_somebody_decides(party, tmp_pat
 @pytest.mark.heavy
 def test_look_alike_confirmed_once_is_no_question_until_another_comes(party, tmp_path):
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
-    write_jsonl(notes, ["0042", "8"])
+    write_patients(notes, ["0042", "8"])
     wishes.write_text("42\n")
     add = ("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
     assert "--same-patient zeros" in command(*add, code=2)
     command(*add, "--despite-cautions")
-    write_jsonl(notes, ["0042", "8", "9"])
+    write_patients(notes, ["0042", "8", "9"])
     command("data", "refresh", "--home", party)
-    write_jsonl(notes, ["0042", "00042", "8"])
+    write_patients(notes, ["0042", "00042", "8"])
     assert "but for leading zeros" in command("data", "refresh", "--other-patient", "zeros", "--home", party, code=2)
-    write_jsonl(notes, ["0042", "8"])
+    write_patients(notes, ["0042", "8"])
     wishes.write_text("42\n77\n")
     said = command("data", "refresh", "--home", party, code=2)
     assert ("acts on nobody" in said, "but for leading zeros" in said) == (True, False)
@@ -232,17 +232,17 @@ def test_look_alike_confirmed_once_is_no_question_until_another_comes(party, tmp
 @pytest.mark.heavy
 def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, tmp_path):
     notes, wishes, told = tmp_path / "notes.jsonl", tmp_path / "wishes.txt", tmp_path / "told.json"
-    write_jsonl(notes, ["42", "43", "44"])
+    write_patients(notes, ["42", "43", "44"])
     wishes.write_text(" Patient/42\n")
     said = command("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
     assert "of 1 identifier on the list, 1 is in the source and keeps out 1 record" in said
-    write_jsonl(notes, ["https://ehr.example/Patient/42", "\u200b43 ", "44"])
+    write_patients(notes, ["https://ehr.example/Patient/42", "\u200b43 ", "44"])
     command("data", "refresh", "--home", party)
     home = PartyHome(party)
     assert datasets.load(home).table.users == ("43", "44")
     command("notify", f"tee {told}", "--home", party)
     sealed = home.sealed.read_bytes()
-    write_jsonl(notes, ["0042", "0043", "0044"])
+    write_patients(notes, ["0042", "0043", "0044"])
     said = command("data", "refresh", "--home", party, code=2)
     assert "acts on nobody: 0 of 1 identifier" in said
     assert "at the last seal it was 1" in said
@@ -253,7 +253,7 @@ def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, 
     wishes.write_text("0042\n")  # the mended list
     command("data", "refresh", "--home", party)
     assert datasets.load(home).table.users == ("0043", "0044")
-    write_jsonl(notes, ["0043", "0044"])
+    write_patients(notes, ["0043", "0044"])
     command("data", "refresh", "--home", party, code=2)
     command("data", "refresh", "--despite-cautions", "--home", party)
     entries = HashChain(home.exclusions, datasets.EXCLUSIONS_TAG)
@@ -265,10 +265,10 @@ def test_an_objection_does_not_lapse_when_an_export_writes_ids_otherwise(party, 
 def test_an_objection_that_lapses_beside_one_that_starts_stops(party, tmp_path):
     """The count of matched identifiers alone would not show it."""
     notes, wishes = tmp_path / "notes.jsonl", tmp_path / "wishes.txt"
-    write_jsonl(notes, ["3", "43", "44"])
+    write_patients(notes, ["3", "43", "44"])
     wishes.write_text("3\n27\n")
     command("data", "add", notes, "--user-field", "patient", "--exclude", wishes, "--home", party)
-    write_jsonl(notes, ["renamed", "43", "44", "27"])
+    write_patients(notes, ["renamed", "43", "44", "27"])
     said = command("data", "refresh", "--home", party, code=2)
     assert "1 identifier was in the source at the last seal and is not any more" in said
     assert "at the last seal it was" not in said
@@ -282,7 +282,7 @@ def test_an_objection_that_lapses_beside_one_that_starts_stops(party, tmp_path):
 def test_every_stop_of_a_refresh_is_told(party, tmp_path, monkeypatch, cause):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     notes, told = tmp_path / "notes.jsonl", tmp_path / "told.json"
-    write_jsonl(notes, ["42", "43"])
+    write_patients(notes, ["42", "43"])
     command("data", "add", notes, "--user-field", "patient", "--home", party)
     command("notify", f"tee {told}", "--home", party)
     home = PartyHome(party)
@@ -296,7 +296,7 @@ def test_every_stop_of_a_refresh_is_told(party, tmp_path, monkeypatch, cause):
 @pytest.mark.heavy
 def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
     notes = tmp_path / "notes.jsonl"
-    write_jsonl(notes, ["42", "0042", "7", "07", "8"])
+    write_patients(notes, ["42", "0042", "7", "07", "8"])
     add = ("data", "add", notes, "--user-field", "patient", "--home", party)
     command(*add, "--other-patient", "zeros")
     home = PartyHome(party)
@@ -327,7 +327,7 @@ def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
     ],
 )
 def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path, content, line):
-    write_jsonl(tmp_path / "notes.jsonl", ["42"])
+    write_patients(tmp_path / "notes.jsonl", ["42"])
     (tmp_path / "wishes.txt").write_bytes(content)
     add = ("data", "add", tmp_path / "notes.jsonl", "--user-field", "patient", "--dry-run", "--home", party)
     said = command(*add, "--exclude", tmp_path / "wishes.txt", code=2)
@@ -336,7 +336,7 @@ def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\u2028", "\x0b", "\x85"])
 def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
-    write_jsonl(tmp_path / "notes.jsonl", ["42", "43", "44", "45"])
+    write_patients(tmp_path / "notes.jsonl", ["42", "43", "44", "45"])
     wishes = tmp_path / "wishes.txt"
     wishes.write_bytes(f"42\n43{end}44{end}".encode())
     reading = sources.read(Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(wishes)))
@@ -348,7 +348,7 @@ def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
     ["43 Jane", "43/45", "43+45", "43.", "a) 43", "Nr.43", "MRN:43", "43*", "Patient 43", "43 / 45", "43 (phone)"],
 )
 def test_a_line_with_an_id_and_something_else_is_asked_about(tmp_path, line):
-    write_jsonl(tmp_path / "notes.jsonl", ["42", "43", "p 44"])
+    write_patients(tmp_path / "notes.jsonl", ["42", "43", "p 44"])
     wishes = tmp_path / "wishes.txt"
     wishes.write_text(f"42\n{line}\np 44\n46/17\n")
     reading = sources.read(Declared(str(tmp_path / "notes.jsonl"), user_field="patient", exclusions=str(wishes)))
@@ -357,7 +357,7 @@ def test_a_line_with_an_id_and_something_else_is_asked_about(tmp_path, line):
 
 
 def test_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
-    write_jsonl(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
+    write_patients(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
     source = {
         "data": str(tmp_path / "notes.jsonl"),
         "user_field": "patient",

@@ -11,7 +11,7 @@ from undersong_protocol.agreement.plan import Privacy
 KEY = bytes(range(32))
 
 
-def kept(texts, users, privacy):
+def select_rows(texts, users, privacy):
     table = Table(tuple(texts), None, tuple(users))
     return set(PrivateRecords(table, (), privacy, key=KEY, embed=lambda _: pytest.fail("not asked for")).texts)
 
@@ -21,8 +21,8 @@ def test_one_unit_more_displaces_no_other_even_above_max_records(unit):
     privacy = Privacy(1.0, 1e-5, unit, 1 if unit == "sample" else 2, max_records=5)
     users = [f"patient {number // 3}" for number in range(30)]
     texts = [f"note {number}" for number in range(30)]
-    before = kept(texts, users, privacy)
-    after = kept([*texts, "another note"], [*users, "another patient"], privacy)
+    before = select_rows(texts, users, privacy)
+    after = select_rows([*texts, "another note"], [*users, "another patient"], privacy)
     assert after - before == {"another note"}
     assert before - after == set()
 
@@ -30,9 +30,9 @@ def test_one_unit_more_displaces_no_other_even_above_max_records(unit):
 def test_a_user_keeps_at_most_its_cap_whatever_the_order_of_the_file():
     privacy = Privacy(1.0, 1e-5, "user", 2)
     texts, users = [f"note {number}" for number in range(9)], [f"patient {number % 3}" for number in range(9)]
-    found = kept(texts, users, privacy)
+    found = select_rows(texts, users, privacy)
     assert len(found) == 6
-    assert kept(texts[::-1], users[::-1], privacy) == found
+    assert select_rows(texts[::-1], users[::-1], privacy) == found
 
 
 def records_of(table, labels, unit="sample"):

@@ -17,7 +17,7 @@ HIDDEN = ("quimby", "letter")  # of which the second would be a usual name of a 
 SUFFIXES = ("csv", "tsv", "CSV", "xlsx", "parquet", "jsonl", "ndjson", "sql")
 
 
-def write(path, rows=ROWS):
+def write_headless(path, rows=ROWS):
     """Writes rows without a header: the first of them takes its place."""
     names = rows[0]
     match path.suffix.lower():
@@ -56,7 +56,7 @@ def failed(*arguments):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_source_without_a_header_shows_nothing_of_its_rows(home, tmp_path, suffix):
-    source = write(tmp_path / f"notes.{suffix}")
+    source = write_headless(tmp_path / f"notes.{suffix}")
     database = ("--database", url_file(tmp_path, "sqlite://")) if suffix == "sql" else ()
     add = ("data", "add", source, "--user-field", "patient", "--label-field", "kind", *database, "--home", home)
     for options in ((), ("--dry-run",), ("--dry-run", "--json")):
@@ -66,9 +66,9 @@ def test_a_source_without_a_header_shows_nothing_of_its_rows(home, tmp_path, suf
 
 
 def test_a_refresh_without_a_header_shows_nothing_of_its_rows(home, tmp_path):
-    source = write(tmp_path / "notes.csv", (["text", "kind", "patient"], *ROWS))
+    source = write_headless(tmp_path / "notes.csv", (["text", "kind", "patient"], *ROWS))
     command("data", "add", source, "--user-field", "patient", "--label-field", "kind", "--home", home)
-    write(source)
+    write_headless(source)
     assert "is its first row the header?" in failed("data", "refresh", "--home", home)
 
 
@@ -82,7 +82,7 @@ def test_sheets_named_after_patients_are_counted(home, tmp_path):
 
 
 def test_a_usual_name_is_still_proposed(home, tmp_path):
-    source = write(tmp_path / "notes.csv", (["Note Text", "kind", "patient"], *ROWS))
+    source = write_headless(tmp_path / "notes.csv", (["Note Text", "kind", "patient"], *ROWS))
     assert "did you mean 'Note Text'?" in failed("data", "add", source, "--text-field", "note_text", "--home", home)
     assert "column 1 of 3 has a similar name" in failed(
         "data", "add", source, "--text-field", "notes text", "--home", home

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from tests.client.storage.test_datasets import POLICY, add, make_home, release
+from tests.client.storage.test_datasets import POLICY, declare_and_add, make_home, release
 from tests.doubles.coded import raises
 from tests.doubles.party_home import write_notes
 from undersong_client.home import PartyHome
@@ -27,7 +27,7 @@ class Kept:
         self.folder = folder
         self.home = make_home(folder / "home")
         self.notes = write_notes(folder / "notes.jsonl")
-        add(self.home, self.notes, folder)
+        declare_and_add(self.home, self.notes, folder)
         (second,) = (folder / "marks").glob("*.json")
         self.places = (checkpoints.beside(self.notes) / "mark.json", second)
         self.ledgers, self.marks = [], []
@@ -185,4 +185,6 @@ def test_a_new_folder_finds_the_checkpoint_of_the_same_texts(kept, variant, name
         table = read_table(other, "text", "label", "patient")
         kept.places[1].rename(kept.places[1].with_stem(checkpoints.former_name(table, kept.folder / "marks")))
     with raises(PrivacyRefusal, "ledger-missing"):
-        add(make_home(kept.folder / "new"), other, kept.folder, label_field="" if variant == "no labels" else "label")
+        declare_and_add(
+            make_home(kept.folder / "new"), other, kept.folder, label_field="" if variant == "no labels" else "label"
+        )

@@ -31,7 +31,7 @@ def make_home(path):
     return home
 
 
-def add(home, file, tmp_path, **changes):
+def declare_and_add(home, file, tmp_path, **changes):
     fields = {name: changes.pop(name) for name in Declared.__dataclass_fields__ if name in changes}
     declared = Declared(str(file), **{"label_field": "label", "user_field": "patient", **fields})
     policy, at, embedder = changes.pop("policy", POLICY), changes.pop("at", 1.0), changes.pop("embedder", None)
@@ -62,7 +62,7 @@ def test_what_is_in_the_file_is_counted(home, tmp_path):
     rows = [("a", "x", "1"), ("a", "y", "1"), ("  ", "x", "2"), ("b", "x", "3"), (None, "x", "3"), ("c", "x", "1")]
     file = tmp_path / "notes.jsonl"
     file.write_text("".join(json.dumps({"text": t, "label": label, "patient": p}) + "\n" for t, label, p in rows))
-    found, ledger = add(home, file, tmp_path)
+    found, ledger = declare_and_add(home, file, tmp_path)
     assert replace(found, skipped=()) == datasets.Survey(
         6,
         2,
@@ -81,34 +81,34 @@ def test_what_is_in_the_file_is_counted(home, tmp_path):
 
 
 def test_adding_the_same_file_again_changes_nothing(home, notes, tmp_path):
-    first = add(home, notes, tmp_path)[1].entries()
-    assert add(home, notes, tmp_path)[1].entries() == first
+    first = declare_and_add(home, notes, tmp_path)[1].entries()
+    assert declare_and_add(home, notes, tmp_path)[1].entries() == first
 
 
 def test_another_version_is_declared_and_what_was_spent_stays_spent(home, notes, tmp_path):
-    add(home, notes, tmp_path)
+    declare_and_add(home, notes, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
     write_notes(notes, records=14)
     assert len(datasets.load(home).table) == 12  # what was added, not what the file holds now
     assert "not what was added any more" in datasets.changed_since(home)
     with raises(ConfigurationError, "another-data-set"):
-        add(home, notes, tmp_path)
+        declare_and_add(home, notes, tmp_path)
     with raises(ConfigurationError, "runs-under-way"):  # a run ends on the version that it began with
-        add(home, notes, tmp_path, new_version=True)
-    _, ledger = add(home, notes, tmp_path, new_version=True, abandon=True)
+        declare_and_add(home, notes, tmp_path, new_version=True)
+    _, ledger = declare_and_add(home, notes, tmp_path, new_version=True, abandon=True)
     assert ledger.spent(1e-4) == spent > 0
     assert all(total.closed for total in ledger.totals())
 
 
 def test_without_a_release_a_lost_folder_costs_nothing(home, notes, tmp_path):
-    add(home, notes, tmp_path)
+    declare_and_add(home, notes, tmp_path)
     shutil.rmtree(home.path)
-    add(make_home(home.path), notes, tmp_path)
+    declare_and_add(make_home(home.path), notes, tmp_path)
 
 
 @pytest.mark.parametrize(("lost", "renamed"), [("beside", False), ("beside", True), ("user state", False)])
 def test_a_reinstalled_party_is_refused_until_its_ledger_is_restored(home, notes, tmp_path, lost, renamed):
-    add(home, notes, tmp_path)
+    declare_and_add(home, notes, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
     backup = tmp_path / "backup.jsonl"
     shutil.copyfile(home.ledger, backup)
@@ -121,33 +121,33 @@ def test_a_reinstalled_party_is_refused_until_its_ledger_is_restored(home, notes
         notes = notes.rename(tmp_path / "other.jsonl")
     fresh = make_home(home.path)
     with raises(PrivacyRefusal, "ledger-missing") as raised:
-        add(fresh, notes, tmp_path)
+        declare_and_add(fresh, notes, tmp_path)
     assert "--restore-ledger" in raised.value.remedy
     assert not fresh.ledger.exists()
-    _, ledger = add(fresh, notes, tmp_path, source=Source(backup))
+    _, ledger = declare_and_add(fresh, notes, tmp_path, source=Source(backup))
     assert ledger.spent(1e-4) == spent
     assert stat.S_IMODE(fresh.ledger.stat().st_mode) == 0o600
     datasets.open_ledger(fresh, POLICY, tmp_path / "marks", at=3.0)
 
 
 def test_a_forged_backup_is_refused(home, notes, tmp_path):
-    add(home, notes, tmp_path)
+    declare_and_add(home, notes, tmp_path)
     release(home, tmp_path)
     backup = tmp_path / "backup.jsonl"
     backup.write_text(home.ledger.read_text().replace("5.0", "9.0"))
     shutil.rmtree(home.path)
     with raises(PrivacyRefusal, "broken-chain"):
-        add(make_home(home.path), notes, tmp_path, source=Source(backup))
+        declare_and_add(make_home(home.path), notes, tmp_path, source=Source(backup))
 
 
 def test_a_changed_budget_reaches_the_ledger(home, notes, tmp_path):
-    add(home, notes, tmp_path)
+    declare_and_add(home, notes, tmp_path)
     larger = policy.change(home, total_epsilon=9.0)
     ledger, _ = datasets.open_ledger(home, larger, tmp_path / "marks", at=3.0)
     assert Ledger.read(home.ledger).budget.epsilon == ledger.budget.epsilon == 9.0
 
 
 def test_without_a_budget_the_ledger_has_the_smallest_one_never_none(home, notes, tmp_path):
-    _, ledger = add(home, notes, tmp_path, policy=policy.HospitalPolicy())
+    _, ledger = declare_and_add(home, notes, tmp_path, policy=policy.HospitalPolicy())
     with raises(PrivacyRefusal, "over-budget"):
         ledger.charge(Charge("run", "00" * 32, "votes/1", 0, (Gaussian(5.0),)))

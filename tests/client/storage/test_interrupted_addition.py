@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.client.storage.test_datasets import POLICY, add, make_home, release
+from tests.client.storage.test_datasets import POLICY, declare_and_add, make_home, release
 from tests.doubles.coded import raises
 from tests.doubles.party_home import write_notes
 from undersong_client.home import PartyHome
@@ -50,14 +50,14 @@ def versions(tmp_path):
 @pytest.mark.parametrize("place", STOPS)
 def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkeypatch, place):
     older, newer = versions(tmp_path)
-    add(home, older, tmp_path)
+    declare_and_add(home, older, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
     with monkeypatch.context() as stopped:
         stopped.setattr(*STOPS[place], stop)
         with pytest.raises(MachineStops):
-            add(home, newer, tmp_path, new_version=True, abandon=True)
+            declare_and_add(home, newer, tmp_path, new_version=True, abandon=True)
     again = PartyHome(home.path)
-    survey, _ = add(again, newer, tmp_path, new_version=True, abandon=True)
+    survey, _ = declare_and_add(again, newer, tmp_path, new_version=True, abandon=True)
     assert survey.records == len(datasets.load(again).table) == 14
     assert again.settings.data == str(newer)
     ledger, _ = datasets.open_ledger(again, POLICY, tmp_path / "marks", at=3.0)
@@ -69,18 +69,18 @@ def test_interrupted_addition_is_repeated_to_the_same_end(home, tmp_path, monkey
 def test_interrupted_addition_gives_no_budget_of_the_older_file_back(home, tmp_path, monkeypatch, place):
     """The attack: what the newer version released is in no checkpoint of the older file, whose ledger has a backup."""
     older, newer = versions(tmp_path)
-    add(home, older, tmp_path)
+    declare_and_add(home, older, tmp_path)
     release(home, tmp_path)
     backup = tmp_path / "backup.jsonl"
     shutil.copyfile(home.ledger, backup)
     with monkeypatch.context() as stopped:
         stopped.setattr(*STOPS[place], stop)
         with pytest.raises(MachineStops):
-            add(home, newer, tmp_path, new_version=True, abandon=True)
-    add(PartyHome(home.path), newer, tmp_path, new_version=True, abandon=True)
+            declare_and_add(home, newer, tmp_path, new_version=True, abandon=True)
+    declare_and_add(PartyHome(home.path), newer, tmp_path, new_version=True, abandon=True)
     release(home, tmp_path, run="later")
     shutil.rmtree(home.path)
     fresh = make_home(home.path)
     shutil.copyfile(backup, fresh.ledger)
     with raises(PrivacyRefusal, "ledger-too-old"):
-        add(fresh, older, tmp_path)
+        declare_and_add(fresh, older, tmp_path)

@@ -34,7 +34,7 @@ def journal_of(home: PartyHome) -> Store:
     return Store(home.journal, "alpha", keys.secret(home, "store"), home.attempts)
 
 
-def kept(home: PartyHome) -> list[tuple[int, bytes, int]]:
+def read_entries(home: PartyHome) -> list[tuple[int, bytes, int]]:
     """Entries as another process reads them."""
     store.close(home.journal)
     read = Outbox(home)
@@ -99,7 +99,7 @@ def test_a_message_is_its_owners_only_and_reading_makes_no_file(home):
     finally:
         os.umask(before)
     assert home.journal.stat().st_mode & 0o777 == 0o600
-    assert kept(home) == [(1, b"a", 1)]
+    assert read_entries(home) == [(1, b"a", 1)]
 
 
 def test_long_reply_is_stored_once_and_outlives_attempt_and_journal(home):
@@ -111,10 +111,10 @@ def test_long_reply_is_stored_once_and_outlives_attempt_and_journal(home):
         assert database.execute("SELECT head FROM sent").fetchall() == [(b"head",)]
     journal.begin_compartment("attempt").end({}, "answered/1/")
     assert journal.get("answered/1/share") is None
-    assert kept(home) == [(1, b"head" + reply, 2)]
+    assert read_entries(home) == [(1, b"head" + reply, 2)]
     store.discard(home.journal, home.attempts)
     assert journal_of(home).get("run/spring") is None
-    assert kept(home) == [(1, b"head" + reply, 2)]
+    assert read_entries(home) == [(1, b"head" + reply, 2)]
 
 
 def test_a_message_that_is_not_the_one_that_was_kept_is_not_shown(home):
@@ -154,7 +154,7 @@ def test_what_is_written_together_is_kept_whole_or_not_at_all(home):
         journal.put("state", b"3")
         sent.record(b"second", at=1.0, kind="sum_reply")
         raise RuntimeError
-    assert kept(home) == [(1, b"first", 1)]
+    assert read_entries(home) == [(1, b"first", 1)]
     assert journal_of(home).get("state") == b"2"
 
 
@@ -180,7 +180,7 @@ def test_a_full_disk_keeps_nothing_until_there_is_room(home, together):
     written.start()
     written.join(5.0)
     assert not written.is_alive()
-    assert kept(home) == [(1, b"first", 1), (2, b"third", 1)]
+    assert read_entries(home) == [(1, b"first", 1), (2, b"third", 1)]
 
 
 def test_other_threads_write_while_one_works_on_an_answer(home):
@@ -196,7 +196,7 @@ def test_other_threads_write_while_one_works_on_an_answer(home):
         time.sleep(0.05)
         sent.record(b"reply", at=1.0, kind="sum_reply")
     other.join(5.0)
-    assert [data for _, data, _ in kept(home)] == [b"hello", b"reply", b"again"]
+    assert [data for _, data, _ in read_entries(home)] == [b"hello", b"reply", b"again"]
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_processes_that_are_killed_while_they_write_leave_whole_messages(home):
         for each in both:
             each.kill()
             said += each.communicate()[0].split()
-    found = kept(home)
+    found = read_entries(home)
     assert [number for number, _, _ in found] == list(range(1, len(found) + 1))
     assert len(said) > 10
     assert set(said) <= {hashlib.sha256(data).hexdigest() for _, data, _ in found}

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.client.storage.test_datasets import POLICY, add, make_home, release
+from tests.client.storage.test_datasets import POLICY, declare_and_add, make_home, release
 from tests.doubles.coded import raises
 from tests.doubles.party_home import command, write_notes
 from undersong_client.consent import policy
@@ -31,7 +31,7 @@ def marks(tmp_path):
 @pytest.fixture
 def home(tmp_path):
     made = make_home(tmp_path / "home")
-    add(made, write_notes(tmp_path / "notes.jsonl"), tmp_path)
+    declare_and_add(made, write_notes(tmp_path / "notes.jsonl"), tmp_path)
     return made
 
 

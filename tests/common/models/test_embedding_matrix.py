@@ -16,7 +16,7 @@ SHORT = ("--longest", "20")  # words: two seconds of processor time
 KERNELS_WITH_PLACES = {"Haswell", "Zen"}  # whose kernels treat places of a product differently
 
 
-def changed(texts, *options, kernel=None, threads=THREADS):
+def count_changes(texts, *options, kernel=None, threads=THREADS):
     """Number of texts whose bits change, by condition, in a process of its own."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": threads, "OMP_NUM_THREADS": threads}
     if kernel is not None:
@@ -34,7 +34,7 @@ def changed(texts, *options, kernel=None, threads=THREADS):
 
 @pytest.mark.slow
 def test_some_texts_have_the_same_bits_in_every_company():
-    assert not any(changed(6, *SHORT).values())
+    assert not any(count_changes(6, *SHORT).values())
 
 
 @pytest.mark.slow
@@ -42,18 +42,18 @@ def test_some_texts_have_the_same_bits_in_every_company():
 @pytest.mark.parametrize("threads", ["1", "2", "3", "4", "5", "6"])
 @pytest.mark.parametrize("kernel", kernels.kernels())
 def test_500_texts_have_the_same_bits_in_every_company(kernel, threads):
-    assert not any(changed(500, kernel=kernel, threads=threads).values())
+    assert not any(count_changes(500, kernel=kernel, threads=threads).values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", sorted(KERNELS_WITH_PLACES & set(kernels.kernels())))
 def test_without_like_places_bits_change(kernel):
-    counts = changed(8, "--longest", "40", "--without", "places", kernel=kernel)
+    counts = count_changes(8, "--longest", "40", "--without", "places", kernel=kernel)
     assert min(counts["among others"], counts["in another order"], counts["in three threads"]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_without_one_owner_of_threads_bits_change_in_a_second_thread():
-    counts = changed(8, "--without", "owner", threads="2")
+    counts = count_changes(8, "--without", "owner", threads="2")
     assert max(counts["in a second thread"], counts["alone in a second thread"], counts["in three threads"]) > 0

@@ -40,7 +40,7 @@ def with_module(folder: Path, **values: str) -> None:
     path.write_text(json.dumps([*json.loads(path.read_text()), more]))
 
 
-def code(path: Path, marker: Path) -> None:
+def write_module(path: Path, marker: Path) -> None:
     """A module class that writes a file when it is imported."""
     path.write_text(
         f"import pathlib\npathlib.Path({str(marker)!r}).write_text('ran')\n"
@@ -61,13 +61,13 @@ class Payload:
 
 
 def class_of_the_folder(folder: Path, marker: Path) -> None:
-    code(folder / "modeling_own.py", marker)
+    write_module(folder / "modeling_own.py", marker)
     with_module(folder, type="modeling_own.Module")
 
 
 def class_of_the_path(folder: Path, marker: Path) -> None:
     """A class of any package that is installed, or lies where Python looks."""
-    code(folder.parent / "undersong_stranger.py", marker)
+    write_module(folder.parent / "undersong_stranger.py", marker)
     with_module(folder, type="undersong_stranger.Module")
 
 
@@ -83,11 +83,11 @@ def activation(folder: Path, marker: Path) -> None:
 
 
 def python_file_beside(folder: Path, marker: Path) -> None:
-    code(folder / "1_Pooling" / "anything.py", marker)
+    write_module(folder / "1_Pooling" / "anything.py", marker)
 
 
 def auto_map(folder: Path, marker: Path) -> None:
-    code(folder.parent / "configuration_own.py", marker)
+    write_module(folder.parent / "configuration_own.py", marker)
     change(folder / "config.json", model_type="own", auto_map={"AutoModel": "configuration_own.Module"})
 
 

@@ -341,7 +341,7 @@ SAMPLED = [Charge("s", HASH, f"votes/{n}", 0, (Gaussian(2.0, 0.5),), "", (Gaussi
 WHOLE = PlanPrice((Gaussian(2.0, 0.5, 4),), (Gaussian(1.0, 0.5, 13),))
 
 
-def ended(ledger: Ledger, charge: Charge, end: str) -> None:
+def end_charge(ledger: Ledger, charge: Charge, end: str) -> None:
     ledger.charge(charge)
     if end == "withdrawn":
         ledger.withdraw(charge)
@@ -359,7 +359,7 @@ def test_a_sub_sampled_run_costs_its_whole_plan_from_its_first_charge(path: Path
     ledger = Ledger.open(path, "f", Budget(30.0, 1e-5))
     ledger.begin(SAMPLED[0], WHOLE)
     assert ledger.spent(1e-5) == 0.0  # nothing was charged yet
-    ended(ledger, SAMPLED[0], end)
+    end_charge(ledger, SAMPLED[0], end)
     whole, alone = accounting.epsilon(WHOLE.events, 1e-5), accounting.epsilon(WHOLE.alone, 1e-5)
     for each in (ledger, Ledger.open(path, "f")):
         assert each.spent(1e-5) == pytest.approx(whole)
@@ -375,7 +375,7 @@ def test_the_whole_plan_is_charged_once_and_a_gaussian_run_as_it_goes(path: Path
     ledger = Ledger.open(path, "f", Budget(30.0, 1e-5))
     ledger.begin(SAMPLED[0], WHOLE)
     for charge in SAMPLED:
-        ended(ledger, charge, "open")
+        end_charge(ledger, charge, "open")
         assert ledger.spent(1e-5) == pytest.approx(accounting.epsilon(WHOLE.events, 1e-5))
     other = Ledger.open(path.with_name("other"), "f")
     other.begin(vote(1), PlanPrice((Gaussian(2.0, count=9),)))

@@ -99,12 +99,12 @@ def everybody_is_connected(federation, names=NAMES):
     return all(state_of(federation.hospitals[name]) == "connected" for name in names)
 
 
-def plan(federation, run, *options):
+def plan_short_run(federation, run, *options):
     federation.operator("run", "plan", federation.task, "--name", run, *THREE, *SHORT, *options)
 
 
 def begin(federation, run, *options):
-    plan(federation, run, *options)
+    plan_short_run(federation, run, *options)
     federation.operator("run", "start", run)
 
 

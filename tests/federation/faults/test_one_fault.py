@@ -51,7 +51,7 @@ def check_books(alliance, *runs):
         hospital("ledger", "--verify")
 
 
-def held(alliance):
+def list_held_steps(alliance):
     return [f"{step['step']} {step['problem']}" for step in alliance.coordinator.health()["held_up"]]
 
 
@@ -95,12 +95,12 @@ def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
     alliance.start(other)
     RunFolder(alliance.home / "runs" / run).request("run")
     with foreign(file, CONTENTS.get(content)):
-        alliance.until(lambda: any(run in words and name in words for words in held(alliance)))
+        alliance.until(lambda: any(run in words and name in words for words in list_held_steps(alliance)))
         alliance.watch(other)
         assert sorted(alliance.coordinator.server.connected) == sorted(alliance.hospitals)
         assert alliance.coordinator.health()["status"] == "ok"  # one run's fault is no fault of the machine
     alliance.watch(run)
-    assert not any(run in words for words in held(alliance))
+    assert not any(run in words for words in list_held_steps(alliance))
     check_books(alliance, run, other)
 
 
@@ -148,8 +148,10 @@ def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number
     with monkeypatch.context() as planted:
         planted.setattr(RunFolder, "write_status", failing)
         RunFolder(alliance.home / "runs" / run).request("run")
-        alliance.until(lambda: any(run in words and os.strerror(number) in words for words in held(alliance)))
-        assert any("status.json" in words for words in held(alliance))
+        alliance.until(
+            lambda: any(run in words and os.strerror(number) in words for words in list_held_steps(alliance))
+        )
+        assert any("status.json" in words for words in list_held_steps(alliance))
         assert alliance.coordinator.health()["status"] == "held up"
         check_the_others(alliance, f"other {run}")
     alliance.watch(run)

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from tests.doubles.alliance import Alliance
-from tests.federation.faults.test_one_fault import check_books, held
+from tests.federation.faults.test_one_fault import check_books, list_held_steps
 from undersong_client.home import PartyHome
 from undersong_common.program.machine import held_steps
 from undersong_server.runs.folder import RunFolder
@@ -106,11 +106,13 @@ def test_a_run_whose_disk_is_full_waits_and_the_others_go_on(alliance):
         (folder / "asked").write_text(json.dumps(asked))
         with without_room(folder):
             os.rename(folder / "asked", folder / "requested.json")  # needs no room
-            alliance.until(lambda: any(run in words and "No space left on device" in words for words in held(alliance)))
+            alliance.until(
+                lambda: any(run in words and "No space left on device" in words for words in list_held_steps(alliance))
+            )
             alliance.start(other)
             alliance.watch(other)
         alliance.watch(run)
-        alliance.until(lambda: not held(alliance))
+        alliance.until(lambda: not list_held_steps(alliance))
     check_books(alliance, run, other)
 
 

@@ -20,8 +20,8 @@ from tests.doubles.coded import raises
 from tests.doubles.pace import examples
 from tests.doubles.secagg import (
     drive,
+    enrolled_key,
     expected_sum,
-    identity_of,
     names_of,
     open_parties,
     parameters_of,
@@ -165,7 +165,7 @@ def check_parties(parameters: SumParameters, parties: dict[str, PartyMachine], s
         if machine.tombstone:
             with raises(PrivacyRefusal, "attempt-ended"):
                 machine.receive(advertise_request(parameters))
-            restored = PartyMachine.restore(parameters, name, identity_of(name), machine.snapshot())
+            restored = PartyMachine.restore(parameters, name, enrolled_key(name), machine.snapshot())
             assert restored.tombstone == machine.tombstone
             assert secrets_of(parameters, name)["channel"] not in machine.snapshot()
 

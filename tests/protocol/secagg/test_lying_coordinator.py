@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from tests.doubles.coded import raises
-from tests.doubles.lying import VICTIM, Bend, Lie, bytes_of, check_refused, play, told
+from tests.doubles.lying import VICTIM, Bend, Lie, bytes_of, check_refused, play_lying_coordinator, told
 from tests.doubles.secagg import (
     QUESTION,
     drive,
+    enrolled_key,
     entropy_of,
-    identity_of,
     names_of,
     open_parties,
     open_party,
@@ -65,7 +65,7 @@ def _forged(signer: str, party: int, **fields: bytes | str | int) -> Lie:
             setattr(advert, field, getattr(advert, given) if isinstance(given, str) else given)
         entry.body = advert.SerializeToString()
         body = sid.body_hash(entry.body)
-        entry.signature = keys.sign(identity_of(signer), parameters.sid, Stage.ADVERTISE, party, body)
+        entry.signature = keys.sign(enrolled_key(signer), parameters.sid, Stage.ADVERTISE, party, body)
 
     return bend
 
@@ -140,7 +140,7 @@ def _signed(change: Callable[[SumParameters, list[int], list[bytes]], tuple[list
 
 def _strangers(parameters: SumParameters, signers: list[int], signatures: list[bytes]) -> tuple[list[int], list[bytes]]:
     body = sid.body_hash(bytes(32))
-    forged = keys.sign(identity_of("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], body)
+    forged = keys.sign(enrolled_key("stranger"), parameters.sid, Stage.CONSISTENCY, signers[0], body)
     return signers, [forged, *signatures[1:]]
 
 
@@ -331,14 +331,14 @@ def test_garbage_is_refused_and_changes_nothing(data: bytes) -> None:
 def test_split_views_of_the_adverts_do_not_mix() -> None:
     """The victim is shown somebody's older advert instead of the present one: sid' differs, no share opens."""
     parameters = parameters_of(10)
-    twin = PartyMachine.open(parameters, "p09", identity_of("p09"), entropy_of("p09", "another draw"))
+    twin = PartyMachine.open(parameters, "p09", enrolled_key("p09"), entropy_of("p09", "another draw"))
     other = wire.Reply.FromString(twin.advertise().payload)
 
     def bend(message: wire.Request) -> None:
         entry = _advert_of(message, 9)
         entry.body, entry.signature = other.body, other.signature
 
-    refusals, _, _ = play(parameters, Stage.SHARE, bend)
+    refusals, _, _ = play_lying_coordinator(parameters, Stage.SHARE, bend)
     if parameters.post_quantum:
         # That advert has the hash of another key than the one beside it.
         assert "coordinator: showed another ML-KEM-768 key of p09" in str(refusals[VICTIM])
@@ -435,13 +435,13 @@ def test_a_party_verifies_every_signature_but_its_own(monkeypatch: pytest.Monkey
     drive(parameters_of(10), parties)
     adverts = [name for name in names_of(10) if name != VICTIM]
     signers = [name for name in names_of(6) if name != VICTIM]
-    assert verified == [identity_of(name).public_key().public_bytes_raw() for name in adverts + signers]
+    assert verified == [enrolled_key(name).public_key().public_bytes_raw() for name in adverts + signers]
 
 
 def test_signature_left_out_by_the_first_reader_is_checked_by_the_next() -> None:
     parameters = parameters_of(10)
     shown: list[wire.Request] = []
-    play(parameters, Stage.SHARE, shown.append)
+    play_lying_coordinator(parameters, Stage.SHARE, shown.append)
     forged, other = (_advert_of(shown[0], party) for party in (3, 4))
     forged.signature = other.signature
     adverts = shown[0].share.adverts
@@ -613,7 +613,7 @@ def test_repeated_requests_get_equal_bytes_when_finished_or_restored() -> None:
             requests.__setitem__(stage_of(m), m.SerializeToString(deterministic=True)) if name == VICTIM else None
         ),
     )
-    machine = PartyMachine.restore(parameters, VICTIM, identity_of(VICTIM), parties[VICTIM].snapshot())
+    machine = PartyMachine.restore(parameters, VICTIM, enrolled_key(VICTIM), parties[VICTIM].snapshot())
     for stage, request in requests.items():
         again = machine.receive(request)
         assert again.payload == replies[stage]  # type: ignore[union-attr]

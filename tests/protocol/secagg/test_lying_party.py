@@ -11,10 +11,10 @@ from tests.doubles.coded import raises
 from tests.doubles.secagg import (
     QUESTION,
     drive,
+    enrolled_key,
     entropy_of,
     expected_sum,
     expected_variance,
-    identity_of,
     names_of,
     open_parties,
     open_party,
@@ -36,7 +36,7 @@ LIAR = "p04"
 Bend = Callable[[wire.Reply], object]
 
 
-def play(
+def play_liar(
     parameters: SumParameters,
     stage: Stage,
     bend: Bend,
@@ -63,7 +63,7 @@ def play(
 
 def check_left_out(parameters: SumParameters, stage: Stage, bend: Bend, words: str, sign: bool = True) -> None:
     """The liar is named and left out; the others' sum is exact."""
-    opened = play(parameters, stage, bend, sign)
+    opened = play_liar(parameters, stage, bend, sign)
     with pytest.raises(PeerFault, match=words):
         raise opened.faults[0]
     assert [fault.party for fault in opened.faults] == [LIAR]
@@ -123,7 +123,7 @@ def _wrong_share(dealer: int) -> Bend:
 
 def _by_a_stranger(reply: wire.Reply) -> None:
     body = sid.body_hash(reply.body)
-    reply.signature = keys.sign(identity_of("stranger"), _sum().sid, reply.stage, reply.party, body)
+    reply.signature = keys.sign(enrolled_key("stranger"), _sum().sid, reply.stage, reply.party, body)
 
 
 def _late(reply: wire.Reply) -> None:
@@ -217,7 +217,7 @@ def test_corrupted_share_is_refused_by_its_holder_who_names_the_dealer() -> None
 
     parameters = _sum()
     refusals: dict[str, UndersongError] = {}
-    opened = play(parameters, Stage.SHARE, _body(wire.Shares, corrupt), refusals=refusals)
+    opened = play_liar(parameters, Stage.SHARE, _body(wire.Shares, corrupt), refusals=refusals)
     assert f"{LIAR}: its shares for this party do not open" in str(refusals["p00"])
     # One holder is lost, which is within the tolerated dropouts: the sum is that of the others, the liar included.
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10)[1:]))
@@ -287,7 +287,7 @@ def test_shares_that_differ_from_their_hashes_are_refused_by_their_holders() -> 
 
 
 def test_wrong_share_of_a_dropped_partys_mask_key() -> None:
-    opened = play(_sum(), Stage.UNMASK, _wrong_share(9), lost=("p09",))
+    opened = play_liar(_sum(), Stage.UNMASK, _wrong_share(9), lost=("p09",))
     assert str(opened.faults[0]).startswith(f"{LIAR}: opened a wrong mask share of p09")
     np.testing.assert_array_equal(opened.values, expected_sum(_sum(), names_of(10)[:-1], [LIAR]))
 
@@ -295,7 +295,7 @@ def test_wrong_share_of_a_dropped_partys_mask_key() -> None:
 @pytest.mark.parametrize("value", [b"", bytes(32), bytes(5)])
 def test_wrong_noise_value_keeps_the_excess_and_names_the_party(value: bytes) -> None:
     parameters = _sum()
-    opened = play(parameters, Stage.UNMASK, _body(wire.Opening, lambda o: setattr(o, "noise_chain", value)))
+    opened = play_liar(parameters, Stage.UNMASK, _body(wire.Opening, lambda o: setattr(o, "noise_chain", value)))
     assert [fault.party for fault in opened.faults] == [LIAR]
     assert "does not lead to the advertised anchor" in str(opened.faults[0])
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, names_of(10), [LIAR]))

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.doubles.coded import raises
-from tests.doubles.lying import VICTIM, Lie, bytes_of, check_refused, play, told
+from tests.doubles.lying import VICTIM, Lie, bytes_of, check_refused, play_lying_coordinator, told
 from tests.doubles.secagg import (
     QUESTION,
     answer,
     drive,
+    enrolled_key,
     entropy_of,
     exact_sum,
     expected_sum,
-    identity_of,
     names_of,
     open_parties,
     open_party,
@@ -183,7 +183,7 @@ def test_the_graph_is_chosen_by_the_terms() -> None:
     assert small.terms != large.terms != parameters_of(12, merkle_above=8).terms
     assert not parameters_of(12, merkle_above=7, tolerated_dropouts=0, colluders=3).merkle  # direct mode stays
     with raises(PrivacyRefusal, "other-terms"):
-        PartyMachine.open(small, VICTIM, identity_of(VICTIM), entropy_of(VICTIM)).receive(
+        PartyMachine.open(small, VICTIM, enrolled_key(VICTIM), entropy_of(VICTIM)).receive(
             open_request(large).replace(large.sid, small.sid)
         )
 
@@ -225,7 +225,7 @@ def test_parties_that_know_their_own_leaf_and_a_required_one_sum_exactly() -> No
         assert own.terms == parameters.terms
         assert own.name(5) == "p05"
         assert own.name(17) == ("p17" if name == "p17" else "party 17")
-        parties[name] = PartyMachine.open(own, name, identity_of(name), entropy_of(name, 0))
+        parties[name] = PartyMachine.open(own, name, enrolled_key(name), entropy_of(name, 0))
     lost = {"p07": Stage.MASK, "p11": Stage.SHARE}
     opened = drive(parameters, parties, lambda name, at: lost.get(name) is at)
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, opened.survivors))
@@ -237,7 +237,7 @@ def test_parties_that_know_their_own_leaf_and_a_required_one_sum_exactly() -> No
 
 def test_a_required_party_that_is_not_under_the_root_is_refused() -> None:
     parameters = parameters_of(20, **TWENTY)
-    stranger = Member("p05", identity_of("stranger").public_key().public_bytes_raw())
+    stranger = Member("p05", enrolled_key("stranger").public_key().public_bytes_raw())
     known = {3: parameters.roster[3], 5: stranger}
     proof = parameters.roster_tree.proof(merkle.places(20, known))
     with raises(PeerFault, "not-under-root"):
@@ -262,12 +262,12 @@ def _own_key(parameters: SumParameters, message: wire.Request) -> None:
     advert.mask_key = advert.channel_key = keys.public_key(bytes(range(32)))
     entry.body = advert.SerializeToString()
     body = sid.body_hash(entry.body)
-    entry.signature = keys.sign(identity_of("coordinator"), parameters.sid, Stage.ADVERTISE, entry.party, body)
+    entry.signature = keys.sign(enrolled_key("coordinator"), parameters.sid, Stage.ADVERTISE, entry.party, body)
 
 
 def _own_identity(parameters: SumParameters, message: wire.Request) -> None:
     _own_key(parameters, message)
-    message.share.roster[0].identity = identity_of("coordinator").public_key().public_bytes_raw()
+    message.share.roster[0].identity = enrolled_key("coordinator").public_key().public_bytes_raw()
 
 
 def _fewer(parameters: SumParameters, message: wire.Request) -> None:
@@ -377,7 +377,7 @@ def test_false_keys_of_a_chooser_end_the_attempt(channel: bytes) -> None:
     """A chooser's keys come without a signature: what it sealed does not open under others."""
     parameters = parameters_of(20, **TWENTY)
     lie = _choosers(lambda blocks: _keyed(blocks, channel))
-    refusals, parties, _ = play(parameters, Stage.SHARE, lambda message: lie(parameters, message))
+    refusals, parties, _ = play_lying_coordinator(parameters, Stage.SHARE, lambda message: lie(parameters, message))
     assert parties[VICTIM].phase is Phase.TOMBSTONED
     assert set(refusals) == {VICTIM}
 
@@ -395,7 +395,7 @@ def test_a_false_mask_key_of_a_chooser_ends_the_attempt() -> None:
         blocks[at] = blocks[at][:36] + other
         message.share.choosers = b"".join(blocks)
 
-    refusals, _, _ = play(parameters, Stage.SHARE, bend)
+    refusals, _, _ = play_lying_coordinator(parameters, Stage.SHARE, bend)
     assert "its shares for this party do not open" in str(refusals[VICTIM])
 
 
@@ -442,9 +442,9 @@ def test_a_root_is_answered_with_one_draw_and_no_other() -> None:
         machine.receive(without)
     assert machine.phase is Phase.TOMBSTONED
     # A party that lost power before it answered draws the same again, and other coins draw others under this root.
-    restored = PartyMachine.restore(parameters, VICTIM, identity_of(VICTIM), before)
+    restored = PartyMachine.restore(parameters, VICTIM, enrolled_key(VICTIM), before)
     assert restored.receive(request) == drew
-    again = PartyMachine.restore(parameters, VICTIM, identity_of(VICTIM), before)
+    again = PartyMachine.restore(parameters, VICTIM, enrolled_key(VICTIM), before)
     assert again.receive(without) != drew
     draws = set()
     for number in range(8):
@@ -452,7 +452,7 @@ def test_a_root_is_answered_with_one_draw_and_no_other() -> None:
         sequence = [entropy(32) for _ in range(8)]
         sequence[5] = entropy_of("other coins", number)(32)  # the secret "nonce": the advert does not change with it
         coins = iter(sequence)
-        twin = PartyMachine.open(parameters, VICTIM, identity_of(VICTIM), partial(_next_of, coins))
+        twin = PartyMachine.open(parameters, VICTIM, enrolled_key(VICTIM), partial(_next_of, coins))
         assert twin.advertise().payload == adverts[VICTIM]
         draws.add(wire.Reply.FromString(twin.receive(request).payload).body)  # type: ignore[union-attr]
     assert len(draws) == 8
@@ -466,7 +466,7 @@ def test_split_roots_do_not_mix() -> None:
     """Half of the parties are shown a root with another advert of p19: nothing that they deal opens at the others."""
     parameters = parameters_of(20, **TWENTY)
     parties = open_parties(parameters)
-    twin = PartyMachine.open(parameters, "p19", identity_of("p19"), entropy_of("p19", "twin")).advertise().payload
+    twin = PartyMachine.open(parameters, "p19", enrolled_key("p19"), entropy_of("p19", "twin")).advertise().payload
     adverts = {name: machine.advertise().payload for name, machine in parties.items()}
     views = [private_sum(parameters, lambda: QUESTION) for _ in range(2)]
     for view in views:
@@ -552,7 +552,7 @@ class SplitSurvivors:
                 statements[group[name]][reply.party] = reply.signature
                 reply.body = agreed(self.parties[name], parameters, range(parameters.size))
                 reply.signature = keys.sign(
-                    identity_of(name), parameters.sid, Stage.CONSISTENCY, reply.party, sid.body_hash(reply.body)
+                    enrolled_key(name), parameters.sid, Stage.CONSISTENCY, reply.party, sid.body_hash(reply.body)
                 )
             if reply.stage == Stage.UNMASK:
                 self.openings[name] = reply.body

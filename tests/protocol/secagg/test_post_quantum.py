@@ -12,10 +12,10 @@ from tests.doubles.lying import bytes_of, check_refused, told
 from tests.doubles.secagg import (
     QUESTION,
     drive,
+    enrolled_key,
     entropy_of,
     expected_sum,
     false_body,
-    identity_of,
     names_of,
     open_parties,
     open_party,
@@ -290,7 +290,7 @@ def test_ciphertexts_of_another_attempt_do_not_open() -> None:
     earlier, now = _ten(), _ten(attempt=1)
     found: dict[str, bytes] = {}
     same = {
-        name: PartyMachine.open(earlier, name, identity_of(name), entropy_of(name, now.attempt))
+        name: PartyMachine.open(earlier, name, enrolled_key(name), entropy_of(name, now.attempt))
         for name in names_of(10)
     }
 

@@ -11,10 +11,10 @@ from tests.doubles.secagg import (
     QUESTION,
     RecordedEncapsulation,
     drive,
+    enrolled_key,
     exact_sum,
     expected_sum,
     expected_variance,
-    identity_of,
     names_of,
     open_parties,
     parameters_of,
@@ -191,7 +191,7 @@ class Restarting(dict[str, PartyMachine]):
     def __getitem__(self, name: str) -> PartyMachine:
         machine = super().__getitem__(name)
         restored = PartyMachine.restore(
-            machine._parameters, name, identity_of(name), machine.snapshot(), machine._encapsulate
+            machine._parameters, name, enrolled_key(name), machine.snapshot(), machine._encapsulate
         )
         assert restored.snapshot() == machine.snapshot()
         self[name] = restored

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.doubles.coded import raises
 from tests.doubles.host import Cut, Host
 from tests.doubles.pace import examples, slow_but
-from tests.doubles.secagg import QUESTION, expected_sum, identity_of, parameters_of, stage_of
+from tests.doubles.secagg import QUESTION, enrolled_key, expected_sum, parameters_of, stage_of
 from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_protocol.secagg.coordinator import SumAborted, UnmaskedSum, private_sum
 from undersong_protocol.secagg.parameters import SumParameters
@@ -151,7 +151,7 @@ def play(schedule: Schedule) -> tuple[UnmaskedSum | None, dict[str, Host], dict[
     raise AssertionError("the coordinator does not end")
 
 
-def check(schedule: Schedule) -> None:
+def check_schedule(schedule: Schedule) -> None:
     parameters = schedule.parameters
     opened, hosts, answered = play(schedule)
     everyone = {member.name for member in parameters.roster}
@@ -185,7 +185,7 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 @settings(SETTINGS, max_examples=examples(5, 600))
 @given(schedules())
 def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
-    check(schedule)
+    check_schedule(schedule)
 
 
 @pytest.mark.heavy
@@ -193,7 +193,7 @@ def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
 @settings(SETTINGS, max_examples=examples(6, 600))
 @given(schedules(graph=True, largest=examples(30, 60)))
 def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
-    check(schedule)
+    check_schedule(schedule)
 
 
 @pytest.mark.heavy
@@ -202,7 +202,7 @@ def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
 @given(schedules(graph=True, merkle=True, largest=examples(24, 60)))
 def test_merkle_graph(schedule: Schedule) -> None:
     assert schedule.parameters.merkle
-    check(schedule)
+    check_schedule(schedule)
 
 
 # --- every crash point, one by one ------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_a_power_cut_at_every_point_resumes_to_the_bit(mode: str, post_quantum: 
         12 if "graph" in mode or mode == "merkle" else 6, sigma=100.0, post_quantum=post_quantum, **changes
     )
     events = tuple(Event(stage, party, "cut and again", cut) for party in (2, 5))
-    check(Schedule(parameters, events, frozenset(Stage), False))
+    check_schedule(Schedule(parameters, events, frozenset(Stage), False))
     opened, _, _ = play(Schedule(parameters, events, frozenset(), False))
     assert opened is not None
     assert len(opened.survivors) == parameters.size
@@ -241,10 +241,10 @@ def test_a_damaged_or_foreign_snapshot_is_not_resumed() -> None:
     assert host.snapshot is not None
     for damaged in (b"", b"\xff\xff", host.snapshot[:20]):
         with raises(UndersongError, "damaged-state"):
-            PartyMachine.restore(parameters, "p01", identity_of("p01"), damaged)
+            PartyMachine.restore(parameters, "p01", enrolled_key("p01"), damaged)
     with raises(UndersongError, "damaged-state"):
-        PartyMachine.restore(parameters_of(5, sigma=90.0), "p01", identity_of("p01"), host.snapshot)
+        PartyMachine.restore(parameters_of(5, sigma=90.0), "p01", enrolled_key("p01"), host.snapshot)
     with raises(UndersongError, "damaged-state"):
-        PartyMachine.restore(parameters, "p02", identity_of("p02"), host.snapshot)
+        PartyMachine.restore(parameters, "p02", enrolled_key("p02"), host.snapshot)
     with raises(UndersongError, "other-identity"):
-        PartyMachine.restore(parameters, "p01", identity_of("p02"), host.snapshot)
+        PartyMachine.restore(parameters, "p01", enrolled_key("p02"), host.snapshot)

@@ -12,7 +12,7 @@ from tests.doubles.secagg import (
     QUESTION,
     answer,
     drive,
-    identity_of,
+    enrolled_key,
     names_of,
     open_parties,
     parameters_of,
@@ -210,7 +210,7 @@ def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> N
     assert first.vector
     with pytest.raises(PeerFault):
         machine.receive(b"\xff")
-    restored = PartyMachine.restore(machine._parameters, "p01", identity_of("p01"), machine.snapshot())
+    restored = PartyMachine.restore(machine._parameters, "p01", enrolled_key("p01"), machine.snapshot())
     assert machine.receive(request) == first
     assert restored.receive(request) == first
 

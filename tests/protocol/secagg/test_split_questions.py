@@ -14,8 +14,8 @@ from tests.doubles.pace import slow_after
 from tests.doubles.secagg import (
     QUESTION,
     drive,
+    enrolled_key,
     exact_sum,
-    identity_of,
     names_of,
     open_parties,
     parameters_of,
@@ -260,6 +260,6 @@ def test_a_vector_needs_the_digest_of_a_question() -> None:
     with raises(InternalError, "question-length"):
         party.provide(vector_of("p00", 17), b"")
     reply = party.provide(vector_of("p00", 17), QUESTION)
-    again = PartyMachine.restore(parameters, "p00", identity_of("p00"), party.snapshot())
+    again = PartyMachine.restore(parameters, "p00", enrolled_key("p00"), party.snapshot())
     assert again.receive(requests[0]) == reply
     assert again._state.question == QUESTION

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from tests.doubles.coded import raises
-from tests.doubles.secagg import drive, identity_of, names_of, open_parties, open_party, parameters_of, secrets_of
+from tests.doubles.secagg import drive, enrolled_key, names_of, open_parties, open_party, parameters_of, secrets_of
 from undersong_common.errors import PrivacyRefusal
 from undersong_protocol.secagg.coordinator import SumAborted, check_void_certificate, is_void
 from undersong_protocol.secagg.evidence import statements_needed
@@ -52,7 +52,7 @@ def test_a_statement_tombstones_and_erases() -> None:
     assert not any(secret in snapshot for secret in secrets_of(parameters, "p01").values())
     with raises(PrivacyRefusal, "attempt-ended"):
         machine.receive(advertise_request(parameters))
-    restored = PartyMachine.restore(parameters, "p01", identity_of("p01"), snapshot)
+    restored = PartyMachine.restore(parameters, "p01", enrolled_key("p01"), snapshot)
     assert restored.void_statement() == statement
 
 
@@ -67,7 +67,7 @@ def test_no_statement_after_shares_were_released() -> None:
     drive(parameters, parties)
     with raises(PrivacyRefusal, "shares-released"):
         parties["p01"].void_statement()
-    restored = PartyMachine.restore(parameters, "p01", identity_of("p01"), parties["p01"].snapshot())
+    restored = PartyMachine.restore(parameters, "p01", enrolled_key("p01"), parties["p01"].snapshot())
     with raises(PrivacyRefusal, "shares-released"):
         restored.void_statement()
 

@@ -55,7 +55,9 @@ FORMS: dict[str, Form] = {
 }
 
 
-def reference(matrix: Float64, units: Int64, bound: Sensitivity, scale: int, mean: bool) -> tuple[Int64, list[Float64]]:
+def sum_contributions(
+    matrix: Float64, units: Int64, bound: Sensitivity, scale: int, mean: bool
+) -> tuple[Int64, list[Float64]]:
     """Sum of the units' integer contributions, and each of them."""
     clipped = matrix.copy()
     for row in clipped:
@@ -85,7 +87,7 @@ def test_every_unit_stays_within_its_bound(seed: int, form: str, mean: bool, siz
     matrix = rng.standard_normal((len(units), d)) * size * (rng.random((len(units), d)) < 0.7)
     bound = Sensitivity(*rng.uniform(0.3, 2.0, 3))
     statistic, scale = anything(d, bound), int(rng.integers(1, 1000))
-    expected, parts = reference(matrix, units, bound, scale, mean)
+    expected, parts = sum_contributions(matrix, units, bound, scale, mean)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK_ELEMENTS", chunk)
         found = contribute(

@@ -245,7 +245,7 @@ def test_scores_of_few_records_and_many_candidates_come_in_blocks_too(monkeypatc
     np.testing.assert_array_equal(state.far, expected.far)
 
 
-def refused(statistic: str, parameters: dict[str, Any]) -> bool:
+def is_refused(statistic: str, parameters: dict[str, Any]) -> bool:
     with pytest.raises(ConfigurationError):
         statistics.build(statistic, parameters)
     return True
@@ -261,10 +261,10 @@ def test_every_number_of_a_plan_has_a_bound(name: str) -> None:
         value = given[field.name]
         if isinstance(value, list):
             too_many = list(range(1, 10**5))
-            tried += refused(statistic.name, given | {field.name: too_many})
-            tried += refused(statistic.name, given | {field.name: [*value[:-1], 10**12]})
+            tried += is_refused(statistic.name, given | {field.name: too_many})
+            tried += is_refused(statistic.name, given | {field.name: [*value[:-1], 10**12]})
         elif not isinstance(value, bool):
-            tried += refused(statistic.name, given | {field.name: type(value)(10**17)})
+            tried += is_refused(statistic.name, given | {field.name: type(value)(10**17)})
     assert tried
 
 

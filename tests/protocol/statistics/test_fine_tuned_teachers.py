@@ -52,7 +52,7 @@ def inputs(**changes):
     return PublicInputs({}, numbers, texts)
 
 
-def private(rows, model, unit="sample"):
+def hold_rows(rows, model, unit="sample"):
     texts, labels, users = zip(*rows, strict=True)
     return PrivateRecords(
         Table(texts, labels, users),
@@ -78,8 +78,8 @@ STATISTIC = TeacherVotes(queries=10, teachers=5, labels=2, fine_tuned=True)
 def test_a_model_that_fails_at_one_record_loses_one_teacher_s_votes(tmp_path):
     folder = write_bert(tmp_path / "bert", (*WORDS, "rare"))
     fails_at_last_word(folder)
-    without = shard_votes(STATISTIC, private(ROWS, folder))
-    beside = shard_votes(STATISTIC, private([*ROWS, ("own rare note", "x", "7")], folder))
+    without = shard_votes(STATISTIC, hold_rows(ROWS, folder))
+    beside = shard_votes(STATISTIC, hold_rows([*ROWS, ("own rare note", "x", "7")], folder))
     changed = [shard for shard in without.keys() | beside.keys() if without.get(shard) != beside.get(shard)]
     assert len(changed) <= 1
     assert len(without) > 2
@@ -141,7 +141,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
-    shard_votes(STATISTIC, private(ROWS, model))
+    shard_votes(STATISTIC, hold_rows(ROWS, model))
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -149,7 +149,7 @@ def test_torch_s_random_state_stays_as_it_was(model):
 def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes, "STEPS", 40)
     statistic = dataclasses.replace(STATISTIC, teachers=2, half=half)
-    rows = statistic.rows(private(ROWS, model), inputs(), {})
+    rows = statistic.rows(hold_rows(ROWS, model), inputs(), {})
     votes = rows.take(np.arange(len(rows)))
     assert set(np.unique(votes)) <= {0.0, 1.0}
     assert not votes[:, 8:].any()  # planned, but not published
@@ -164,7 +164,7 @@ def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch,
     before = {path: path.stat().st_mtime_ns for path in model.iterdir()}
     memory = {}
     with caplog.at_level(logging.DEBUG):
-        STATISTIC.rows(private(ROWS, model), inputs(), memory)
+        STATISTIC.rows(hold_rows(ROWS, model), inputs(), memory)
     assert memory == {}
     assert list(tmp_path.iterdir()) == []
     assert {path: path.stat().st_mtime_ns for path in model.iterdir()} == before
@@ -173,14 +173,14 @@ def test_nothing_of_a_teacher_or_of_a_text_is_left(model, tmp_path, monkeypatch,
     empty = dataclasses.replace(STATISTIC, teachers=9)
     caplog.clear()
     with caplog.at_level(logging.INFO):
-        assert len(empty.rows(private(ROWS[:2], model), inputs(), {})) <= 2
+        assert len(empty.rows(hold_rows(ROWS[:2], model), inputs(), {})) <= 2
     assert sum("has voted" in record.getMessage() for record in caplog.records) == 9
 
 
 @pytest.mark.parametrize("half", [True, False])
 def test_a_teacher_that_diverged_votes_nothing(model, half, monkeypatch):
     monkeypatch.setattr(teacher_votes.fine_tuning, "logits", lambda *_: np.full((8, 2), np.nan))
-    rows = dataclasses.replace(STATISTIC, half=half).rows(private(ROWS, model), inputs(), {})
+    rows = dataclasses.replace(STATISTIC, half=half).rows(hold_rows(ROWS, model), inputs(), {})
     assert not rows.take(np.arange(len(rows))).any()
 
 
@@ -199,7 +199,7 @@ def test_empty_shards_are_trained_as_others_are_and_vote_nothing(model, monkeypa
     monkeypatch.setattr(
         teacher_votes, "_teacher_scores", lambda *arguments: trained.append(arguments[-1]) or original(*arguments)
     )
-    assert len(STATISTIC.rows(private(ROWS[:1], model), inputs(), {})) == 1
+    assert len(STATISTIC.rows(hold_rows(ROWS[:1], model), inputs(), {})) == 1
     assert trained == list(range(5))
 
 
@@ -211,7 +211,7 @@ def test_a_party_without_a_model_or_with_none_that_works_is_told_so(tmp_path):
     ):
         for asked in (
             lambda path=path: STATISTIC.check_party(str(path)),
-            lambda path=path: STATISTIC.rows(private(ROWS, path), inputs(), {}),
+            lambda path=path: STATISTIC.rows(hold_rows(ROWS, path), inputs(), {}),
         ):
             with pytest.raises(ConfigurationError, match=words) as refused:
                 asked()

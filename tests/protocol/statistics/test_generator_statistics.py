@@ -33,7 +33,7 @@ def unit(rng, count, width=12):
     return quantise(rng.normal(size=(count, width)))
 
 
-def made(seed, records=20, candidates=30, generators=3, labels=3):
+def draw_inputs(seed, records=20, candidates=30, generators=3, labels=3):
     rng = np.random.default_rng(seed)
     shown, of = unit(rng, candidates), rng.integers(0, labels, candidates)
     public = PublicInputs(
@@ -59,7 +59,7 @@ def test_the_bound_of_centred_answers_is_reached_and_never_passed(k):
 
 
 def test_classifier_rows_are_the_centred_correct_answers():
-    records, public = made(3)
+    records, public = draw_inputs(3)
     matrix = dense(ClassifierVotes(classifiers=3, labels=3).rows(records, public, {}))
     heads = public.numbers["classifiers"]
     for row, embedding, label in zip(matrix, records.embeddings, records.labels, strict=True):
@@ -70,7 +70,7 @@ def test_classifier_rows_are_the_centred_correct_answers():
 
 @pytest.mark.parametrize("blocks", [(0, 0, 0), (0, 1, 2), (2, 0, 2)])
 def test_record_stands_in_its_label_s_block_and_one_block_is_the_sum(blocks):
-    records, public = made(3)
+    records, public = draw_inputs(3)
     public.numbers["blocks"] = np.array(blocks, dtype=np.float64)
     plain = ClassifierVotes(classifiers=3, labels=3)
     statistic = ClassifierVotesInBlocks(classifiers=3, labels=3)
@@ -85,14 +85,14 @@ def test_record_stands_in_its_label_s_block_and_one_block_is_the_sum(blocks):
 
 @pytest.mark.parametrize("blocks", [(0, 1), (0, 1, 3), (0, -1, 0), (0, 0.5, 1), (0, np.nan, 1)])
 def test_blocks_that_are_no_labels_are_refused(blocks):
-    _, public = made(3)
+    _, public = draw_inputs(3)
     numbers = {"classifiers": public.numbers["classifiers"], "blocks": np.array(blocks, dtype=np.float64)}
     with pytest.raises(ConfigurationError, match="blocks"):
         ClassifierVotesInBlocks(classifiers=3, labels=3).check_inputs(PublicInputs(numbers=numbers), FACTS)
 
 
 def test_nearest_is_a_plain_sort_of_corrected_similarities():
-    records, public = made(5)
+    records, public = draw_inputs(5)
     given_, correction = public.embeddings["candidates"], public.numbers["hubness correction"]
     found = nearest(records.embeddings, records.labels, public, 4)
     for row, embedding, label in zip(found, records.embeddings, records.labels, strict=True):
@@ -102,7 +102,7 @@ def test_nearest_is_a_plain_sort_of_corrected_similarities():
 
 
 def test_a_record_gives_its_nearest_candidates_a_whole_vote_each():
-    records, public = made(6)
+    records, public = draw_inputs(6)
     found = nearest(records.embeddings, records.labels, public, 4)
     statistic = EqualVotes(q=4, candidates=30, labels=3)
     for row, chosen in zip(dense(statistic.rows(records, public, {})), found, strict=True):

@@ -20,7 +20,7 @@ def vectors(count, dimension=24, seed=0):
     return quantise(drawn / np.linalg.norm(drawn, axis=1, keepdims=True))
 
 
-def published(terms=TERMS, seed=0):
+def publish_terms(terms=TERMS, seed=0):
     return PublicInputs(
         texts={"vocabulary": terms, "terms": terms},
         embeddings={
@@ -30,7 +30,7 @@ def published(terms=TERMS, seed=0):
 
 
 def rows_of(statistic, records):
-    return statistic.rows(records, published(), {})
+    return statistic.rows(records, publish_terms(), {})
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_only_the_first_distinct_terms_count():
     ]
     total = contribute(
         TermHistogram(vocabulary=6, distinct=2),
-        TermHistogram(vocabulary=6, distinct=2).rows(records, published(), {}),
+        TermHistogram(vocabulary=6, distinct=2).rows(records, publish_terms(), {}),
         scale=256,
     )
     assert (total.values / 256).tolist() == [1, 0, 1, 0, 1, 0]

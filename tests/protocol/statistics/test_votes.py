@@ -19,7 +19,9 @@ from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.nearest import Candidates, NearestFurthest
 
 
-def reference(private: Any, private_labels: Any, candidates: Any, candidate_labels: Any, q: int) -> tuple[Any, Any]:
+def vote_by_definition(
+    private: Any, private_labels: Any, candidates: Any, candidate_labels: Any, q: int
+) -> tuple[Any, Any]:
     """The definition, in Python integers: inputs are multiples of 2^-24."""
     x = [[int(v * 2**24) for v in row] for row in np.asarray(private, dtype=np.float64)]
     c = [[int(v * 2**24) for v in row] for row in np.asarray(candidates, dtype=np.float64)]
@@ -51,7 +53,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, int]:
 @given(problems())
 def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:
     near, far = top_q_votes(*problem)
-    true_near, true_far = reference(*problem)
+    true_near, true_far = vote_by_definition(*problem)
     assert near.dtype == far.dtype == np.int64
     np.testing.assert_array_equal(near, true_near)
     np.testing.assert_array_equal(far, true_far)
@@ -74,7 +76,7 @@ def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, An
 def test_many_blocks_and_a_ragged_last_group() -> None:
     rng = np.random.default_rng(3)
     x, c = (rng.integers(-40, 41, (rows, 5)).astype(np.float32) for rows in (300, 1001))
-    for found, true in zip(top_q_votes(x, None, c, None, 8), reference(x, None, c, None, 8), strict=True):
+    for found, true in zip(top_q_votes(x, None, c, None, 8), vote_by_definition(x, None, c, None, 8), strict=True):
         np.testing.assert_array_equal(found, true)
 
 
@@ -96,7 +98,7 @@ def test_no_order_of_many_candidates_changes_the_votes(scale: Any) -> None:
     whole.extend(c, None)
     for part in np.split(c, (150, 300)):
         grown.extend(part, None)
-    for found, true in zip(top_q_votes(x, None, c, None, 4), reference(x, None, c, None, 4), strict=True):
+    for found, true in zip(top_q_votes(x, None, c, None, 4), vote_by_definition(x, None, c, None, 4), strict=True):
         np.testing.assert_array_equal(found, true)
     np.testing.assert_array_equal(grown.near, whole.near)
     np.testing.assert_array_equal(grown.far, whole.far)

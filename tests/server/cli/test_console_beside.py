@@ -36,7 +36,7 @@ def console_of(process):
     return address, child
 
 
-def answers(address):
+def is_answering(address):
     try:
         return urllib.request.urlopen(f"{address}/login", timeout=5).status == 200
     except OSError:
@@ -46,9 +46,9 @@ def answers(address):
 @pytest.mark.slow
 def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
     address, child = console_of(served)
-    assert answers(address)
+    assert is_answering(address)
     os.kill(child, signal.SIGKILL)
-    wait_for(lambda: not answers(address), 10.0, said=served.text)
+    wait_for(lambda: not is_answering(address), 10.0, said=served.text)
     assert served.running
     assert served.end() == 0
 
@@ -56,6 +56,6 @@ def test_a_console_that_dies_stops_nothing_and_one_that_lives_ends_too(served):
 @pytest.mark.slow
 def test_a_console_ends_with_a_coordinator_that_was_killed(served):
     address, _ = console_of(served)
-    assert answers(address)
+    assert is_answering(address)
     served.kill()
-    wait_for(lambda: not answers(address), 20.0, said=served.text, every_s=0.1)
+    wait_for(lambda: not is_answering(address), 20.0, said=served.text, every_s=0.1)

@@ -34,25 +34,25 @@ def home(tmp_path, monkeypatch):
     return made
 
 
-def files(folder):
+def read_times(folder):
     return {path.relative_to(folder): path.lstat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("command", WRITING, ids=" ".join)
 def test_who_would_write_is_refused_before_a_file_changes(home, command):
-    before = files(home.parent)
+    before = read_times(home.parent)
     # A unit starts its program again, and not for good is it ended by a folder that changed hands.
     kind = MachineFault if command[-1] == "serve" else ConfigurationError
     said = operator(*command, "--home", home, code=kind.exit_code)
-    assert files(home.parent) == before
+    assert read_times(home.parent) == before
     assert "chown" not in said
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
 def test_who_reads_is_let_in_and_leaves_nothing_behind(home, command):
-    before = set(files(home))
+    before = set(read_times(home))
     operator(*command, "--home", home)
-    assert set(files(home)) == before
+    assert set(read_times(home)) == before
 
 
 def test_each_command_that_only_reads_is_one_of_the_program():

@@ -35,7 +35,7 @@ def begun(home):
 
 
 @contextmanager
-def serving(coordinator):
+def serve_in_thread(coordinator):
     thread = threading.Thread(target=coordinator.serve)
     thread.start()
     try:
@@ -69,7 +69,7 @@ def test_one_that_comes_while_it_serves_is_issued_anew_at_the_next_review(home):
 
 def test_a_clock_that_is_set_right_is_noticed_before_the_next_review(home, monkeypatch):
     now, authority = time.time, home.authority()
-    with home.hold(), serving(begun(home)), monkeypatch.context() as ahead:
+    with home.hold(), serve_in_thread(begun(home)), monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)
         wait_for(lambda: authority.not_yet_valid(now()))
         ahead.undo()
@@ -81,7 +81,7 @@ def test_authority_made_by_a_clock_ahead_is_reported_until_it_is_right(tmp_path,
     with monkeypatch.context() as ahead:
         ahead.setattr(time, "time", lambda: now() + AHEAD_S)
         home = make_home(tmp_path / "later", metrics="127.0.0.1:0")
-    with home.hold(), serving(begun(home)) as coordinator:
+    with home.hold(), serve_in_thread(begun(home)) as coordinator:
         wait_for(lambda: coordinator.health()["held_up"])
         words = "the authority's own certificate is not yet valid"
         assert words in operator("coordinator", "healthy", "--home", home.path, code=MachineFault.exit_code)

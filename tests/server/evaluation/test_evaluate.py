@@ -29,7 +29,7 @@ def bag_of_words(texts):
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def notes(count, seed):
+def draw_notes(count, seed):
     rng = np.random.default_rng(seed)
     rows = []
     for index in range(count):
@@ -39,22 +39,22 @@ def notes(count, seed):
     return rows
 
 
-def write(path, rows, label="label"):
+def write_labelled(path, rows, label="label"):
     path.write_text("".join(json.dumps({"text": t, label: y}) + "\n" for t, y in rows))
     return path
 
 
 @pytest.fixture
 def run(tmp_path):
-    write_corpus(tmp_path / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in notes(120, 0)])
-    write(tmp_path / "test.jsonl", notes(80, 1))
-    write(tmp_path / "train.jsonl", notes(60, 2))
+    write_corpus(tmp_path / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in draw_notes(120, 0)])
+    write_labelled(tmp_path / "test.jsonl", draw_notes(80, 1))
+    write_labelled(tmp_path / "train.jsonl", draw_notes(60, 2))
     return tmp_path
 
 
 def test_a_whole_evaluation(run):
-    private = [*notes(40, 3), (notes(120, 0)[4][0], "chest")]
-    write(run / "private.jsonl", private)
+    private = [*draw_notes(40, 3), (draw_notes(120, 0)[4][0], "chest")]
+    write_labelled(run / "private.jsonl", private)
     report = evaluate(
         run / "run",
         EvaluationOptions(test=run / "test.jsonl", train_private=run / "train.jsonl", overlap=run / "private.jsonl"),
@@ -85,12 +85,12 @@ def test_a_whole_evaluation(run):
     assert "not private" in shown
     assert "macro-F1" in shown
     assert " ".join(settings().split()[:8]) in " ".join(shown.split())
-    assert not any(text in shown + json.dumps(report.to_json()) for text, _ in private + notes(80, 1))
+    assert not any(text in shown + json.dumps(report.to_json()) for text, _ in private + draw_notes(80, 1))
 
 
 @pytest.mark.slow
 def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
-    rows = notes(80, 1)
+    rows = draw_notes(80, 1)
     (run / "test.jsonl").write_text(
         "".join(json.dumps({"text": t, "label": y, "site": "abc"[i % 3]}) + "\n" for i, (t, y) in enumerate(rows))
     )
@@ -125,7 +125,7 @@ def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
     assert loaded["label_errors"]["share_over_seeds"]["value"] == pytest.approx(np.mean(report.label_error_shares))
     assert report.closest.records == 60
     assert report.personal.found["names"] == report.personal.in_private["names"] * len(
-        [word for text, _ in notes(120, 0) for word in text.split() if word == "heart"]
+        [word for text, _ in draw_notes(120, 0) for word in text.split() if word == "heart"]
     )
     console = Console(width=220, record=True, file=io.StringIO())
     console.print(render(report))
@@ -185,7 +185,7 @@ def test_a_file_that_is_named_for_several_purposes_is_read_once(run, monkeypatch
 
 
 def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
-    write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in notes(50, 0)])
+    write_corpus(run / "plain", [Sample(t, "", "ngram", 0, "zero_shot") for t, _ in draw_notes(50, 0)])
     report = evaluate(
         run / "plain",
         EvaluationOptions(test=run / "test.jsonl", label_field=None),
@@ -199,15 +199,15 @@ def test_without_labels_there_is_no_task_model_but_the_distances_stand(run):
 
 
 def test_a_label_nobody_wrote_is_named(run):
-    write(run / "test.jsonl", [*notes(20, 1), ("quiet heart", "fever")])
+    write_labelled(run / "test.jsonl", [*draw_notes(20, 1), ("quiet heart", "fever")])
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert any("fever" in note for note in report.notes)
 
 
 def test_markup_in_a_label_is_shown_not_interpreted(run):
-    rows = [(t, f"[red]{y}[/red]") for t, y in notes(40, 0)]
+    rows = [(t, f"[red]{y}[/red]") for t, y in draw_notes(40, 0)]
     write_corpus(run / "run", [Sample(t, y, "ngram", 0, "zero_shot") for t, y in rows])
-    write(run / "test.jsonl", rows)
+    write_labelled(run / "test.jsonl", rows)
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     console = Console(width=160, record=True, file=io.StringIO())
     console.print(render(report))
@@ -215,7 +215,7 @@ def test_markup_in_a_label_is_shown_not_interpreted(run):
 
 
 def test_tiny_sets_give_gaps_instead_of_crashes(run):
-    write(run / "test.jsonl", notes(2, 1))
+    write_labelled(run / "test.jsonl", draw_notes(2, 1))
     report = evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     assert report.to_json()["distances"][0]["precision"] is None
 
@@ -234,7 +234,7 @@ def test_missing_pieces_are_named(run):
 
 def test_a_corpus_of_an_earlier_version_is_read_without_its_weights(run):
     """As a stranger reads it: two contradicting labels of a text are two rows that count alike."""
-    rows = [{"text": t, "label": y, "weight": w} for t, y in notes(120, 0) for w in (1.0,)]
+    rows = [{"text": t, "label": y, "weight": w} for t, y in draw_notes(120, 0) for w in (1.0,)]
     wrong = {"chest": "ankle", "ankle": "chest"}
     rows += [{**row, "label": wrong[row["label"]], "weight": 0.01} for row in rows]
     (run / "run" / "synthetic.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -62,7 +62,7 @@ def test_corpus_holds_of_an_answer_what_it_may(case: dict[str, Any]) -> None:
     assert (None if reading.fault else reading.text) in case["accept"], reading
 
 
-def written(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: pytest.MonkeyPatch) -> str | None:
+def write_text(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: pytest.MonkeyPatch) -> str | None:
     """The text that a run of two rounds makes of the answer, which an order of one round gets at every attempt."""
 
     def respond(number: int, body: dict[str, Any]) -> tuple[int, dict[str, str], Any]:
@@ -108,4 +108,4 @@ def test_a_run_keeps_of_an_answer_what_it_may(number: int, monkeypatch: pytest.M
     ways = list(product((False, True), (0, 1)))
     first = number % len(ways)
     for batch, round_ in [*ways[first:], *ways[:first]][: examples(1, len(ways))]:
-        assert written(case, batch=batch, round_=round_, monkeypatch=monkeypatch) in case["accept"], (batch, round_)
+        assert write_text(case, batch=batch, round_=round_, monkeypatch=monkeypatch) in case["accept"], (batch, round_)

@@ -35,7 +35,7 @@ TABLES: list[dict[str, Any]] = [
 ADAPTER: TypeAdapter[GeneratorSettings] = TypeAdapter(GeneratorTable)
 
 
-def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
+def build_tables(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
     around = Surroundings(("a",), folder, embed, {"K_API_KEY": "key"})
     return [ADAPTER.validate_python(table).build(around) for table in tables]
 
@@ -44,7 +44,7 @@ def made(folder: Path, tables: list[dict[str, Any]]) -> list[Generator]:
 def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
     (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "a text", "label": "a"}), encoding="utf-8")
     save_tiny_llama(tmp_path / "model")
-    generators = made(tmp_path, TABLES)
+    generators = build_tables(tmp_path, TABLES)
     assert [generator.name for generator in generators] == [table["name"] for table in TABLES]
     assert all(isinstance(count, int) for generator in generators for count in generator.counts.values())
 

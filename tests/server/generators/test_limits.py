@@ -17,7 +17,7 @@ class Clock:
         return self.now
 
 
-def started(pace: Pace, tokens: int = 10) -> bool:
+def may_start(pace: Pace, tokens: int = 10) -> bool:
     """Whether a call may start now; it ends at once."""
     if pace._pause_s(tokens) > 0:
         return False
@@ -32,7 +32,7 @@ def test_a_minute_sees_no_more_than_its_limit_and_a_burst(limits: dict[str, floa
     pace = Pace(concurrency=8, clock=clock, **limits)
     made = 0
     for _ in range(6000):
-        made += started(pace, tokens)
+        made += may_start(pace, tokens)
         clock.now += 0.01
     assert 60 <= made <= 60 + 6 + 1
 
@@ -40,10 +40,10 @@ def test_a_minute_sees_no_more_than_its_limit_and_a_burst(limits: dict[str, floa
 def test_a_call_larger_than_a_burst_waits_for_the_burst_and_starts() -> None:
     clock = Clock()
     pace = Pace(concurrency=1, tokens_per_minute=600, clock=clock)
-    assert started(pace, 5000)
-    assert not started(pace, 10)
+    assert may_start(pace, 5000)
+    assert not may_start(pace, 10)
     clock.now += 600
-    assert started(pace, 10)
+    assert may_start(pace, 10)
 
 
 def test_what_was_reserved_and_not_taken_comes_back() -> None:
@@ -51,42 +51,42 @@ def test_what_was_reserved_and_not_taken_comes_back() -> None:
     for _ in range(50):
         pace.start(500, threading.Event())
         pace.end(throttled=False, tokens=500, took=1)
-    assert started(pace, 500)
+    assert may_start(pace, 500)
 
 
 def test_an_endpoint_that_has_nothing_left_is_not_asked_until_it_has() -> None:
     clock = Clock()
     pace = Pace(concurrency=1, clock=clock)
     pace.note_limits({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "1m10s"})
-    assert not started(pace)
+    assert not may_start(pace)
     clock.now += 61  # bounded by the longest wait
-    assert started(pace)
+    assert may_start(pace)
     pace.note_limits({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "1m10s"})
     pace.note_limits({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "soon"})
-    assert started(pace)
+    assert may_start(pace)
 
 
 def test_no_more_is_asked_than_an_endpoint_says_is_left() -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock)
     pace.note_limits({"x-ratelimit-remaining-requests": "3", "x-ratelimit-reset-requests": "20s"})
-    assert [started(pace) for _ in range(5)] == [True, True, True, False, False]
+    assert [may_start(pace) for _ in range(5)] == [True, True, True, False, False]
     pace.note_limits(
         {"x-ratelimit-remaining-requests": "1", "x-ratelimit-reset-requests": "20s"}
     )  # the newest word counts
-    assert [started(pace) for _ in range(2)] == [True, False]
+    assert [may_start(pace) for _ in range(2)] == [True, False]
     clock.now += 21
-    assert started(pace)
+    assert may_start(pace)
     pace.note_limits({"x-ratelimit-remaining-tokens": "250", "x-ratelimit-reset-tokens": "30s"})
-    assert [started(pace, tokens) for tokens in (200, 100, 50, 10)] == [True, False, True, False]
+    assert [may_start(pace, tokens) for tokens in (200, 100, 50, 10)] == [True, False, True, False]
     clock.now += 31
-    assert started(pace, 10_000)
+    assert may_start(pace, 10_000)
 
 
 def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
     pace = Pace(concurrency=8, clock=Clock())
     for _ in range(60):
-        assert started(pace)
+        assert may_start(pace)
     allowed = []
     for _ in range(6):
         pace.start(1, threading.Event())
@@ -94,7 +94,7 @@ def test_fewer_calls_at_once_after_a_429_and_never_none() -> None:
         allowed.append(pace.allowed)
     assert allowed == [4, 2, 1, 1, 1, 1]
     for _ in range(60):
-        assert started(pace)
+        assert may_start(pace)
     assert pace.allowed == 8
 
 
@@ -102,9 +102,9 @@ def test_an_announced_pause_holds_every_call() -> None:
     clock = Clock()
     pace = Pace(concurrency=8, clock=clock)
     pace.hold(20.0)
-    assert not started(pace)
+    assert not may_start(pace)
     clock.now = 20.0
-    assert started(pace)
+    assert may_start(pace)
 
 
 def test_a_stopped_run_does_not_wait() -> None:

@@ -18,7 +18,7 @@ def candidates(count=900, seed=0):
     return quantise(0.4 * np.eye(WIDTH)[classes] + spread * rng.normal(size=(count, WIDTH))), classes
 
 
-def private(shift, seed=1, count=900):
+def draw_records(shift, seed=1, count=900):
     x, classes = candidates(count, seed)
     return quantise(x + shift[classes]), classes
 
@@ -27,14 +27,14 @@ SHIFT = np.stack([0.08 * np.eye(WIDTH)[6] + 0.08 * np.eye(WIDTH)[7 + label] for 
 
 
 def auc(found, shift, seed=5):
-    x, classes = private(shift, seed)
+    x, classes = draw_records(shift, seed)
     other, of = candidates(seed=seed + 1)
     return discrimination(found.scores((), x, classes), classes, found.scores((), other, of), of)[1]
 
 
 def moments(sigma, shift=SHIFT, weights=(1.0, 1.0, 1.0), seed=3):
     x, classes = candidates()
-    real, of = private(shift)
+    real, of = draw_records(shift)
     rng = np.random.default_rng(seed)
     chosen = rng.random(len(of)) < np.array(weights)[of]
     real, of = real[chosen], of[chosen]

@@ -23,7 +23,7 @@ from undersong_server.runs.planning import plan_figures, plan_run
 ALONE = Quorum(1, 1, 0, 0)
 
 
-def setting(epsilon=3.6, parties=1, labels=("a", "b"), **privacy):
+def make_setting(epsilon=3.6, parties=1, labels=("a", "b"), **privacy):
     quorum = Quorum(parties, parties, 0, 0)
     return Setting(labels, ("one",), privacy=Privacy(epsilon, 1e-5, **privacy), quorum=quorum)
 
@@ -32,19 +32,19 @@ def test_fifteen_teachers_cannot_answer_a_thousand_queries():
     """Song et al. 2024: sigma 37.5 at (3.6, 1e-5), so 375 teachers; the remedies named are enough."""
     options = Options(discriminator="teachers", teachers=15, queries=1000, tutor_share=0)
     with pytest.raises(ConfigurationError, match=r"method\.teachers: 15 teachers.* 375 teachers") as refused:
-        discriminator.plan(options, setting())
+        discriminator.plan(options, make_setting())
     assert "method.teachers to 375" in refused.value.remedy
-    enough = discriminator.plan(options.model_copy(update={"teachers": 375}), setting())
+    enough = discriminator.plan(options.model_copy(update={"teachers": 375}), make_setting())
     assert plan_sums(enough, Privacy(3.6, 1e-5), ALONE)["teachers"].sigma == pytest.approx(37.5, abs=0.05)
     with pytest.raises(ConfigurationError):
-        discriminator.plan(options.model_copy(update={"teachers": 374}), setting())
-    discriminator.plan(options.model_copy(update={"teachers": 38}), setting(parties=10))
+        discriminator.plan(options.model_copy(update={"teachers": 374}), make_setting())
+    discriminator.plan(options.model_copy(update={"teachers": 38}), make_setting(parties=10))
     fewer = Options(discriminator="teachers", teachers=100, queries=1000, tutor_share=0)
     with pytest.raises(ConfigurationError) as refused:
-        discriminator.plan(fewer, setting())
+        discriminator.plan(fewer, make_setting())
     queries = int(refused.value.remedy.split("queries to ")[1].split(",")[0])
     assert queries == 71
-    discriminator.plan(fewer.model_copy(update={"queries": queries}), setting())
+    discriminator.plan(fewer.model_copy(update={"queries": queries}), make_setting())
 
 
 def test_what_the_paper_s_noise_really_spends():
@@ -60,14 +60,14 @@ def test_what_the_paper_s_noise_really_spends():
 
 def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
     with pytest.raises(ConfigurationError, match="10 teachers in all") as refused:
-        discriminator.plan(Options(discriminator="teachers", teachers=500), setting(parties=10, unit="party"))
+        discriminator.plan(Options(discriminator="teachers", teachers=500), make_setting(parties=10, unit="party"))
     assert "method.teachers" not in refused.value.remedy
     summed = {"unit": "user", "max_per_unit": 4, "contribution": "sum"}
     with pytest.raises(ConfigurationError, match="user_contribution"):
-        discriminator.plan(Options(discriminator="teachers", teachers=5000), setting(**summed))
-    assert discriminator.chosen(Options(teachers=5000), setting(**summed)) == "moments"
+        discriminator.plan(Options(discriminator="teachers", teachers=5000), make_setting(**summed))
+    assert discriminator.chosen(Options(teachers=5000), make_setting(**summed)) == "moments"
     with pytest.raises(ConfigurationError, match=r"method\.queries"):
-        discriminator.plan(Options(discriminator="teachers", samples=50, queries=50), setting())
+        discriminator.plan(Options(discriminator="teachers", samples=50, queries=50), make_setting())
 
 
 @pytest.mark.parametrize(
@@ -83,15 +83,15 @@ def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
     ],
 )  # fmt: skip
 def test_auto_chooses_from_the_plan_alone(options, facts, kind):
-    chosen = discriminator.chosen(Options(**options), setting(**facts))
+    chosen = discriminator.chosen(Options(**options), make_setting(**facts))
     assert chosen == kind
-    assert [request.name for request in discriminator.plan(Options(**options), setting(**facts))][1] == kind
-    assert any(f'"{kind}"' in note for note in discriminator.notes(Options(**options), setting(**facts)))
+    assert [request.name for request in discriminator.plan(Options(**options), make_setting(**facts))][1] == kind
+    assert any(f'"{kind}"' in note for note in discriminator.notes(Options(**options), make_setting(**facts)))
 
 
 @pytest.mark.parametrize(("epsilon", "parties"), [(1.0, 1), (4.0, 10), (math.inf, 3)])
 def test_without_a_number_a_plan_has_as_many_teachers_as_it_needs(epsilon, parties):
-    facts = setting(epsilon, parties)
+    facts = make_setting(epsilon, parties)
     requests = discriminator.plan(Options(discriminator="teachers"), facts)
     teachers, sigma = requests[1].statistic.teachers, plan_sums(requests, facts.privacy, facts.quorum)["teachers"].sigma
     assert teachers * parties >= max(20, 10 * sigma)
@@ -100,8 +100,8 @@ def test_without_a_number_a_plan_has_as_many_teachers_as_it_needs(epsilon, parti
 
 def test_moments_need_the_counts_that_they_divide_by():
     with pytest.raises(ConfigurationError, match="tutor_share"):
-        discriminator.plan(Options(discriminator="moments", tutor_share=0), setting())
-    unlabelled = discriminator.plan(Options(discriminator="moments"), setting(labels=()))
+        discriminator.plan(Options(discriminator="moments", tutor_share=0), make_setting())
+    unlabelled = discriminator.plan(Options(discriminator="moments"), make_setting(labels=()))
     assert [request.statistic.dimension for request in unlabelled] == [1, 384]
 
 

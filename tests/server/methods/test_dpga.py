@@ -27,13 +27,13 @@ def setting(epsilon=1.0, labels=("a", "b")):
     return Setting(labels, ("one",), privacy=Privacy(epsilon, DELTA))
 
 
-def planned(options):
+def plan_of(options):
     return plan_sums(dpga.plan(options, setting()), Privacy(1.0, DELTA), QUORUM)
 
 
 @pytest.mark.heavy
 def test_paper_accounting_spends_no_more_than_it_declares():
-    plan = planned(dpga.Options(accounting="paper"))
+    plan = plan_of(dpga.Options(accounting="paper"))
     assert plan["length range"].sigma == pytest.approx(math.sqrt(2) * 5)
     plan.verify()  # it spends less by what its division wastes
 
@@ -41,13 +41,13 @@ def test_paper_accounting_spends_no_more_than_it_declares():
 @pytest.mark.slow
 def test_joint_accounting_needs_less_noise_than_the_paper_s():
     paper = dpga.Options(accounting="paper")
-    plan = planned(paper)
+    plan = plan_of(paper)
     jointly = dpga.paper_figures(paper, plan)["sigma_composed_jointly"]
     assert jointly == pytest.approx(14.179, rel=0.005)  # the length range is a Laplace histogram
     curated = dpga.paper_figures(dpga.Options(accounting="paper", curator=True), plan)["sigma_composed_jointly"]
     assert curated == pytest.approx(13.406, rel=0.005)  # two searches by a curator, of which only pure epsilon is known
 
-    default = planned(dpga.Options())
+    default = plan_of(dpga.Options())
     assert {one.name.partition("/")[0] for one in default.sums} == {"length range", "metadata", "votes"}
     assert default["votes/10"].sigma <= jointly
     assert default.epsilon() == pytest.approx(1.0, rel=1e-5)

@@ -50,7 +50,7 @@ def setting(labels=4, generators=1, **facts):
     return Setting(*names, privacy=Privacy(4.0, 1e-5), **facts)
 
 
-def asked(given, **options):
+def plan_by_name(given, **options):
     return {request.name: request for request in plan(Options(samples=120, **options), given)}
 
 
@@ -64,40 +64,44 @@ def test_the_page_has_the_constants():
 
 
 def test_the_plan_asks_what_the_options_name():
-    every = asked(setting(), lengths=True, words=True, voted_examples=3)
+    every = plan_by_name(setting(), lengths=True, words=True, voted_examples=3)
     assert list(every) == ["labels", "centres", "words", "votes/2", "verdict"]
     assert every["labels"].statistic == MetadataHistograms(4, form.BINS)
     assert every["words"].statistic == LabelWords(160, 4, 4)
     assert every["votes/2"].statistic == EqualVotes(3, 60, 4)  # of 15 texts of a label a record votes for a quarter
-    assert asked(setting(labels=20), voted_examples=3)["votes/1"].statistic == EqualVotes(1, 40, 20)  # of two, for one
-    assert asked(setting(labels=2), voted_examples=3)["votes/2"].statistic == EqualVotes(4, 32, 2)  # of the 16 at most
-    assert list(asked(setting(), voted_examples=3)) == ["labels", "centres", "votes/1", "votes/2", "verdict"]
-    assert list(asked(setting(), lengths=True)) == list(asked(setting()))
+    assert plan_by_name(setting(labels=20), voted_examples=3)["votes/1"].statistic == EqualVotes(
+        1, 40, 20
+    )  # of two, for one
+    assert plan_by_name(setting(labels=2), voted_examples=3)["votes/2"].statistic == EqualVotes(
+        4, 32, 2
+    )  # of the 16 at most
+    assert list(plan_by_name(setting(), voted_examples=3)) == ["labels", "centres", "votes/1", "votes/2", "verdict"]
+    assert list(plan_by_name(setting(), lengths=True)) == list(plan_by_name(setting()))
     # The labels have the noise that they have alone, beside the other sums of the run.
-    alone, beside = asked(setting()), asked(setting(), lengths=True)
+    alone, beside = plan_by_name(setting()), plan_by_name(setting(), lengths=True)
     assert beside["labels"].budget_share == 2 * alone["labels"].budget_share
     assert beside["labels"].statistic.sensitivity.l2 ** 2 == pytest.approx(2.0)
-    lengths_alone = asked(setting(labels=0), lengths=True)["labels"].statistic
+    lengths_alone = plan_by_name(setting(labels=0), lengths=True)["labels"].statistic
     assert lengths_alone.asks == "how many of your records have each length"
 
 
 def test_words_and_examples_are_not_asked_where_the_answer_would_be_noise():
     few = setting(labels=10, expected_records=20)
-    assert not {"words", "votes/2"} & set(asked(few, words=True, voted_examples=3))
+    assert not {"words", "votes/2"} & set(plan_by_name(few, words=True, voted_examples=3))
     told = METHOD.notes(Options(samples=120, words=True, voted_examples=3), few)
     assert [note.partition(":")[0] for note in told] == ["method.words", "method.voted_examples"]
     assert all("would be noise" in note for note in told)
     many = setting(labels=10, expected_records=2000)
-    assert {"words", "votes/2"} <= set(asked(many, words=True, voted_examples=3))
+    assert {"words", "votes/2"} <= set(plan_by_name(many, words=True, voted_examples=3))
     assert METHOD.notes(Options(samples=120, words=True, voted_examples=3), many) == METHOD.notes(Options(), few) == []
 
 
 def test_a_generator_of_recorded_texts_is_asked_for_no_form():
     recorded = setting(generators=2, recorded=frozenset({"generator 0", "generator 1"}))
-    assert list(asked(recorded, lengths=True, words=True, voted_examples=3)) == list(asked(recorded))
+    assert list(plan_by_name(recorded, lengths=True, words=True, voted_examples=3)) == list(plan_by_name(recorded))
     (note,) = METHOD.notes(Options(words=True), recorded)
     assert "written before" in note
-    assert "words" in asked(setting(generators=2, recorded=frozenset({"generator 0"})), words=True)
+    assert "words" in plan_by_name(setting(generators=2, recorded=frozenset({"generator 0"})), words=True)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +246,7 @@ def test_examples_are_the_better_half_and_texts_with_words_come_first():
 # A writer that does what its prompt asks for, and by itself uses all words of a label alike.
 
 
-def written(request):
+def answer_request(request):
     rng = np.random.default_rng(request.seed)
     own = WORDS[request.label]
     if request.kind == "vocabulary":
@@ -256,7 +260,7 @@ def written(request):
 def answers(self, requests):
     for index, request in enumerate(requests):
         SEEN.append(request)
-        yield index, Completion(written(request))
+        yield index, Completion(answer_request(request))
 
 
 SEEN: list[GenerationRequest] = []
@@ -267,7 +271,7 @@ def record(rng, label):
     return " ".join([*rng.choice(own, 3), *(f"y{rng.integers(400)}" for _ in range(RECORD_WORDS - 3))])
 
 
-def ran(tmp_path, monkeypatch, *options, records=400, epsilon="inf", seed=3):
+def run_over_words(tmp_path, monkeypatch, *options, records=400, epsilon="inf", seed=3):
     rng = np.random.default_rng(5)
     rows = [{"text": record(rng, label), "label": label} for label in LABELS * (records // 2)]
     path = make_replay_task(
@@ -302,7 +306,7 @@ def test_the_opened_counts_are_those_of_a_plain_count(tmp_path, monkeypatch):
         "frequent",
         lambda self, opened: seen.update(lists=self, opened=opened) or original(self, opened),
     )
-    _, run, texts, labels = ran(tmp_path, monkeypatch, *ALL)
+    _, run, texts, labels = run_over_words(tmp_path, monkeypatch, *ALL)
     lists, counts = seen["lists"], seen["opened"].natural
     expected = np.zeros(len(counts))
     for text, label in zip(texts, labels, strict=True):
@@ -320,7 +324,7 @@ def test_the_name_of_a_label_is_among_its_words(tmp_path, monkeypatch):
     monkeypatch.setattr(form, "word_lists", lambda *given: lists.append(original(*given)) or lists[-1])
     monkeypatch.setattr("tests.server.methods.test_form.LABELS", ("a_apple", "b"))
     monkeypatch.setitem(WORDS, "a_apple", WORDS["a"])
-    ran(tmp_path, monkeypatch, "method.words=true", 'task.labels=["a_apple", "b"]')
+    run_over_words(tmp_path, monkeypatch, "method.words=true", 'task.labels=["a_apple", "b"]')
     assert "apple" in lists[0].listed
 
 
@@ -342,7 +346,7 @@ def test_parties_answer_each_question_behind_masks_and_noise(tmp_path, monkeypat
 
 
 def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
-    ran(tmp_path, monkeypatch, *ALL)
+    run_over_words(tmp_path, monkeypatch, *ALL)
     asked_for = [request for request in SEEN if request.kind != "vocabulary"]
     assert Counter(request.kind for request in SEEN)["vocabulary"] == 2
     first, last = asked_for[:20], asked_for[70:]
@@ -359,7 +363,7 @@ def test_prompts_carry_lengths_words_and_examples(tmp_path, monkeypatch):
 def test_a_reader_of_words_gains_by_the_records_words(tmp_path, monkeypatch):
     shares = []
     for options in ((), ALL):
-        samples, *_ = ran(tmp_path / str(len(options)), monkeypatch, *options, epsilon="4.0")
+        samples, *_ = run_over_words(tmp_path / str(len(options)), monkeypatch, *options, epsilon="4.0")
         own = [words(sample.text) for sample in samples]
         used = sum(word in WORDS[s.label][:OF_RECORDS] for s, text in zip(samples, own, strict=True) for word in text)
         shares.append(used / sum(word in WORDS[s.label] for s, text in zip(samples, own, strict=True) for word in text))

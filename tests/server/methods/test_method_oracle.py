@@ -61,7 +61,7 @@ class Recorded(bench.CountingRun):
         return Drawing()
 
 
-def rows(rng, count, mixed):
+def draw_rows(rng, count, mixed):
     """Texts of words of their label, one in five of any label; ``mixed[own][given]`` is how many bear which label."""
     found = []
     chances = np.array(mixed, dtype=float)
@@ -79,11 +79,11 @@ def wrong(share, labels=2):
     return np.full((labels, labels), share / (labels - 1)) + np.eye(labels) * (1 - share - share / (labels - 1))
 
 
-def ran(folder: Path, pools, shares=(1, 1), *, records=200, epsilon=8.0, counts=(), **method):
+def run_against_oracle(folder: Path, pools, shares=(1, 1), *, records=200, epsilon=8.0, counts=(), **method):
     rng = np.random.default_rng(5)
     counts = dict(counts)
-    private = rows(rng, records, np.diag(shares))
-    written = {name: rows(rng, counts.get(name, 300), mixed) for name, mixed in pools.items()}
+    private = draw_rows(rng, records, np.diag(shares))
+    written = {name: draw_rows(rng, counts.get(name, 300), mixed) for name, mixed in pools.items()}
     path = make_replay_task(
         folder,
         private,
@@ -166,7 +166,7 @@ def test_the_page_decides_as_the_program_does(name, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "embed", lambda texts: quantise(embed(texts)))
     monkeypatch.setattr(bench, "CountingRun", Recorded)
     monkeypatch.setattr("undersong_common.models.embedders.dimension", lambda model: DIMENSION)
-    found = ran(tmp_path, **CASES[name])
+    found = run_against_oracle(tmp_path, **CASES[name])
     run, setting, opened = found.run, found.run.setting, found.run.opened
     options = {
         "samples": 120,

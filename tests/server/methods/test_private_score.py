@@ -19,14 +19,14 @@ LEAST_COVERED = 95
 # part of the sample covers 51 %, the interval of the other corpus at most 1.1 %.
 
 
-def answers(rng: np.random.Generator, count: int) -> np.ndarray:
+def draw_answers(rng: np.random.Generator, count: int) -> np.ndarray:
     """Means over two classifiers of (right by the first corpus, right by the second), float [n, 2]."""
     hard = rng.random((count, 1))  # some records are hard for everybody
     return np.stack([(rng.random((count, 2)) > hard * scale).mean(axis=1) for scale in (0.9, 0.6)], axis=1)
 
 
 def measured(rng: np.random.Generator, sigma: float, *, second: bool) -> PrivateScore:
-    first, other = answers(rng, RECORDS).T
+    first, other = draw_answers(rng, RECORDS).T
     rows = ScoredComparison(2)._margin_row(first, other)
     values = np.rint((rows.sum(axis=0) + rng.normal(0, sigma, 3)) * 256).astype(np.int64)
     spread = sigma * np.sqrt(6)
@@ -36,7 +36,7 @@ def measured(rng: np.random.Generator, sigma: float, *, second: bool) -> Private
 
 def covered(epsilon: float, *, second: bool = True, truth: int = 1, sampled: bool = True) -> int:
     rng = np.random.default_rng(11)
-    held_out = answers(rng, HELD_OUT)[:, truth].mean()
+    held_out = draw_answers(rng, HELD_OUT)[:, truth].mean()
     found = [measured(rng, SIGMAS[epsilon], second=second) for _ in range(RUNS)]
     if sampled:
         return sum(each.low <= held_out <= each.high for each in found)

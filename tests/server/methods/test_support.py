@@ -33,7 +33,7 @@ def reasons(*arguments):
     return support.judgement(*arguments).reasons
 
 
-def written(rng, words, count, length=12):
+def draw_texts(rng, words, count, length=12):
     return [" ".join(rng.choice(words, length)) for _ in range(count)]
 
 
@@ -125,9 +125,11 @@ def judged_texts(good, between, bad):
 
 def test_a_public_classifier_judges_the_texts_of_those_in_between():
     rng = np.random.default_rng(1)
-    halves = [f"{start} {end}" for start, end in zip(written(rng, TOPIC, 15), written(rng, OTHER, 15), strict=True)]
-    between = [*written(rng, TOPIC, 30), *written(rng, OTHER, 15), *halves]
-    good, others = off_subject(written(rng, TOPIC, 60), between, written(rng, OTHER, 60))
+    halves = [
+        f"{start} {end}" for start, end in zip(draw_texts(rng, TOPIC, 15), draw_texts(rng, OTHER, 15), strict=True)
+    ]
+    between = [*draw_texts(rng, TOPIC, 30), *draw_texts(rng, OTHER, 15), *halves]
+    good, others = off_subject(draw_texts(rng, TOPIC, 60), between, draw_texts(rng, OTHER, 60))
     assert others[30:].all()  # those of which only a half is of another subject as well
     assert not others[:30].any()
     assert good.sum() <= 1  # two in a hundred of a supported generator's
@@ -135,8 +137,8 @@ def test_a_public_classifier_judges_the_texts_of_those_in_between():
 
 def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
     rng = np.random.default_rng(1)
-    between = [*written(rng, TOPIC, 57), *written(rng, OTHER, 3)]
-    (good, found, bad), left_out = judged_texts(written(rng, TOPIC, 60), between, written(rng, OTHER, 60))
+    between = [*draw_texts(rng, TOPIC, 57), *draw_texts(rng, OTHER, 3)]
+    (good, found, bad), left_out = judged_texts(draw_texts(rng, TOPIC, 60), between, draw_texts(rng, OTHER, 60))
     assert set(bad) == {support.GENERATOR}
     assert set(found[57:]) == {support.SUBJECT}
     assert (found[:57] != "").sum() <= 1
@@ -147,8 +149,8 @@ def test_only_the_texts_off_the_subject_of_a_generator_in_between_go():
 @pytest.mark.parametrize("texts", [60, 10])
 def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
     rng = np.random.default_rng(1)
-    between = [*written(rng, TOPIC, texts), *written(rng, OTHER, texts // 5)]
-    (good, found, bad), left_out = judged_texts(written(rng, TOPIC, texts), between, written(rng, OTHER, texts))
+    between = [*draw_texts(rng, TOPIC, texts), *draw_texts(rng, OTHER, texts // 5)]
+    (good, found, bad), left_out = judged_texts(draw_texts(rng, TOPIC, texts), between, draw_texts(rng, OTHER, texts))
     assert (set(bad), left_out) == ({support.GENERATOR}, [False, True, True])
     assert (found != "").all()
     assert support.DOUBT in found
@@ -158,22 +160,22 @@ def test_generator_in_between_is_left_out_if_much_is_off_or_unjudged(texts):
 @pytest.mark.parametrize(("good", "bad"), [(7, 7), (20, 20), (48, 60), (60, 4), (1, 1), (400, 3)])
 def test_a_classifier_of_few_texts_judges_nothing(good, bad):
     rng = np.random.default_rng(2)
-    between = [*written(rng, TOPIC, 20), *written(rng, OTHER, 20)]
-    assert off_subject(written(rng, TOPIC, good), between, written(rng, OTHER, bad)) is None
+    between = [*draw_texts(rng, TOPIC, 20), *draw_texts(rng, OTHER, 20)]
+    assert off_subject(draw_texts(rng, TOPIC, good), between, draw_texts(rng, OTHER, bad)) is None
 
 
 def test_a_classifier_that_overlooks_bad_texts_judges_nothing():
     rng = np.random.default_rng(3)
     both = [*TOPIC, *OTHER]
-    assert off_subject(written(rng, both, 100), written(rng, OTHER, 60), written(rng, both, 100)) is None
+    assert off_subject(draw_texts(rng, both, 100), draw_texts(rng, OTHER, 60), draw_texts(rng, both, 100)) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_texts_on_topic_in_other_words_are_not_set_aside(seed):
     rng = np.random.default_rng(seed)
     style = (*TOPIC[:6], "feels", "poorly", "doctor", "hello", "thanks", "advice", "menu", "tip")
-    between = [*written(rng, style, 100), *written(rng, OTHER, 40)]
-    supported, others = off_subject(written(rng, TOPIC, 150), between, written(rng, OTHER, 60))
+    between = [*draw_texts(rng, style, 100), *draw_texts(rng, OTHER, 40)]
+    supported, others = off_subject(draw_texts(rng, TOPIC, 150), between, draw_texts(rng, OTHER, 60))
     assert others[:100].mean() <= 0.05  # two in a hundred are allowed, and chance
     assert others[100:].mean() >= 0.9
     assert supported.mean() <= support.LENIENCE
@@ -183,8 +185,8 @@ def test_the_order_of_the_texts_hardly_changes_what_is_set_aside():
     """Labels that repeat in the order of the texts are dealt to all folds alike."""
     rng = np.random.default_rng(4)
     labels = [(word, "since", "night") for word in TOPIC[:5]], [(word, "since", "night") for word in OTHER[:5]]
-    good, bad = ([written(rng, own[n % 5], 1, 6)[0] for n in range(100)] for own in labels)
-    _, others = off_subject(good, written(rng, OTHER[:5], 50), bad)
+    good, bad = ([draw_texts(rng, own[n % 5], 1, 6)[0] for n in range(100)] for own in labels)
+    _, others = off_subject(good, draw_texts(rng, OTHER[:5], 50), bad)
     assert others.mean() >= 0.8
 
 
@@ -200,7 +202,7 @@ def test_windows_cover_a_text_and_every_window_but_the_last_is_whole():
 @pytest.mark.parametrize("votes", [[150.0, 90.0, 60.0], [100.0, 100.0, 100.0]])
 def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
     rng = np.random.default_rng(1)
-    texts = written(rng, TOPIC, 180)
+    texts = draw_texts(rng, TOPIC, 180)
     assert not any(reasons(judged(votes), texts, np.repeat(np.arange(3), 60), folds()))
 
 

@@ -133,18 +133,18 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_llama(tmp_path_factory.mktemp("model") / "llama", chat=False, tied=True)
 
 
-def generator(model: Path, **more: Any) -> TransformersGenerator:
+def make_tiny_generator(model: Path, **more: Any) -> TransformersGenerator:
     fields: dict[str, Any] = {"name": "tiny", "kind": "transformers", "path": str(model), "device": "cpu"}
     settings = TransformersSettings(**fields, style="completion", max_new_tokens=24, batch_size=8, **more)
     return TransformersGenerator(settings, folder=Path())
 
 
-def request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationRequest:
+def make_request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationRequest:
     return GenerationRequest("zero_shot", "", 'A note: "', seed, style="completion", stop=tuple(stop))
 
 
-def answers(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Completion]:
-    found = dict(writer.answer([request(seed, stop) for seed in range(6)]))
+def ask_writer(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Completion]:
+    found = dict(writer.answer([make_request(seed, stop) for seed in range(6)]))
     return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
@@ -154,10 +154,13 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
 
     from undersong_server.generators import tuning
 
-    pairs = [Preference(request(), SENTENCES[0], SENTENCES[1]), Preference(request(), SENTENCES[2], SENTENCES[3])]
-    writer = generator(model)
+    pairs = [
+        Preference(make_request(), SENTENCES[0], SENTENCES[1]),
+        Preference(make_request(), SENTENCES[2], SENTENCES[3]),
+    ]
+    writer = make_tiny_generator(model)
     told: list[int] = []
-    before = answers(writer)
+    before = ask_writer(writer)
 
     def margins(of: TransformersGenerator) -> list[float]:
         """Log-probability of each chosen text above its rejected one, of sums that are computed one text at a time."""
@@ -178,13 +181,13 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
     files = writer.tune(pairs, TUNING, told.append)
     assert told == list(range(1, 7))
     assert all(now > then + 0.5 for now, then in zip(margins(writer), plain, strict=True))
-    assert answers(writer) != before
-    again = generator(model)
+    assert ask_writer(writer) != before
+    again = make_tiny_generator(model)
     again.adapt(files)
-    assert answers(again) == answers(writer)
+    assert ask_writer(again) == ask_writer(writer)
     assert margins(again) == margins(writer)
     # From the same start, the same training gives the same bytes.
-    assert dict(generator(model).tune(pairs, TUNING, told.append)) == dict(files)
+    assert dict(make_tiny_generator(model).tune(pairs, TUNING, told.append)) == dict(files)
     # What DPO compares is the sums above.
     loaded, tokenizer, device = again._load_model()
     prompt = prompt_ids(tokenizer, pairs[0].request.prompt, chat=False)
@@ -201,8 +204,8 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
     """Copies of the last matrix, one a row, took 16 GB and most of a training with a vocabulary of 262 144 tokens."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    writer = generator(model)
-    pairs = [Preference(request(), SENTENCES[0], SENTENCES[1])]
+    writer = make_tiny_generator(model)
+    pairs = [Preference(make_request(), SENTENCES[0], SENTENCES[1])]
     largest: list[int] = []
 
     class Sizes(TorchDispatchMode):
@@ -214,7 +217,7 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
 
     with Sizes():
         writer.tune(pairs, TUNING, lambda _: None)
-        answers(writer)
+        ask_writer(writer)
     loaded, _, _ = writer._load_model()
     assert max(largest) <= loaded.get_output_embeddings().weight.numel()
 
@@ -222,8 +225,8 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
 @pytest.mark.heavy
 def test_an_answer_ends_at_its_request_s_stop(model: Path) -> None:
     """Whatever else is in its batch, and as if it had been cut afterwards."""
-    writer = generator(model)
-    found, whole = answers(writer, stop=("e",)), answers(writer, stop=())
+    writer = make_tiny_generator(model)
+    found, whole = ask_writer(writer, stop=("e",)), ask_writer(writer, stop=())
     ended = 0
     for number in range(6):
         text, free = found[number].text, whole[number].text

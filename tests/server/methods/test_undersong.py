@@ -50,7 +50,7 @@ def opened(values, sigma=0.001):
     return NoisySum(np.rint(np.array(values, dtype=float) * 256).astype(np.int64), 256, sigma, ("p",))
 
 
-def rows(rng, count, *, wrong=0.0, rare=0.5):
+def draw_rows(rng, count, *, wrong=0.0, rare=0.5):
     """Texts of words of their label; a share ``wrong`` of them under the other label."""
     found = []
     for _ in range(count):
@@ -64,8 +64,8 @@ def task_of(tmp_path, pools, *options, records=200, rare=0.5):
     rng = np.random.default_rng(5)
     path = make_replay_task(
         tmp_path,
-        rows(rng, records, rare=rare),
-        generators={name: rows(rng, 300, wrong=wrong, rare=0.5) for name, wrong in pools.items()},
+        draw_rows(rng, records, rare=rare),
+        generators={name: draw_rows(rng, 300, wrong=wrong, rare=0.5) for name, wrong in pools.items()},
         privacy={"epsilon": 8.0},
         federation={"parties": 1},
         method={"name": "undersong", "samples": 120},
@@ -73,7 +73,7 @@ def task_of(tmp_path, pools, *options, records=200, rare=0.5):
     return load(path, list(options))
 
 
-def ran(task, seed=3):
+def run_task(task, seed=3):
     return bench.run_method(task, plan_run(task), seed=seed)
 
 
@@ -108,19 +108,19 @@ def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypat
     monkeypatch.setattr(bench, "Records", Unlabelled)
     path = make_replay_task(
         tmp_path,
-        rows(rng, 200, rare=0.0),
-        generators={name: rows(rng, 300, rare=rare) for name, rare in pools.items()},
+        draw_rows(rng, 200, rare=0.0),
+        generators={name: draw_rows(rng, 300, rare=rare) for name, rare in pools.items()},
         task={"labels": []},
         privacy={"epsilon": 8.0},
         federation={"parties": 1},
         method={"name": "undersong", "samples": 120},
     )
     path.write_text(path.read_text(encoding="utf-8").replace('label = "label"', ""), encoding="utf-8")
-    corpus, run = ran(load(path, []))
+    corpus, run = run_task(load(path, []))
     ((_, recorded),) = run.records["score"]
     score = PrivateScore.from_json(recorded)
     texts = [sample.text for sample in corpus]
-    near = quantise(embed([row["text"] for row in rows(np.random.default_rng(5), 200, rare=0.0)]))
+    near = quantise(embed([row["text"] for row in draw_rows(np.random.default_rng(5), 200, rare=0.0)]))
     truth = (near @ quantise(embed(texts)).T).max(axis=1).mean()
     assert score.low <= truth <= score.high
     assert (score.measure, score.zero_shot.texts) == ("similarity", 40)
@@ -198,18 +198,18 @@ def test_word_classifier_learns_words_and_answers_no_unseen_label():
     from undersong_protocol.statistics.classifier_votes import word_labels
 
     rng = np.random.default_rng(0)
-    texts = rows(rng, 60)
+    texts = draw_rows(rng, 60)
     label_of = np.array(["ab".index(each["label"]) for each in texts])
     found = undersong.word_classifier(undersong.word_rows([each["text"] for each in texts]), label_of, 3)
     assert word_labels(found, ["apple bread plum", "gear axle", ""]).tolist()[:2] == [0, 1]
-    assert (word_labels(found, [each["text"] for each in rows(rng, 40)]) < 2).all()
+    assert (word_labels(found, [each["text"] for each in draw_rows(rng, 40)]) < 2).all()
     one = undersong.word_classifier(undersong.word_rows(["apple"]), np.array([2]), 3)
     assert word_labels(one, ["anything"]).tolist() == [2]
 
 
 def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     task = task_of(tmp_path, {"right": 0.0, "wrong": 1.0})
-    _, run = ran(task)
+    _, run = run_task(task)
     wrote = {name: sum(each.generator == name for each in run.pool.samples) for name in ("right", "wrong")}
     assert wrote["right"] > 3 * wrote["wrong"]
     assert any("set aside (" in remark and "wrong" in remark for _, remark in run.records["remarks"])
@@ -217,7 +217,7 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
 
 
 def test_the_records_mend_the_labels_of_one_generator(tmp_path):
-    samples, run = ran(task_of(tmp_path, {"one": 0.4}))
+    samples, run = run_task(task_of(tmp_path, {"one": 0.4}))
     assert run.records["verdict"][-1][1]["taken"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     assert "under the labels that the records find likeliest" in remark
@@ -247,7 +247,7 @@ def test_text_gets_the_label_of_near_records_unless_noise_hides_them():
 
 
 def test_no_more_texts_are_published_than_the_task_says(tmp_path):
-    samples, run = ran(task_of(tmp_path, {"one": 0.0}, "task.labels=[]", "method.samples=40", "method.written=3"))
+    samples, run = run_task(task_of(tmp_path, {"one": 0.0}, "task.labels=[]", "method.samples=40", "method.written=3"))
     assert (run.ordered, len(samples)) == (120, 40)
 
 
@@ -257,5 +257,5 @@ def test_where_nothing_was_written_nobody_is_asked_for_a_choice(tmp_path, monkey
     )
     task = load(make_task(tmp_path, parties=1, records=20, samples=20), ["method.name=undersong"])
     with pytest.raises(ConfigurationError) as raised:
-        ran(task)
+        run_task(task)
     assert raised.value.remedy == "look at their counts above"

@@ -33,7 +33,7 @@ SIZE = 8
 METHOD = ["method.name=vector", f"method.embedding_size={SIZE}"]
 
 
-def setting(epsilon: float, records: int, steerable: str = "model") -> Setting:
+def make_setting(epsilon: float, records: int, steerable: str = "model") -> Setting:
     promise, quorum = Privacy(epsilon, 1e-5), Quorum(1, 1, 0, 0)
     return Setting(
         LABELS,
@@ -49,7 +49,7 @@ def setting(epsilon: float, records: int, steerable: str = "model") -> Setting:
 @pytest.mark.parametrize("steerable", ["", "another model"])
 def test_only_the_embedder_s_own_model_can_be_steered(steerable: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        vector.plan(Options(), setting(4.0, 300, steerable))
+        vector.plan(Options(), make_setting(4.0, 300, steerable))
     assert refused.value.code == "not-steerable"
 
 
@@ -62,13 +62,13 @@ def test_a_generator_of_another_kind_is_refused_by_the_plan(tmp_path: Path) -> N
 def test_coordinates_whose_noise_drowns_all_records_are_refused() -> None:
     """The remedy's number of coordinates is planned, one more is not; notes say the part that is noise."""
     with pytest.raises(ConfigurationError) as refused:
-        vector.plan(Options(embedding_size=400), setting(0.2, 300))
+        vector.plan(Options(embedding_size=400), make_setting(0.2, 300))
     assert refused.value.code == "noise-drowns"
     most = int(refused.value.remedy.split("at most ")[1].split(" ")[0])
-    assert len(vector.plan(Options(embedding_size=most), setting(0.2, 300))) == 2
+    assert len(vector.plan(Options(embedding_size=most), make_setting(0.2, 300))) == 2
     with pytest.raises(ConfigurationError):
-        vector.plan(Options(embedding_size=most + 1), setting(0.2, 300))
-    (few,), (many,) = (vector.notes(Options(embedding_size=size), setting(4.0, 300)) for size in (4, 400))
+        vector.plan(Options(embedding_size=most + 1), make_setting(0.2, 300))
+    (few,), (many,) = (vector.notes(Options(embedding_size=size), make_setting(4.0, 300)) for size in (4, 400))
     assert float(few.split("is ")[1].split(" ")[0]) < float(many.split("is ")[1].split(" ")[0])
 
 
@@ -110,7 +110,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "prepared"
 
 
-def written(model: Path, steering: Sequence[tuple[float, ...]]) -> list[str]:
+def write_steered(model: Path, steering: Sequence[tuple[float, ...]]) -> list[str]:
     """Texts of one batch, each steered by its own vector; the same seeds at every call."""
     fields: dict[str, Any] = {"name": "tiny", "kind": "transformers", "path": str(model), "device": "cpu"}
     generator = TransformersGenerator(
@@ -129,12 +129,12 @@ def test_steering_moves_texts_towards_its_direction_and_only_its_rows(model: Pat
     """Half a batch is steered along an axis and half against it; a row without a vector stays as it was."""
     planted = (5.0, *[0.0] * (SIZE - 1))
     against = tuple(-each for each in planted)
-    texts = written(model, [planted, against] * 24)
+    texts = write_steered(model, [planted, against] * 24)
     along = Embedder.load(model).encode(texts)[:, 0]
     assert along[0::2].mean() > along[1::2].mean() + 0.2
-    plain = written(model, [()] * 8)
-    assert written(model, [planted, (), *[planted] * 6])[1] == plain[1]
-    assert written(model, [planted] * 8) != plain
+    plain = write_steered(model, [()] * 8)
+    assert write_steered(model, [planted, (), *[planted] * 6])[1] == plain[1]
+    assert write_steered(model, [planted] * 8) != plain
 
 
 def run(model: Path, folder: Path) -> Delivered:

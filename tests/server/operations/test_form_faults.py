@@ -11,7 +11,7 @@ PARTIES_OF_RUN = ("alpha", "beta", "gamma")
 GENERATORS = [{"kind": "ngram", "name": name, "corpus": "here.txt"} for name in ("one", "two")]
 
 
-def task(**sections):
+def make_draft(**sections):
     return {
         "task": {"name": "triage", "description": "a note", "labels": ["a", "b"], **sections.pop("task", {})},
         "privacy": {"epsilon": 4.0, "delta": 1e-5, **sections.pop("privacy", {})},
@@ -41,7 +41,7 @@ def sections_of(data):
 )
 def test_a_rule_stands_at_every_field_that_it_concerns(tmp_path, changes, places):
     (tmp_path / "here.txt").write_text("a text\n" * 40)
-    data = task(**changes)
+    data = make_draft(**changes)
     with pytest.raises(ConfigurationError) as refused:
         plan_run(coordinator_task(data, tmp_path, PARTIES_OF_RUN))
     error = refused.value
@@ -60,12 +60,12 @@ def test_a_rule_stands_at_every_field_that_it_concerns(tmp_path, changes, places
     ],
 )
 def test_generators_are_called_by_their_names(words, places, shown):
-    sections = sections_of(task())
+    sections = sections_of(make_draft())
     assert fault_places(sections, "", words) == places
     assert form_words(sections, words) == shown
 
 
 def test_a_key_that_names_a_generator_offers_the_generators_by_name():
-    method = next(section for section in sections_of(task(method={"name": "dpga"})) if section.path == "method")
+    method = next(section for section in sections_of(make_draft(method={"name": "dpga"})) if section.path == "method")
     (field,) = [field for field in method.fields if field.path == "method.keyword_generator"]
     assert (field.control, field.choices) == ("choice", ("", "one", "two"))

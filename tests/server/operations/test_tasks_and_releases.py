@@ -26,14 +26,14 @@ def test_a_template_is_written_once_and_takes_its_labels_from_a_table(tmp_path):
         tasks.write_template(tmp_path / "mine.toml")
 
 
-def planned(path, changed=(), **environment):
+def plan_task(path, changed=(), **environment):
     return tasks.plan(path, changed, environment=environment)
 
 
 def test_a_plan_costs_what_the_overrides_say(tmp_path):
     path = make_task(tmp_path)
-    assert planned(path, ["privacy.epsilon=8"]).figures.sums[0].sigma < planned(path).figures.sums[0].sigma
-    assert planned(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
+    assert plan_task(path, ["privacy.epsilon=8"]).figures.sums[0].sigma < plan_task(path).figures.sums[0].sigma
+    assert plan_task(path, ["privacy.epsilon=inf"]).to_json()["epsilon"] is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_plan_costs_what_the_overrides_say(tmp_path):
 )
 def test_a_plan_refuses_what_a_simulation_would_refuse(tmp_path, changed, said):
     with pytest.raises(ConfigurationError) as refused:
-        planned(make_task(tmp_path), changed)
+        plan_task(make_task(tmp_path), changed)
     assert said in refused.value.problem
     assert refused.value.remedy
 
@@ -81,7 +81,7 @@ def test_a_plan_refuses_what_a_generator_could_not_write_with(tmp_path, generato
     write_rows(tmp_path / "wordless.jsonl", [{"note": "a note", "label": LABELS[0]}])
     path.write_text(path.read_text() + f'[[generators]]\nname = "other"\n{generator}\n')
     with pytest.raises(ConfigurationError) as refused:
-        planned(path)
+        plan_task(path)
     assert said in refused.value.problem
 
 
@@ -99,10 +99,10 @@ def test_a_plan_refuses_an_endpoint_without_its_key_and_asks_it_nothing(tmp_path
     path = make_task(tmp_path)
     path.write_text(path.read_text() + ENDPOINT)
     with pytest.raises(ConfigurationError, match="FAR_API_KEY with its key is not set"):
-        planned(path)
-    assert "far" in planned(path, FAR_API_KEY="a-key").figures.generators
+        plan_task(path)
+    assert "far" in plan_task(path, FAR_API_KEY="a-key").figures.generators
     with pytest.raises(ConfigurationError, match="ca_file"):
-        planned(path, ['generators.2.ca_file="none.pem"'], FAR_API_KEY="a-key")
+        plan_task(path, ['generators.2.ca_file="none.pem"'], FAR_API_KEY="a-key")
 
 
 def test_a_checked_plan_asks_every_generator_for_one_text(tmp_path, monkeypatch):
@@ -119,12 +119,12 @@ def test_a_checked_plan_asks_every_generator_for_one_text(tmp_path, monkeypatch)
 def test_plan_names_all_missing_files_and_needs_no_private_records(tmp_path):
     path = make_task(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
-        planned(path, ['data.path="nowhere.jsonl"', 'generators.0.corpus="no.jsonl"'])
+        plan_task(path, ['data.path="nowhere.jsonl"', 'generators.0.corpus="no.jsonl"'])
     assert "nowhere.jsonl" in refused.value.problem
     assert "no.jsonl: no such file (generator" in refused.value.problem
     without = path.read_text().replace('path = "private"', "")
     path.write_text(without)
-    assert "a coordinator needs none" in planned(path).unready[0]
+    assert "a coordinator needs none" in plan_task(path).unready[0]
 
 
 def test_columns_are_named_by_options(tmp_path):

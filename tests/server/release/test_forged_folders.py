@@ -61,7 +61,7 @@ def value(published):
     return {**json.loads(json.dumps(published[0])), "files": files}
 
 
-def written(folder, value, **contents):
+def write_folder(folder, value, **contents):
     """The folder with every file that a run writes."""
     (folder / "manifest.json").write_text(json.dumps(value))
     for name, content in {**CONTENTS, **contents}.items():
@@ -69,7 +69,7 @@ def written(folder, value, **contents):
     return folder
 
 
-def command(folder, *arguments):
+def verify_folder(folder, *arguments):
     """Exit code and lines of ``undersong verify``, as the program's entry point prints them."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out), pytest.raises(SystemExit) as ended:
@@ -96,18 +96,18 @@ def test_a_folder_that_somebody_has_invented_whole(tmp_path, value, signer):
     """Hospitals, keys, signatures, receipts, texts and a card that praises them: everything fits together."""
     praise = b"epsilon 0.1, verified: every signature, charge and statement holds\n"
     value["files"]["README.md"] = hashlib.sha256(praise).hexdigest()
-    folder = written(tmp_path, value, **{"README.md": praise})
+    folder = write_folder(tmp_path, value, **{"README.md": praise})
     forger = Signer("clinics", make_home(tmp_path.parent / "forger").authority(), {n: public_of(n) for n in PARTIES})
     for papers_ in (value, forger.sign(value)):
         (folder / "manifest.json").write_text(json.dumps(papers_))
-        code, lines = command(folder)
+        code, lines = verify_folder(folder)
         assert (code, lines[0][:13]) == (UNCONFIRMED, "NOT CONFIRMED")
         assert not any("holds" in line for line in lines)
-        code, lines = command(folder, "--fingerprint", signer.authority.fingerprint)
+        code, lines = verify_folder(folder, "--fingerprint", signer.authority.fingerprint)
         assert (code, lines[0]) == (FALSE, "NOT VERIFIED:")
         assert "not the one that was stated" in lines[1]
         told = party_fingerprint("p0", hashlib.sha256(b"the hospital's own key").digest())
-        code, lines = command(folder, "--party", f"p0={told}")
+        code, lines = verify_folder(folder, "--party", f"p0={told}")
         assert (code, lines[1][:7]) == (FALSE, "  p0: h")
 
 
@@ -118,41 +118,43 @@ def simulated(value):
 
 
 def test_a_simulation_is_confirmed_as_one_and_as_nothing_else(tmp_path, simulated, signer):
-    folder = written(tmp_path, simulated)
-    code, lines = command(folder)
+    folder = write_folder(tmp_path, simulated)
+    code, lines = verify_folder(folder)
     assert (code, lines[0][:21]) == (CONFIRMED, "SIMULATION, CONFIRMED")
     assert "No hospital" in lines[1]
     facts = verify(folder).to_json()
     assert (facts["kind"], facts["holds"], facts["coordinator_confirmed"]) == ("simulation", True, False)
-    code, lines = command(folder, "--fingerprint", signer.authority.fingerprint)
+    code, lines = verify_folder(folder, "--fingerprint", signer.authority.fingerprint)
     assert (code, lines[0]) == (FALSE, "NOT VERIFIED:")
     told = party_fingerprint("p0", hashlib.sha256(b"the hospital's own key").digest())
-    assert command(folder, "--party", f"p0={told}")[0] == FALSE
-    assert command(folder, "--party", "p0")[0] == CONFIGURATION
+    assert verify_folder(folder, "--party", f"p0={told}")[0] == FALSE
+    assert verify_folder(folder, "--party", "p0")[0] == CONFIGURATION
 
 
 @pytest.mark.parametrize("name", HASHED_NAMES)
 def test_no_file_of_a_simulation_changes_unseen(tmp_path, simulated, name):
     other = b"another"
-    folder = written(tmp_path, simulated, **{name: other})
-    assert command(folder)[0] == FALSE
+    folder = write_folder(tmp_path, simulated, **{name: other})
+    assert verify_folder(folder)[0] == FALSE
     simulated["files"][name] = hashlib.sha256(other).hexdigest()
-    assert verify(written(tmp_path, simulated, **{name: other})).faults[0].startswith("the simulation's signatures")
+    assert (
+        verify(write_folder(tmp_path, simulated, **{name: other})).faults[0].startswith("the simulation's signatures")
+    )
 
 
 def test_no_key_of_a_simulation_s_papers_changes_unseen(tmp_path, simulated):
-    folder = written(tmp_path, simulated)
+    folder = write_folder(tmp_path, simulated)
     for key in simulated:
         for left in ({**simulated, key: HOSTILE[0]}, {each: v for each, v in simulated.items() if each != key}):
             (folder / "manifest.json").write_text(json.dumps(left))
-            assert command(folder)[0] != CONFIRMED, key
+            assert verify_folder(folder)[0] != CONFIRMED, key
 
 
 def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, value):
     others = SimulationSigner({name: identity_of(name) for name in PARTIES[:-1]})
     stranger = SimulationSigner({name: identity_of(PARTIES[0]) for name in PARTIES})
     for signer in (others, stranger):
-        verdict = verify(written(tmp_path, signer.sign(value)))
+        verdict = verify(write_folder(tmp_path, signer.sign(value)))
         assert (verdict.simulated, verdict.holds) == (False, False)
         assert verdict.faults[0].startswith("the simulation's signatures")
 
@@ -160,18 +162,18 @@ def test_a_federation_is_no_simulation_while_one_party_has_not_signed(tmp_path, 
 def test_signatures_of_a_simulation_may_be_anything(tmp_path, simulated):
     for forged in HOSTILE:
         for signatures in (forged, {**simulated[SIMULATION], PARTIES[0]: forged}):
-            assert not verify(written(tmp_path, {**simulated, SIMULATION: signatures})).holds
+            assert not verify(write_folder(tmp_path, {**simulated, SIMULATION: signatures})).holds
 
 
 @pytest.mark.parametrize("name", HASHED_NAMES)
 def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, signer, name):
-    folder, fingerprint = written(tmp_path, signer.sign(value)), signer.authority.fingerprint
-    assert command(folder, "--fingerprint", fingerprint)[0] == CONFIRMED
+    folder, fingerprint = write_folder(tmp_path, signer.sign(value)), signer.authority.fingerprint
+    assert verify_folder(folder, "--fingerprint", fingerprint)[0] == CONFIRMED
     (folder / name).write_bytes(b"another")
-    code, lines = command(folder, "--fingerprint", fingerprint)
+    code, lines = verify_folder(folder, "--fingerprint", fingerprint)
     assert (code, lines[1]) == (FALSE, f"  {name}: is not the file that the run wrote")
     (folder / name).unlink()
-    code, lines = command(folder, "--fingerprint", fingerprint)
+    code, lines = verify_folder(folder, "--fingerprint", fingerprint)
     assert code == CONFIRMED
     assert f"not here, so not compared: {name}" in lines
     assert any(line.startswith("not checked: how good the texts are.") for line in lines[:-3])
@@ -180,19 +182,19 @@ def test_every_file_beside_a_good_signature_is_covered_by_it(tmp_path, value, si
 def test_what_no_paper_speaks_of_is_said_to_be_outside(tmp_path, value, signer):
     """Also the card of a data set that was published when the papers held no hash of it."""
     del value["files"]["README.md"]
-    folder = written(tmp_path, signer.sign(value))
+    folder = write_folder(tmp_path, signer.sign(value))
     strange = ("\u0455ynthetic.jsonl", "a\x1b[2J\nrun 'good'", "\u05e9\u05dc\u05d5\u05dd", "report.html ")
     for name in strange:
         (folder / name).write_text("slipped in")
     (folder / os.fsdecode(b"\xff\xfe")).write_text("slipped in")
-    code, lines = command(folder, "--fingerprint", signer.authority.fingerprint)
+    code, lines = verify_folder(folder, "--fingerprint", signer.authority.fingerprint)
     assert code == CONFIRMED
     (line,) = (each for each in lines if each.startswith("outside the papers"))
     assert "'README.md'" in line
     assert r"'\u0455ynthetic.jsonl'" in line  # a letter that only looks like the true one
     assert r"'\udcff\udcfe'" in line
     assert line.count("'") == 2 * (2 + len(strange)) + 2
-    code, lines = command(folder, "--json")
+    code, lines = verify_folder(folder, "--json")
     assert set(json.loads("\n".join(lines))["files_outside"]) >= {"README.md", *strange}
 
 
@@ -296,10 +298,10 @@ def test_names_of_a_manifest_forge_no_sentence(tmp_path, value):
     names = ("votes/1', 'votes/2", f"{hebrew} 5", "votes: the sum of 5 parties; 5 signed for it")
     sums = tuple(dataclasses.replace(each, name=name) for each, name in zip(plan.sums, names, strict=True))
     (tmp_path / "manifest.json").write_text(json.dumps(signed_by_all(value, run=run, plan=plan)))
-    assert command(tmp_path)[0] == FALSE  # no name of a run has such characters
+    assert verify_folder(tmp_path)[0] == FALSE  # no name of a run has such characters
     forged = signed_by_all(value, plan=dataclasses.replace(plan, sums=sums))
     (tmp_path / "manifest.json").write_text(json.dumps(forged))
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert (code, lines[0][:13]) == (UNCONFIRMED, "NOT CONFIRMED")
     assert not any(line.startswith("manifest") and "holds" in line for line in lines)
     (line,) = (each for each in lines if each.startswith("planned and never opened"))
@@ -311,7 +313,7 @@ def test_a_party_has_a_name_as_it_is_enrolled(tmp_path, value, name):
     """No letters that look like others, nothing that reads as two names."""
     value["manifest"]["roster"][0]["name"] = name
     (tmp_path / "manifest.json").write_text(json.dumps(value))
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert (code, len(lines)) == (FALSE, 2)
 
 
@@ -321,7 +323,7 @@ def test_a_receipt_of_another_run_with_the_same_hospitals(tmp_path, value):
     signature = identity_of("p0").sign(tagged_hash(receipt.TAG, body)).hex()
     value["receipts"]["p0"] = {"body": body.decode(), "signature": signature}
     (tmp_path / "manifest.json").write_text(json.dumps(value))
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert (code, lines[1]) == (FALSE, "  receipt of p0: its receipt is of another party, run or manifest")
 
 
@@ -348,7 +350,7 @@ def test_what_sybils_declared_void_is_counted_against_them(tmp_path, value, publ
     thrice = [*alone[:2], *[alone[2]] * VOIDED_VECTORS]
     assert verdict.alone == pytest.approx(accounting.epsilon(thrice, plan.usable_delta))
     assert verdict.alone > before.alone
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert code == UNCONFIRMED
     assert f"epsilon {verdict.alone:.6g} against the coordinator and all other parties together, as it ran" in lines
     assert any(line.startswith("void, by the parties' word: 3 vectors") for line in lines)
@@ -400,13 +402,13 @@ def test_a_certificate_of_a_version_that_there_is_not(tmp_path, value, signer):
     statement = tagged_hash(TAG, canonical_json(rest), canonical_json(publisher))
     signed[KEY]["signature"] = signer.authority.signing_key.sign(statement).hex()
     (tmp_path / "manifest.json").write_text(json.dumps(signed))
-    assert command(tmp_path)[0] == FALSE
+    assert verify_folder(tmp_path)[0] == FALSE
 
 
 def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
     value["sums"] = {f"votes/{number}": {} for number in range(10_000)}
     (tmp_path / "manifest.json").write_text(json.dumps(value))
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert (code, len(lines)) == (FALSE, LONGEST_LIST + 6)
     assert lines[-5].startswith("  and 99")
 
@@ -414,13 +416,13 @@ def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
 def test_a_key_that_stands_twice_has_two_meanings(tmp_path, value):
     text = json.dumps(value).replace('"private": true', '"private": false, "private": true')
     (tmp_path / "manifest.json").write_text(text)
-    assert command(tmp_path)[0] == CONFIGURATION
+    assert verify_folder(tmp_path)[0] == CONFIGURATION
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "synthetic.jsonl"])
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "nowhere", "large", "bytes"])
 def test_a_file_that_is_none_is_refused_and_not_waited_for(tmp_path, value, name, kind, monkeypatch):
-    path = written(tmp_path, value) / name
+    path = write_folder(tmp_path, value) / name
     path.unlink()
     match kind:
         case "pipe":
@@ -437,7 +439,7 @@ def test_a_file_that_is_none_is_refused_and_not_waited_for(tmp_path, value, name
         case "bytes":
             path.write_bytes(b"\xff" * 100)
     begun = time.monotonic()
-    code, lines = command(tmp_path)
+    code, lines = verify_folder(tmp_path)
     assert code == (CONFIGURATION if name == "manifest.json" else FALSE)
     assert any(name in line for line in lines)
     assert time.monotonic() - begun < 5.0

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy
 
-from tests.doubles.identities import identity_of, public_identity
+from tests.doubles.identities import make_identity, public_identity
 from undersong_common.privacy import accounting
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.secagg import coordinator
@@ -38,7 +38,7 @@ def masked_sum(vectors, sigma, *, query="q", attempt=0, lost=()):
         modulus_bits=40,
         sigma=sigma,
     )
-    machines = {f"p{i}": PartyMachine.open(parameters, f"p{i}", identity_of(i), os.urandom) for i in range(n)}
+    machines = {f"p{i}": PartyMachine.open(parameters, f"p{i}", make_identity(i), os.urandom) for i in range(n)}
     rounds = coordinator.private_sum(parameters, lambda: QUESTION)
     requests = next(rounds)
     masked = {}

@@ -59,7 +59,7 @@ def frame(rows: int):
     return pandas.DataFrame({"note": [sentence(rng, label) for label in labels], "topic": labels})
 
 
-def task(**changes) -> Task:
+def make_notebook_task(**changes) -> Task:
     generators = [{"name": name, "kind": "ngram", "corpus": frame(60)} for name in ("good", "poor")]
     options = {"samples": 8, "rounds": 2, "votes": 2, "examples": 2, "shortlist": 2}
     given: dict[str, Any] = {
@@ -75,7 +75,7 @@ def task(**changes) -> Task:
 
 def test_flowers_engine_has_ray_for_itself():
     with raises(ConfigurationError, "two-clusters"):
-        us.simulate(task(), engine="flower", ray="")
+        us.simulate(make_notebook_task(), engine="flower", ray="")
 
 
 @pytest.mark.slow
@@ -87,9 +87,9 @@ def test_cluster_changes_no_byte_of_a_run_and_no_figure_of_its_judgement(monkeyp
     for module in (front, front.releases):
         monkeypatch.setattr(module, "connected", lambda ray: contextlib.nullcontext(None if ray is None else cluster))
     given = {"progress": Silent(), "insecure_noise_seed": 1}
-    here = us.simulate(task(), tmp_path / "here", **given)
+    here = us.simulate(make_notebook_task(), tmp_path / "here", **given)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "another cache"))
-    there = us.simulate(task(), tmp_path / "there", ray="", **given)
+    there = us.simulate(make_notebook_task(), tmp_path / "there", ray="", **given)
     assert (here.folder / "synthetic.jsonl").read_bytes() == (there.folder / "synthetic.jsonl").read_bytes()
     assert cluster.asked
     asked = len(cluster.asked)
@@ -118,7 +118,7 @@ def test_signature_and_help_list_every_option(name, options):
 
 @pytest.mark.heavy
 def test_a_plan_tells_promise_calls_and_money():
-    plan = us.plan(task())
+    plan = us.plan(make_notebook_task())
     assert (plan.epsilon, plan.promise.unit, int(plan.calls)) == (4.0, "sample", 8)
     assert str(plan.calls).startswith("8 calls of good, poor, ")
     assert 0 < plan.calls.time_s[0] < plan.calls.time_s[1]
@@ -127,13 +127,13 @@ def test_a_plan_tells_promise_calls_and_money():
     assert list(plan.sums["statistic"]) == ["top_q_votes"]
     assert "Promise: epsilon 4, delta 1e-05 for one sample" in str(plan)
     assert "top_q_votes" in plan._repr_html_()
-    assert us.plan(task().override("privacy.epsilon=1")).epsilon == 1.0
+    assert us.plan(make_notebook_task().override("privacy.epsilon=1")).epsilon == 1.0
 
 
 def test_paid_calls_are_priced():
     paid = {"name": "big", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1/v1", "api_key_env": ""}
     paid |= {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 2.0}
-    plan = us.plan(task(generators=[paid]))
+    plan = us.plan(make_notebook_task(generators=[paid]))
     low, high = plan.money.usd
     assert 0 < low < high
     assert "tokens" in str(plan.calls)
@@ -141,7 +141,7 @@ def test_paid_calls_are_priced():
 
 @pytest.mark.heavy
 def test_a_simulation_gives_corpus_weights_ledger_report_and_judges_it():
-    made = task(test=frame(10))
+    made = make_notebook_task(test=frame(10))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
     assert {"text", "label", "generator", "round", "prompt_kind"} <= set(run.corpus.columns)
     assert set(run.corpus["label"]) <= set(LABELS)
@@ -179,7 +179,7 @@ def read_as_a_stranger(corpus, test) -> float:
 @pytest.mark.parametrize("method", slow_after(["undersong", "wasp"], 1))
 def test_a_stranger_who_reads_text_and_label_gets_what_the_panel_gets(method):
     test = frame(50)
-    made = task(method=method, options={"samples": 40, "rounds": 2}, records=frame(40))
+    made = make_notebook_task(method=method, options={"samples": 40, "rounds": 2}, records=frame(40))
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
     assert run.corpus["text"].is_unique
     assert "weight" not in run.corpus.columns
@@ -201,7 +201,7 @@ def test_a_method_that_returns_a_text_several_times_publishes_it_once(monkeypatc
 
     def published(method):
         monkeypatch.setattr(execution.methods, "load", lambda name: method)
-        made = task(method="mixture", options={"samples": 8})
+        made = make_notebook_task(method="mixture", options={"samples": 8})
         return us.simulate(made, insecure_noise_seed=1, progress=Silent()).corpus
 
     repeated, once = published(replace(plugged, run=repeating)), published(plugged)
@@ -214,7 +214,9 @@ def test_a_method_that_returns_no_samples_is_named(monkeypatch, returned):
     plugged = replace(methods.load("mixture"), run=lambda _options, _run: returned)
     monkeypatch.setattr(execution.methods, "load", lambda name: plugged)
     with raises(ConfigurationError, "method-return"):
-        us.simulate(task(method="mixture", options={"samples": 8}), insecure_noise_seed=1, progress=Silent())
+        us.simulate(
+            make_notebook_task(method="mixture", options={"samples": 8}), insecure_noise_seed=1, progress=Silent()
+        )
 
 
 class Said(Silent):
@@ -227,7 +229,9 @@ class Said(Silent):
 
 def simulated_by(monkeypatch, method, progress, name="mixture"):
     monkeypatch.setattr(execution.methods, "load", lambda _name: method)
-    return us.simulate(task(method=name, options={"samples": 8}), insecure_noise_seed=1, progress=progress)
+    return us.simulate(
+        make_notebook_task(method=name, options={"samples": 8}), insecure_noise_seed=1, progress=progress
+    )
 
 
 def test_an_error_of_another_package_s_method_is_not_called_ours(monkeypatch):
@@ -259,7 +263,7 @@ def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
         raise ValueError("the words of a record")
 
     monkeypatch.setattr(LabelHistogram, "rows", fails)
-    made = task(method="mixture+labels", options={"samples": 8})
+    made = make_notebook_task(method="mixture+labels", options={"samples": 8})
     with raises(UndersongError, "statistic-fails") as stopped:
         us.simulate(made, insecure_noise_seed=1, progress=Silent())
     assert "label_histogram" in stopped.value.problem
@@ -269,7 +273,13 @@ def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
 @pytest.mark.heavy
 def test_a_comparison_is_a_table(tmp_path):
     found = us.compare(
-        task(), ["mixture"], test=frame(10), seeds=1, out=tmp_path / "cells", insecure_noise_seed=1, progress=Silent()
+        make_notebook_task(),
+        ["mixture"],
+        test=frame(10),
+        seeds=1,
+        out=tmp_path / "cells",
+        insecure_noise_seed=1,
+        progress=Silent(),
     )
     assert list(found.table["method"]) == ["mixture"]
     assert found.to_json()["seeds"] == [0]
@@ -282,7 +292,7 @@ def test_a_comparison_is_a_table(tmp_path):
 
 @pytest.mark.heavy
 def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
-    made = task()
+    made = make_notebook_task()
     folder = made.file.parent
     assert stat.S_IMODE((folder / "private" / "records.jsonl").stat().st_mode) == 0o600
     other = made.override("privacy.epsilon=2")
@@ -295,29 +305,29 @@ def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
 
 
 def test_a_folder_keeps_its_task(tmp_path):
-    first = task(folder=tmp_path / "mine")
-    assert task(folder=tmp_path / "mine").file == first.file  # the cell is run again
+    first = make_notebook_task(folder=tmp_path / "mine")
+    assert make_notebook_task(folder=tmp_path / "mine").file == first.file  # the cell is run again
     assert us.Task.load(first.file).settings().parties == 2
     with raises(ConfigurationError, "other-task") as refused:
-        task(folder=tmp_path / "mine", epsilon=2.0)
+        make_notebook_task(folder=tmp_path / "mine", epsilon=2.0)
     assert "'epsilon = 4.0' there, 'epsilon = 2.0' here" in refused.value.problem
     with raises(ConfigurationError, "other-task") as refused:
-        task(folder=tmp_path / "mine", records=frame(14))
+        make_notebook_task(folder=tmp_path / "mine", records=frame(14))
     assert refused.value.problem.endswith("(private/records.jsonl differs)")  # no line of a record
 
 
 def test_frames_of_several_parties_are_a_file_each():
-    made = task(records={"north": frame(6), "south": frame(8)}, parties=None, user=None)
+    made = make_notebook_task(records={"north": frame(6), "south": frame(8)}, parties=None, user=None)
     assert [path.stem for path in made.settings().files] == ["north", "south"]
     with raises(ConfigurationError, "argument") as refused:
-        task(records={"north": frame(6), "south": frame(8)}, parties=3)
+        make_notebook_task(records={"north": frame(6), "south": frame(8)}, parties=3)
     assert refused.value.problem == "parties= is 3, but records= holds 2 frames, one per party"
 
 
 def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
     for folder, begun in ((None, "privacy.epsilon: "), (tmp_path, f"{tmp_path}/task.toml: privacy.epsilon: ")):
         with pytest.raises(ConfigurationError) as refused:
-            task(folder=folder, epsilon=0.0)
+            make_notebook_task(folder=folder, epsilon=0.0)
         assert refused.value.problem.startswith(begun)
         assert str(refused.value).startswith(begun)
 
@@ -333,18 +343,18 @@ def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
 )
 def test_what_is_wrong_is_said_at_once(changes, problem):
     with pytest.raises(ConfigurationError, match=problem):
-        task(**changes)
+        make_notebook_task(**changes)
 
 
 def test_a_frame_s_further_columns_are_attributes():
     records = frame(12)
     records["sex"] = ["f", "m", None] * 4
     attributes = [{"name": "gender", "values": ["f", "m"], "column": "sex"}]
-    made = task(records=records, attributes=attributes, method="undersong", options={"samples": 8})
+    made = make_notebook_task(records=records, attributes=attributes, method="undersong", options={"samples": 8})
     (table,) = read_private_files(made.settings())
     assert table.columns == {"gender": ("f", "m", "") * 4}
     with pytest.raises(ConfigurationError, match="no column 'sex'"):
-        task(attributes=attributes, method="undersong", options={"samples": 8})
+        make_notebook_task(attributes=attributes, method="undersong", options={"samples": 8})
 
 
 def test_rows_of_a_frame_are_checked_as_those_of_a_file():
@@ -356,7 +366,7 @@ def test_rows_of_a_frame_are_checked_as_those_of_a_file():
             Columns("text", "label"),
         )
     with pytest.raises(ConfigurationError, match="records: row 1: its text is empty"):
-        task(records=frame(3).assign(note=None))
+        make_notebook_task(records=frame(3).assign(note=None))
 
 
 @pytest.mark.parametrize("missing", [float("nan"), None, "NA", ""])
@@ -368,12 +378,12 @@ def test_a_missing_label_of_a_frame_is_refused_and_never_a_public_label(missing,
     dtype = "string" if missing == "NA" else object
     rows["topic"] = pandas.Series([*rows["topic"][:3], pandas.NA if missing == "NA" else missing], dtype=dtype)
     with pytest.raises(ConfigurationError, match="records of north: row 4: the label column 'topic' is empty"):
-        task(records={"south": frame(6), "north": rows}, labels=labels, parties=None)
+        make_notebook_task(records={"south": frame(6), "north": rows}, labels=labels, parties=None)
 
 
 def test_an_engine_that_there_is_not_is_refused():
     with raises(ConfigurationError, "argument") as refused:
-        us.simulate(task(), engine="spark")
+        us.simulate(make_notebook_task(), engine="spark")
     assert "inprocess" in refused.value.remedy
 
 
@@ -406,7 +416,7 @@ def three(text: str) -> list[float]:
 
 def test_functions_write_and_embed_in_this_process(monkeypatch):
     monkeypatch.undo()  # no packaged weights are loaded at all
-    made = task(generators=[shout, shout], embedder=three)
+    made = make_notebook_task(generators=[shout, shout], embedder=three)
     assert us.plan(made).calls.generators == ("shout", "shout-2")
     run = us.simulate(made, insecure_noise_seed=1, progress=Silent())
     assert set(run.corpus["generator"]) <= {"shout", "shout-2"}
@@ -421,12 +431,12 @@ def test_functions_write_and_embed_in_this_process(monkeypatch):
 @pytest.mark.parametrize(("answer", "cause"), [(lambda _: 3, None), (lambda _: 1 // 0, ZeroDivisionError)])
 def test_a_function_at_fault_stops_the_run_with_its_own_error(answer, cause):
     with pytest.raises(ConfigurationError, match="the function") as caught:
-        us.simulate(task(generators=[answer], embedder=three), progress=Silent())
+        us.simulate(make_notebook_task(generators=[answer], embedder=three), progress=Silent())
     assert type(caught.value.__cause__) is (cause or type(None))
 
 
 def test_a_function_of_another_process_is_named(monkeypatch):
-    made = task(generators=[shout], embedder=three)
+    made = make_notebook_task(generators=[shout], embedder=three)
     monkeypatch.setattr(function, "FUNCTIONS", {})
     with pytest.raises(ConfigurationError, match="this process has no function"):
         us.simulate(made, progress=Silent())
@@ -443,14 +453,14 @@ def test_a_function_that_moves_to_another_module_keeps_its_task(monkeypatch, tmp
         clerk.__module__ = module
         return clerk
 
-    task(folder=tmp_path / "mine", generators=[named("__main__")], embedder=named("__main__"))
+    make_notebook_task(folder=tmp_path / "mine", generators=[named("__main__")], embedder=named("__main__"))
     with raises(ConfigurationError, "other-function"):  # a task of this process would ask the other one
-        task(generators=[named("ten")])
+        make_notebook_task(generators=[named("ten")])
     with raises(ConfigurationError, "other-function"):
-        task(embedder=named("ten"))
+        make_notebook_task(embedder=named("ten"))
     task_files.FUNCTIONS.clear()  # as a new process begins
     embedders.FUNCTIONS.clear()
-    task(folder=tmp_path / "mine", generators=[named("ten")], embedder=named("ten"))
+    make_notebook_task(folder=tmp_path / "mine", generators=[named("ten")], embedder=named("ten"))
 
 
 def test_a_daemon_refuses_a_notebooks_embedder():
@@ -461,7 +471,7 @@ def test_a_daemon_refuses_a_notebooks_embedder():
 def test_errors_name_arguments_and_not_options(tmp_path):
     (tmp_path / "taken").write_text("x")
     with pytest.raises(ConfigurationError) as caught:
-        us.simulate(task(), tmp_path / "taken", progress=Silent())
+        us.simulate(make_notebook_task(), tmp_path / "taken", progress=Silent())
     assert "out=" in caught.value.remedy
     assert "--" not in str(caught.value)
 
@@ -472,14 +482,14 @@ def test_errors_name_arguments_and_not_options(tmp_path):
     with pytest.raises(ConfigurationError, match=r"folder with out=, or start over with fresh=True$"):
         refuse()
     with raises(ConfigurationError, "unknown-argument"):
-        us.compare(task(), ["wasp"], baselin="wasp")
+        us.compare(make_notebook_task(), ["wasp"], baselin="wasp")
     with pytest.raises(ConfigurationError, match=r"synthetic\.jsonl"):
         us.load(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def some_task(tmp_path_factory):
-    return task(folder=tmp_path_factory.mktemp("some"))
+    return make_notebook_task(folder=tmp_path_factory.mktemp("some"))
 
 
 UNFIT = {
@@ -531,16 +541,19 @@ def test_whatever_has_numbers_is_a_grid_s_axis(some_task, monkeypatch, given):
 
 
 def test_numbers_and_labels_of_numpy_are_arguments():
-    made = task(parties=np.int64(3), epsilon=np.float32(4), labels=frame(2)["topic"].unique())
+    made = make_notebook_task(parties=np.int64(3), epsilon=np.float32(4), labels=frame(2)["topic"].unique())
     assert made.settings().task.labels == LABELS
     assert us.try_(made, "good", texts=np.int64(2))["label"].tolist() == list(LABELS)
 
 
 UNFIT_ELSEWHERE: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     *((each, (3,), {}) for each in (us.plan, us.load, us.verify, us.Task.load)),
-    (lambda each: task().override(each), (3,), {}),
-    *((task, (), each) for each in ({"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5})),
-    *((task, (), each) for each in ({"test": 1}, {"records": 3}, {"options": 3})),
+    (lambda each: make_notebook_task().override(each), (3,), {}),
+    *(
+        (make_notebook_task, (), each)
+        for each in ({"epsilon": "4"}, {"generators": [3]}, {"labels": "ab"}, {"parties": 2.5})
+    ),
+    *((make_notebook_task, (), each) for each in ({"test": 1}, {"records": 3}, {"options": 3})),
     *((us.evaluate, (".",), each) for each in ({"test": 3}, {"head": 3}, {"repeats": 0}, {"text": 5})),
     *((us.evaluate, (".",), each) for each in ({"membership": 3}, {"membership": ("a",)}, {"epochs": "4"})),
 ]
@@ -557,7 +570,7 @@ def test_an_unfit_frame_is_not_shown(tmp_path):
         us.evaluate(tmp_path, label=frame(3))
     assert sentence(np.random.default_rng(3), LABELS[0]) not in str(caught.value)
     with raises(ConfigurationError, "argument") as caught:
-        us.audit(task(), seed="a private note")
+        us.audit(make_notebook_task(), seed="a private note")
     assert "private note" not in str(caught.value)
 
 

@@ -29,7 +29,7 @@ def write(prompt: str) -> str:
     return remark("dog" if "dog" in prompt else "cat", np.random.default_rng(zlib.crc32(prompt.encode())))
 
 
-def embed(text: str) -> list[float]:
+def draw_vector(text: str) -> list[float]:
     return list(np.random.default_rng(zlib.crc32(text.encode())).normal(size=8))
 
 
@@ -41,7 +41,7 @@ def named():
     rng = np.random.default_rng(0)
     rows = [{"text": remark(label, rng), "label": label} for _ in range(20) for label in WORDS]
     records, test = pandas.DataFrame(rows[:24]), pandas.DataFrame(rows[24:])
-    given = {"description": "a remark", "generators": [write], "embedder": embed, "epsilon": 4.0, "parties": 2}
+    given = {"description": "a remark", "generators": [write], "embedder": draw_vector, "epsilon": 4.0, "parties": 2}
     options = {"samples": 8, "rounds": 2, "votes": 2, "examples": 2, "shortlist": 2}
     task = us.Task.from_frame(records, method="wasp", options=options, **given)
     return {"us": us, "records": records, "test": test, "write": write, "task": task, "run": us.simulate(task)}

@@ -25,10 +25,10 @@ from tests.simulation.run.test_endpoint_states import (
     SAMPLES,
     WAYS,
     check_bill,
+    read_corpus,
     run,
     stopped,
     sums,
-    texts,
 )
 from undersong.cli import app
 from undersong_common.errors import GenerationError
@@ -55,7 +55,7 @@ def as_second_address(url: str) -> str:
 
 
 def check_whole(folder: Path) -> None:
-    assert len(texts(folder)) == SAMPLES
+    assert len(read_corpus(folder)) == SAMPLES
     assert sums(folder) == ROUNDS - 1
 
 
@@ -171,7 +171,7 @@ def test_a_cache_keeps_texts_alone_and_pays_for_none_twice(tmp_path: Path, way: 
     fields: dict[str, Any] = {"batch": way == "batch", "cache": str(tmp_path / "answers.sqlite")}
 
     def refuse(number: int, _: dict[str, Any]) -> Any:
-        return answer(number) if number <= good else (200, {}, refusal(number))
+        return answer(number) if number <= good else (200, {}, refuse_in_words(number))
 
     with Endpoint(refuse) as endpoint:
         failure = stopped(tmp_path, endpoint.url, **fields)
@@ -189,10 +189,10 @@ def test_a_cache_keeps_texts_alone_and_pays_for_none_twice(tmp_path: Path, way: 
         # Texts of the steps that a stop did not throw away are all there, unless the run was continued in between.
         assert endpoint.calls - calls <= good
     check_whole(other)
-    assert texts(other) == texts(tmp_path) or good
+    assert read_corpus(other) == read_corpus(tmp_path) or good
 
 
-def refusal(number: int) -> dict[str, Any]:
+def refuse_in_words(number: int) -> dict[str, Any]:
     words = f"I'm sorry, but I can't help with that request. ({number})"
     choice = {"index": 0, "message": {"role": "assistant", "content": words}, "finish_reason": "stop"}
     return {"choices": [choice], "usage": {"prompt_tokens": 40, "completion_tokens": 20, "total_tokens": 60}}

@@ -69,7 +69,7 @@ def sums(folder: Path) -> int:
         journal.close()
 
 
-def texts(folder: Path) -> list[str]:
+def read_corpus(folder: Path) -> list[str]:
     lines = (folder / "out" / "synthetic.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line)["text"] for line in lines]
 
@@ -144,7 +144,7 @@ def test_fault_stops_the_run_before_the_next_sum_until_it_is_mended(
         result = run(tmp_path, endpoint.url, **{**fields, "concurrency": 4})
         check_bill(result, endpoint)
     assert sums(tmp_path) == ROUNDS - 1
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
     (use,) = result.report.usage
     assert (use.count.lost_tokens > 0) == (scenario in LOST)
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
@@ -165,7 +165,7 @@ def test_batches_of_which_nothing_comes_back_stop_the_run(tmp_path: Path, scenar
         result = run(tmp_path, endpoint.url, batch=True)
         check_bill(result, endpoint)
     assert sums(tmp_path) == ROUNDS - 1
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
 
 
 LINES = ("page", "string", "body-string", "no-id", "cut")
@@ -178,7 +178,7 @@ def test_a_line_of_a_batch_that_cannot_be_read_is_one_failed_order(tmp_path: Pat
         assert endpoint.twice == endpoint.paid_twice == 0
         assert endpoint.calls == SAMPLES + 1
     assert sums(tmp_path) == ROUNDS - 1
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
     assert any(note.startswith("failed: ") for note in result.report.usage[0].notes)
 
 
@@ -204,7 +204,7 @@ def test_orders_that_are_refused_for_their_content_are_done(
         assert ({sample.label for sample in result.report.samples} == {"kitchen", "garden"}) == (moment == "first")
         (use,) = result.report.usage
         assert use.faults[0] == 2 * use.count.dropped > 0
-        assert len(texts(tmp_path)) == SAMPLES - use.count.dropped
+        assert len(read_corpus(tmp_path)) == SAMPLES - use.count.dropped
         calls = endpoint.calls
         run(tmp_path, endpoint.url, batch=way == "batch")
         assert endpoint.calls == calls
@@ -261,7 +261,7 @@ def test_reasoning_tokens_beside_the_completion_count_towards_a_cap(tmp_path: Pa
         result = run(tmp_path, endpoint.url, **{**fields, "price_budget_usd": 20.0})
         check_bill(result, endpoint)
     assert sums(tmp_path) == ROUNDS - 1
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -284,7 +284,7 @@ def test_usage_that_cannot_be_true_counts_at_its_worst_case(
     assert use.count.completion_tokens == 20 * good + 100 * (SAMPLES - good)
     assert use.count.prompt_tokens > 40 * good + 500 * (SAMPLES - good)
     assert sums(tmp_path) == ROUNDS - 1
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
 
 
 def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ def test_bytes_are_read_by_their_own_signs(tmp_path: Path, scenario: str, way: s
         assert endpoint.calls == SAMPLES
         if scenario != "mark":  # its body is text, which the double does not bill
             check_bill(result, endpoint)
-    found = texts(tmp_path)
+    found = read_corpus(tmp_path)
     assert len(found) == SAMPLES
     assert sums(tmp_path) == ROUNDS - 1
     if scenario == "latin-1-header":
@@ -330,7 +330,7 @@ def test_a_pause_that_the_body_announces_is_kept_to(tmp_path: Path, way: str, mo
         run(tmp_path, endpoint.url, concurrency=8, max_wait_s=60.0, batch=way == "batch")
         assert endpoint.calls <= (20 if way == "single" else 12 + 7 + 2)
         assert endpoint.paid_twice == 0
-    assert len(texts(tmp_path)) == 12
+    assert len(read_corpus(tmp_path)) == 12
     assert sums(tmp_path) == 1
 
 
@@ -340,7 +340,7 @@ def test_a_pause_of_twenty_seconds_in_the_body_is_kept_to(tmp_path: Path) -> Non
         make_task(tmp_path, samples=12, method={"name": "wasp", "rounds": 1})
         run(tmp_path, endpoint.url, concurrency=8, max_wait_s=60.0)
         assert endpoint.calls <= 20
-    assert len(texts(tmp_path)) == 12
+    assert len(read_corpus(tmp_path)) == 12
 
 
 @pytest.mark.parametrize(("way", "moment"), slow_but(product(WAYS, MOMENTS), [("single", "later")]))
@@ -356,7 +356,7 @@ def test_a_body_that_trickles_ends_the_run_and_is_counted(tmp_path: Path, way: s
         endpoint.scenario = SCENARIOS["well"]
         result = run(tmp_path, endpoint.url, **{**fields, "timeout_s": 20.0, "deadline_s": 60.0})
         check_bill(result, endpoint)
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
     assert sums(tmp_path) == ROUNDS - 1
     (use,) = result.report.usage
     assert (use.count.lost_tokens > 0) == (way == "single")  # the batch itself came back
@@ -416,5 +416,5 @@ def test_a_killed_run_asks_again_only_what_was_in_flight(tmp_path: Path, way: st
         assert code == 0
         assert endpoint.twice <= (4 if way == "single" else 0)
         assert SAMPLES <= endpoint.calls <= SAMPLES + 4
-    assert len(texts(tmp_path)) == SAMPLES
+    assert len(read_corpus(tmp_path)) == SAMPLES
     assert sums(tmp_path) == ROUNDS - 1

@@ -60,7 +60,7 @@ def with_texts(path: Path, folder: Path, url: str) -> Path:
     return written
 
 
-def simulated(path: Path, folder: Path, *assignments: str) -> Delivered:
+def simulate_anew(path: Path, folder: Path, *assignments: str) -> Delivered:
     return delivered(tasks.load(path, assignments), folder / "out", fresh=True)
 
 
@@ -127,7 +127,7 @@ def with_endpoints(folder: Path, url: str) -> Path:
     return path
 
 
-def check(path: Path, done: Delivered, *assignments: str) -> None:
+def check_files(path: Path, done: Delivered, *assignments: str) -> None:
     """The run's own files and counts beside the plan that anybody could have asked for before."""
     planned = task_files.plan(path, assignments, environment={})
     figures, report = planned.figures, done.report
@@ -188,8 +188,8 @@ def test_a_run_of_the_clinic_with_paid_generators_takes_what_its_plan_says(
     assignments = [f'method.name="{method}"', *options]
     with serving(paid_writer()) as writer:
         path = with_endpoints(tmp_path, writer.url)
-        done = simulated(path, tmp_path, *assignments)
-        check(path, done, *assignments)
+        done = simulate_anew(path, tmp_path, *assignments)
+        check_files(path, done, *assignments)
 
 
 @pytest.mark.parametrize("path", [*TASKS, CLINIC], ids=lambda path: path.stem)
@@ -208,4 +208,4 @@ def test_a_run_of_a_shipped_task_takes_what_its_plan_says(
         endpoints = (n for n, each in enumerate(loaded.generators) if path != CLINIC and each.kind == "openai")
         size += tuple(f"generators.{each}.max_tokens=160" for each in endpoints)
         few = (f"method.samples={8 * max(labels, 10)}", *SMALL.get(loaded.method.name, ()), *size)
-        check(here, simulated(here, tmp_path, *few), *few)
+        check_files(here, simulate_anew(here, tmp_path, *few), *few)

@@ -58,7 +58,7 @@ def ngram(
     return NgramGenerator(settings, labels=labels, folder=folder)
 
 
-def texts(generator: NgramGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
+def write_texts(generator: NgramGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
     answers = [answer for _, answer in generator.answer(requests)]
     assert all(isinstance(answer, Completion) for answer in answers)
     return [answer.text for answer in answers if isinstance(answer, Completion)]
@@ -67,7 +67,7 @@ def texts(generator: NgramGenerator, requests: Sequence[GenerationRequest]) -> l
 def ask(
     generator: NgramGenerator, count: int, label: str = "cardiac", kind: str = "zero_shot", **fields: Any
 ) -> list[str]:
-    return texts(generator, [GenerationRequest(kind, label, "", seed, **fields) for seed in range(count)])
+    return write_texts(generator, [GenerationRequest(kind, label, "", seed, **fields) for seed in range(count)])
 
 
 def share(found: Sequence[str], word: str) -> float:
@@ -158,10 +158,10 @@ def test_a_seed_fixes_the_text_whatever_was_asked_before(tmp_path: Path) -> None
         )
         for seed in range(30)
     ]
-    whole = texts(generator, asked)
-    texts(other, [GenerationRequest("contrast", "injury", "", 1, good=("xyz ecg flutter Flutter",))])
+    whole = write_texts(generator, asked)
+    write_texts(other, [GenerationRequest("contrast", "injury", "", 1, good=("xyz ecg flutter Flutter",))])
     other.observe(asked[:10], [Completion(text) for text in whole[:10]])
-    assert texts(other, asked[10:]) == whole[10:]
+    assert write_texts(other, asked[10:]) == whole[10:]
     assert len(set(whole)) > 10
 
 

@@ -47,7 +47,7 @@ ROOT = Path(__file__).resolve().parents[4]
 KEY = {"TEST_API_KEY": "secret-key"}
 
 
-def requests(count: int) -> list[GenerationRequest]:
+def make_requests(count: int) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "card", f"Write text {index}.", index) for index in range(count)]
 
 
@@ -87,19 +87,19 @@ def faulty(server: ChatServer, *faults: Any) -> Iterator[FaultProxy]:
 
 
 def one(far: OpenAIGenerator) -> Completion | GenerationError:
-    ((_, answer),) = far.answer(requests(1))
+    ((_, answer),) = far.answer(make_requests(1))
     return answer
 
 
 def read(far: OpenAIGenerator, count: int, kept: list[Any]) -> None:
     """Keeps what was yielded although the iteration may end in an error."""
-    for item in far.answer(requests(count)):
+    for item in far.answer(make_requests(count)):
         kept.append(item)  # noqa: PERF402 - list.extend is not promised to keep them
 
 
 def test_answers_carry_text_usage_and_price(server: ChatServer) -> None:
     far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=10.0)
-    answers = dict(far.answer(requests(20)))
+    answers = dict(far.answer(make_requests(20)))
     assert sorted(answers) == list(range(20))
     seventh = answers[7]
     assert isinstance(seventh, Completion)
@@ -121,7 +121,7 @@ def test_what_is_sent(server: ChatServer) -> None:
 def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
     with serving(ChatServer(lambda prompt: completion(prompt), delay_s=0.05)) as server:
         far = generator(server.url, concurrency=4)
-        answers = far.answer(requests(40))
+        answers = far.answer(make_requests(40))
         next(answers)
         time.sleep(0.4)
         assert len(server.bodies) <= 5  # the other 35 wait until their answers could be journaled
@@ -130,7 +130,7 @@ def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
 
 
 def test_closing_early_stops_asking(server: ChatServer) -> None:
-    answers: Any = generator(server.url, concurrency=2).answer(requests(50))
+    answers: Any = generator(server.url, concurrency=2).answer(make_requests(50))
     next(answers)
     answers.close()
     wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("far-")], 20.0)
@@ -139,9 +139,9 @@ def test_closing_early_stops_asking(server: ChatServer) -> None:
 
 INTERRUPTED = """
 import sys
-from tests.server.generators.kinds.test_openai import generator, requests
+from tests.server.generators.kinds.test_openai import generator, make_requests
 try:
-    for index, answer in generator(sys.argv[1], concurrency=3, timeout_s=60.0).answer(requests(50)):
+    for index, answer in generator(sys.argv[1], concurrency=3, timeout_s=60.0).answer(make_requests(50)):
         print("kept", index, flush=True)
 except KeyboardInterrupt:
     sys.exit(130)
@@ -222,7 +222,7 @@ def test_an_attempt_that_is_too_late_names_the_setting_that_ended_it(server: Cha
 def test_after_the_last_retry_only_this_request_fails(server: ChatServer) -> None:
     with faulty(server, *[("status", 500, {})] * 3) as proxy:
         far = generator(proxy.url, max_retries=2, concurrency=1)
-        answers = dict(far.answer(requests(3)))
+        answers = dict(far.answer(make_requests(3)))
         assert isinstance(answers[0], GenerationError)
         assert "3 attempts (status 500: try later)" in str(answers[0])
         assert isinstance(answers[1], Completion)
@@ -243,7 +243,7 @@ def test_retry_after_is_obeyed(server: ChatServer) -> None:
 def test_an_endpoint_is_asked_as_often_as_it_announces_a_pause(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"Retry-After": "0.1"})] * 30) as proxy:
         far = generator(proxy.url, max_wait_s=0.01, max_retries=1, concurrency=4)
-        answers = dict(far.answer(requests(12)))
+        answers = dict(far.answer(make_requests(12)))
         assert all(isinstance(answer, Completion) for answer in answers.values())
         assert len(proxy.arrivals) == 42
     with faulty(server, *[("status", 502, {"Retry-After": "0.1"})] * 30) as proxy:  # each may be billed
@@ -477,7 +477,7 @@ def fallback_to(server: ChatServer, **fields: Any) -> dict[str, Any]:
 
 def test_a_fallback_writes_from_the_error_on_that_would_end_the_run(server: ChatServer) -> None:
     far = generator(server.url, model="retired", concurrency=1, **fallback_to(server))
-    answers = [answer for _, answer in sorted(far.answer(requests(5)))]
+    answers = [answer for _, answer in sorted(far.answer(make_requests(5)))]
     assert [answer.text for answer in answers if isinstance(answer, Completion)] == [
         f"About Write text {index}." for index in range(5)
     ]
@@ -497,7 +497,7 @@ def test_fallback_writes_what_the_model_does_not_within_one_budget(
     dear = {"price_per_1k_prompt": 10.0, "price_per_1k_completion": 10.0}
     with faulty(server, "pass", ("status", 400, {}), "pass") as first:
         far = generator(first.url, concurrency=1, price_budget_usd=10.0, **prices, **fallback_to(server, **dear))
-        answers = dict(far.answer(requests(3)))
+        answers = dict(far.answer(make_requests(3)))
     found = [answer for _, answer in sorted(answers.items()) if isinstance(answer, Completion)]
     assert [answer.note for answer in found] == ["", "by tiny", ""]
     assert [round(answer.price_usd, 6) for answer in found] == [0.018, 0.18, 0.018]
@@ -505,7 +505,7 @@ def test_fallback_writes_what_the_model_does_not_within_one_budget(
     assert far._instead._budget is far._budget
     poor = generator(server.url, model="retired", token_budget=90, **fallback_to(server))
     with pytest.raises(BudgetExhausted):  # its cap holds for both models together
-        list(poor.answer(requests(9)))
+        list(poor.answer(make_requests(9)))
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def test_an_unreachable_endpoint_is_named_soon() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/v1"
     far = generator(url, max_retries=10, max_wait_s=0.05)
     with pytest.raises(GenerationError) as failure:
-        list(far.answer(requests(30)))
+        list(far.answer(make_requests(30)))
     assert failure.value.code == "endpoint-unreachable"
     assert url in failure.value.problem
     assert far.counts["retries"] <= 2 * 8
@@ -558,7 +558,7 @@ def test_a_refused_request_fails_alone() -> None:
         return refusal("context too long") if prompt.endswith("text 3.") else completion(prompt)
 
     with serving(ChatServer(write)) as server:
-        answers = dict(generator(server.url, concurrency=1).answer(requests(5)))
+        answers = dict(generator(server.url, concurrency=1).answer(make_requests(5)))
     assert [index for index, answer in answers.items() if isinstance(answer, GenerationError)] == [3]
     assert "400: context too long" in str(answers[3])
 
@@ -567,7 +567,7 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
     with serving(ChatServer(lambda _: refusal("temperature is not supported"))) as server:
         far = generator(server.url, concurrency=1)
         with pytest.raises(GenerationError) as stopped:
-            list(far.answer(requests(100)))
+            list(far.answer(make_requests(100)))
         assert stopped.value.code == "endpoint-fails"
         assert "temperature is not supported" in stopped.value.problem  # the endpoint's own words
         assert len(server.bodies) == 10
@@ -577,7 +577,7 @@ def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
 def test_an_answer_between_failures_begins_their_count_anew(server: ChatServer, status: int, most: int) -> None:
     """One fewer than would stop the run, an answer, and so on."""
     with faulty(server, *["pass", *[("status", status, {})] * (most - 1)] * 3) as proxy:
-        answers = dict(generator(proxy.url, concurrency=1).answer(requests(3 * most)))
+        answers = dict(generator(proxy.url, concurrency=1).answer(make_requests(3 * most)))
     assert [index for index, answer in answers.items() if isinstance(answer, Completion)] == [0, most, 2 * most]
 
 
@@ -585,7 +585,7 @@ def test_error_at_the_cap_counts_answers_without_usage() -> None:
     with serving(ChatServer(lambda _: completion("Text", usage=None))) as server:
         far = generator(server.url, token_budget=200)
         with pytest.raises(BudgetExhausted, match=r"usage not reported: [1-9]"):
-            list(far.answer(requests(100)))
+            list(far.answer(make_requests(100)))
 
 
 @pytest.mark.parametrize(
@@ -706,7 +706,7 @@ def test_calls_go_to_all_endpoints_in_turn_each_with_its_own_key() -> None:
     with serving(ChatServer(write)) as one_server, serving(ChatServer(write, key="other-key")) as other:
         keys = {**KEY, "OTHER_API_KEY": "other-key"}
         far = generator(one_server.url, keys, endpoints=[{"base_url": other.url, "api_key_env": "OTHER_API_KEY"}])
-        answers = dict(far.answer(requests(10)))
+        answers = dict(far.answer(make_requests(10)))
     assert len(answers) == 10
     assert len(one_server.bodies) == len(other.bodies) == 5
 
@@ -765,7 +765,7 @@ def test_a_deadline_ends_the_attempts_of_one_request(server: ChatServer) -> None
 def test_a_429_halves_the_calls_at_once_and_success_raises_them_again(server: ChatServer) -> None:
     with faulty(server, *[("status", 429, {"retry-after": "0"})] * 3) as proxy:
         far = generator(proxy.url, concurrency=8, max_retries=10)
-        answers = dict(far.answer(requests(60)))
+        answers = dict(far.answer(make_requests(60)))
     assert all(isinstance(answer, Completion) for answer in answers.values())
     assert far.counts["slowed_down"] == 3
     assert far._pace.allowed > 3
@@ -856,7 +856,7 @@ def test_an_answer_far_beyond_its_allowed_length_is_no_sample(characters: int, f
         answer = one(generator(server.url, max_tokens=20))
     assert isinstance(answer, Completion)
     assert answer.finish == finish
-    fault = read_answer(answer, requests(1)[0]).fault
+    fault = read_answer(answer, make_requests(1)[0]).fault
     assert (fault == "longer than it was allowed to be") == bool(finish)
 
 
@@ -883,7 +883,7 @@ def test_a_cap_holds_where_an_endpoint_bills_beyond_what_was_allowed() -> None:
     with serving(ChatServer(lambda prompt: completion(prompt, usage=(11, 900)), delay_s=0.02)) as server:
         far = generator(server.url, token_budget=5000, concurrency=8)
         with pytest.raises(BudgetExhausted):
-            list(far.answer(requests(40)))
+            list(far.answer(make_requests(40)))
         assert 0 < 911 * len(server.bodies) <= 5000
         assert server.most_at_once > 1
 
@@ -903,22 +903,22 @@ def test_lost_attempts_use_the_budget_up(server: ChatServer) -> None:
     with faulty(server, *["cut"] * 100) as proxy:
         far = generator(proxy.url, token_budget=500, concurrency=1, max_retries=20, max_wait_s=0.0)
         with pytest.raises(BudgetExhausted):
-            list(far.answer(requests(10)))
+            list(far.answer(make_requests(10)))
         assert len(proxy.arrivals) == 500 // (len(b"Write text 0.") + 64 + 20)
 
 
 def test_what_an_earlier_process_spent_counts(server: ChatServer) -> None:
     far = generator(server.url, token_budget=1000)
-    far.observe(requests(2), [Completion("x", 500, 450), GenerationError("none")])
+    far.observe(make_requests(2), [Completion("x", 500, 450), GenerationError("none")])
     with pytest.raises(BudgetExhausted):
-        list(far.answer(requests(1)))
+        list(far.answer(make_requests(1)))
     assert far._budget._spent[0] == 950
     assert server.bodies == []
 
 
 def test_the_estimate_encloses_what_a_run_takes(server: ChatServer) -> None:
     far = generator(server.url, price_per_1k_prompt=1.0, price_per_1k_completion=1.0)
-    answers = [answer for _, answer in far.answer(requests(50)) if isinstance(answer, Completion)]
+    answers = [answer for _, answer in far.answer(make_requests(50)) if isinstance(answer, Completion)]
     took = sum(answer.prompt_tokens + answer.completion_tokens for answer in answers)
     estimate = far._settings.estimate(50, prompt_words=8)
     assert estimate.tokens[0] <= took <= estimate.tokens[1]

@@ -164,7 +164,7 @@ class ScriptedBatches(Scripted):
         return Exchange(status, headers, body)
 
 
-def write(journal: Journal, sums: list[tuple[int, int]], way: str, cap: int) -> None:
+def write_in_steps(journal: Journal, sums: list[tuple[int, int]], way: str, cap: int) -> None:
     """One process: two steps, each followed by what stands for a private sum over its texts."""
     table: dict[str, Any] = {
         "name": "far",
@@ -209,7 +209,7 @@ def check_run(monkeypatch: pytest.MonkeyPatch, endpoint: Scripted, way: str) -> 
     caps, codes, billed = [CAPS[way], ENDLESS], list[int](), list[tuple[int, int]]()
     for _ in range(len(endpoint.script) + 6):
         try:
-            write(journal, sums, way, caps[0])
+            write_in_steps(journal, sums, way, caps[0])
         except Killed:
             continue
         except GenerationError as failure:

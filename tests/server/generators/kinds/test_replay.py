@@ -46,7 +46,7 @@ def request(seed: int, label: str = "a", kind: str = "zero_shot", **fields: Any)
     return GenerationRequest(kind, label, "", seed, **fields)
 
 
-def texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
+def write_texts(generator: ReplayGenerator, requests: Sequence[GenerationRequest]) -> list[str]:
     answers = list(generator.answer(requests))
     assert [index for index, _ in answers] == list(range(len(requests)))
     assert all(isinstance(answer, Completion) for _, answer in answers)
@@ -65,33 +65,33 @@ def test_unchanged_file_is_read_once_and_runs_share_no_used_rows(
     monkeypatch.setattr("undersong_server.generators.kinds.replay.read_table", counted)
     options = ReplaySettings(name="old", kind="replay", path="pool.jsonl")
     first = replay(tmp_path)
-    drawn = texts(first, [request(seed) for seed in range(5)])
+    drawn = write_texts(first, [request(seed) for seed in range(5)])
     second = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=embed)
-    assert texts(second, [request(seed) for seed in range(5)]) == drawn
+    assert write_texts(second, [request(seed) for seed in range(5)]) == drawn
     assert len(read) == 1
     (tmp_path / "pool.jsonl").write_text(json.dumps({"text": "only this", "label": "a"}) + "\n")
     third = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=embed)
-    assert texts(third, [request(1)]) == ["only this"]
+    assert write_texts(third, [request(1)]) == ["only this"]
 
 
 def test_no_text_comes_twice_before_all_have_come_once(tmp_path: Path) -> None:
     generator = replay(tmp_path, [row | {"text": row["text"] + row["label"]} for row in POOL])
-    first = texts(generator, [request(seed) for seed in range(120)])
+    first = write_texts(generator, [request(seed) for seed in range(120)])
     assert len(set(first)) == 120
     assert generator.counts["repeats"] == 0
     ((_, again),) = generator.answer([request(200)])
     assert isinstance(again, Completion)
     assert again.note == "repeat"
-    texts(generator, [request(seed) for seed in range(201, 320)])
+    write_texts(generator, [request(seed) for seed in range(201, 320)])
     assert generator.counts["repeats"] == 120
-    assert len(set(texts(generator, [request(seed, "b") for seed in range(120)]))) == 120
+    assert len(set(write_texts(generator, [request(seed, "b") for seed in range(120)]))) == 120
     assert generator.counts["repeats"] == 120
 
 
 def test_a_text_under_two_labels_is_not_given_twice_either(tmp_path: Path) -> None:
     rows = [{"text": f"text {number}", "label": label} for label in "ab" for number in range(20)]
     generator = replay(tmp_path, rows)
-    given_ = texts(generator, [request(seed, "ab"[seed % 2]) for seed in range(20)])
+    given_ = write_texts(generator, [request(seed, "ab"[seed % 2]) for seed in range(20)])
     assert len(set(given_)) == 20
 
 
@@ -105,7 +105,7 @@ def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None
 def test_zero_shot_is_uniform(tmp_path: Path) -> None:
     rows = [{"text": f"t{number}", "label": "a"} for number in range(10)]
     # Every tenth draw starts a new round through the ten texts.
-    drawn = Counter(texts(replay(tmp_path, rows), [request(seed) for seed in range(20_000)])[::10])
+    drawn = Counter(write_texts(replay(tmp_path, rows), [request(seed) for seed in range(20_000)])[::10])
     # Each 200 +- 13.4; 5 standard deviations: a false alarm in some 170 000 runs.
     assert len(drawn) == 10
     assert all(133 <= count <= 267 for count in drawn.values())
@@ -114,10 +114,12 @@ def test_zero_shot_is_uniform(tmp_path: Path) -> None:
 def test_draws_go_towards_the_good_and_away_from_the_bad(tmp_path: Path) -> None:
     good, bad = ("the card was swallowed",), ("a loan please",)
     contrast = [request(seed, kind="contrast", good=good, bad=bad) for seed in range(20)]
-    topics = Counter(text.split()[1] for text in texts(replay(tmp_path), contrast))
+    topics = Counter(text.split()[1] for text in write_texts(replay(tmp_path), contrast))
     assert topics["card"] >= 16
     assert topics["loan"] == 0
-    only_bad = Counter(text.split()[1] for text in texts(replay(tmp_path), [request(s, bad=bad) for s in range(60)]))
+    only_bad = Counter(
+        text.split()[1] for text in write_texts(replay(tmp_path), [request(s, bad=bad) for s in range(60)])
+    )
     assert only_bad["loan"] <= 6
 
 
@@ -130,7 +132,9 @@ def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
     weights = np.exp(scores / 0.5)
     expected = weights / weights.sum()
     asked = [request(seed, good=good, bad=bad) for seed in range(6000)]
-    drawn = Counter(texts(replay(tmp_path, rows, temperature=0.5), asked)[::4])  # the first of each round through all
+    drawn = Counter(
+        write_texts(replay(tmp_path, rows, temperature=0.5), asked)[::4]
+    )  # the first of each round through all
     for row, probability in zip(rows, expected, strict=True):
         tolerance = 5 * np.sqrt(1500 * probability * (1 - probability))
         assert abs(drawn[row["text"]] - 1500 * probability) < tolerance
@@ -138,7 +142,7 @@ def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
 
 def test_parents_draw_near_them(tmp_path: Path) -> None:
     for kind in ("paraphrase", "fill_in", "cross"):
-        near = texts(replay(tmp_path), [request(s, kind=kind, parents=("pin pin blocked",)) for s in range(15)])
+        near = write_texts(replay(tmp_path), [request(s, kind=kind, parents=("pin pin blocked",)) for s in range(15)])
         assert sum("pin" in text for text in near) >= 13
 
 
@@ -148,9 +152,9 @@ def test_terms_are_contained_where_the_pool_has_them(tmp_path: Path) -> None:
         {"text": "He is, in the Left KNEE group.", "label": "a"},
         {"text": "knee of the left leg", "label": "a"},
     ]
-    first = texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("left-knee",))])
+    first = write_texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("left-knee",))])
     assert first == ["He is, in the Left KNEE group."]
-    assert texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("!",))])  # a term without a word
+    assert write_texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("!",))])  # a term without a word
 
 
 def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
@@ -159,17 +163,17 @@ def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
         for length in (5, 20, 80)
         for number in range(30)
     ]
-    drawn = texts(replay(tmp_path, rows), [request(seed, kind="metadata", words=21) for seed in range(25)])
+    drawn = write_texts(replay(tmp_path, rows), [request(seed, kind="metadata", words=21) for seed in range(25)])
     assert sum(len(text.split()) == 21 for text in drawn) >= 23
     both = [request(seed, kind="metadata", words=21, terms=("w",)) for seed in range(25)]
-    assert sum(len(text.split()) == 21 for text in texts(replay(tmp_path, rows), both)) >= 20
+    assert sum(len(text.split()) == 21 for text in write_texts(replay(tmp_path, rows), both)) >= 20
 
 
 def test_an_unnamed_class_draws_from_all(tmp_path: Path) -> None:
     rows = [{"text": f"{label} {number}", "label": label} for label in "ab" for number in range(20)]
-    drawn = texts(replay(tmp_path, rows), [request(seed, "") for seed in range(40)])
+    drawn = write_texts(replay(tmp_path, rows), [request(seed, "") for seed in range(40)])
     assert len(set(drawn)) == 40
-    assert texts(replay(tmp_path, [{"text": "x"}], labels=()), [request(1, "")]) == ["x"]
+    assert write_texts(replay(tmp_path, [{"text": "x"}], labels=()), [request(1, "")]) == ["x"]
 
 
 def test_a_label_without_texts_fails_request_by_request(tmp_path: Path) -> None:
@@ -197,11 +201,11 @@ def test_a_resumed_run_goes_on_as_the_undisturbed_one(
         request(seed, "ab"[index % 2], "contrast", good=("card lost",), bad=("loan",) if index % 3 else ())
         for index, seed in enumerate(seeds)
     ]
-    whole = texts(replay(folder), asked)
+    whole = write_texts(replay(folder), asked)
     resumed = replay(folder)
     seen = [Completion(f' "{text}" ' if clean else text) for text in whole[:cut]]
     resumed.observe(asked[:cut], seen)
-    assert texts(resumed, asked[cut:]) == whole[cut:]
+    assert write_texts(resumed, asked[cut:]) == whole[cut:]
     assert resumed.counts["unknown_journaled"] == 0
 
 
@@ -221,10 +225,10 @@ def test_the_file_is_embedded_once_and_examples_once(tmp_path: Path) -> None:
     replay(tmp_path)
     options = ReplaySettings(name="old", kind="replay", path="pool.jsonl")
     generator = ReplayGenerator(options, labels=("a", "b"), folder=tmp_path, embed=counting)
-    texts(generator, [request(seed) for seed in range(10)])
+    write_texts(generator, [request(seed) for seed in range(10)])
     assert not embedded  # a uniform draw needs no embedding
     for start in range(0, 60, 20):
-        texts(generator, [request(seed, good=("card lost", "new")) for seed in range(start, start + 20)])
+        write_texts(generator, [request(seed, good=("card lost", "new")) for seed in range(start, start + 20)])
     assert max(embedded.values()) == 1
     assert len(embedded) == 120 + 2  # both labels hold the same texts
 
@@ -234,7 +238,7 @@ def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
     rows = [{"text": f"word{n % 97} word{n % 89} word{n}", "label": "ab"[n % 2]} for n in range(6000)]
     generator = replay(tmp_path, rows)
     known = [row["text"] for row in rows[:400]]
-    texts(generator, [request(1, good=tuple(known))])
+    write_texts(generator, [request(1, good=tuple(known))])
     started = time.process_time()
     for round_ in range(4):
         asked = [
@@ -247,5 +251,5 @@ def test_six_thousand_draws_take_seconds(tmp_path: Path) -> None:
             )
             for n in range(round_ * 1200, round_ * 1200 + 1200)
         ]
-        texts(generator, asked)
+        write_texts(generator, asked)
     assert time.process_time() - started < 15.0

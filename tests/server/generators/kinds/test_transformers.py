@@ -47,11 +47,11 @@ def local(folder: Path, path: str = "chat", **fields: Any) -> TransformersGenera
     return TransformersGenerator(settings, folder=folder)
 
 
-def asked(count: int = 8) -> list[GenerationRequest]:
+def make_requests(count: int = 8) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "", PROMPTS[index % len(PROMPTS)], 1000 + index) for index in range(count)]
 
 
-def answers(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Completion]:
+def ask_generator(generator: TransformersGenerator, requests: Sequence[GenerationRequest]) -> list[Completion]:
     found = dict(generator.answer(requests))
     assert sorted(found) == list(range(len(requests)))
     assert all(isinstance(answer, Completion) for answer in found.values())
@@ -60,7 +60,7 @@ def answers(generator: TransformersGenerator, requests: Sequence[GenerationReque
 
 def test_only_what_was_written_comes_back(folder: Path) -> None:
     for path in ("chat", "plain"):
-        for request, answer in zip(asked(), answers(local(folder, path), asked()), strict=True):
+        for request, answer in zip(make_requests(), ask_generator(local(folder, path), make_requests()), strict=True):
             assert request.prompt not in answer.text
             assert "<|" not in answer.text
             assert 0 < answer.completion_tokens <= 12
@@ -73,32 +73,34 @@ def test_prompts_go_through_the_chat_template_of_the_folder(folder: Path) -> Non
     ids = prompt_ids(tokenizer, "My card")
     assert tokenizer.decode(ids) == "<|user|>My card<|end|><|assistant|>"
     assert plain._load_model()[1].decode(prompt_ids(plain._load_model()[1], "My card")) == "My card"
-    assert [answer.prompt_tokens for answer in answers(chat, asked(1))] == [len(prompt_ids(tokenizer, PROMPTS[0]))]
+    assert [answer.prompt_tokens for answer in ask_generator(chat, make_requests(1))] == [
+        len(prompt_ids(tokenizer, PROMPTS[0]))
+    ]
 
 
 @pytest.mark.parametrize("path", slow_after(["chat", "plain"], 1))
 def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: str) -> None:
-    together = answers(local(folder, path, batch_size=8), asked())
-    alone = answers(local(folder, path, batch_size=1), asked())
+    together = ask_generator(local(folder, path, batch_size=8), make_requests())
+    alone = ask_generator(local(folder, path, batch_size=1), make_requests())
     assert together == alone
-    reversed_ = answers(local(folder, path, batch_size=3), asked()[::-1])[::-1]
+    reversed_ = ask_generator(local(folder, path, batch_size=3), make_requests()[::-1])[::-1]
     assert reversed_ == alone
     again = [GenerationRequest("zero_shot", "", PROMPTS[0], seed) for seed in range(6)]
-    assert len({answer.text for answer in answers(local(folder, path), again)}) >= 5
+    assert len({answer.text for answer in ask_generator(local(folder, path), again)}) >= 5
 
 
 @pytest.mark.parametrize("path", slow_after(["chat", "plain", "t5"], 1))
 def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
     generator = local(folder, path, batch_size=8, max_new_tokens=24)
     stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
-    requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(asked())]
+    requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(make_requests())]
     rows: list[int] = []
-    answers(generator, requests[:1])  # the folder is tried at its first use
+    ask_generator(generator, requests[:1])  # the folder is tried at its first use
     generator._load_model()[0].register_forward_pre_hook(
         lambda _module, _given, named: rows.append(len(named.get("input_ids", ()))), with_kwargs=True
     )
-    together = answers(generator, requests)
-    assert together == answers(local(folder, path, batch_size=1, max_new_tokens=24), requests)
+    together = ask_generator(generator, requests)
+    assert together == ask_generator(local(folder, path, batch_size=1, max_new_tokens=24), requests)
     if path != "t5":  # an encoder's batch stays whole
         assert rows[0] == 8
         assert rows[-1] < 8
@@ -108,7 +110,7 @@ def test_temperature_zero_is_greedy(folder: Path) -> None:
     import torch
 
     generator = local(folder, temperature=0.0)
-    first, second = answers(generator, [GenerationRequest("zero_shot", "", PROMPTS[1], seed) for seed in (1, 2)])
+    first, second = ask_generator(generator, [GenerationRequest("zero_shot", "", PROMPTS[1], seed) for seed in (1, 2)])
     assert first == second
     model, tokenizer, _ = generator._load_model()
     ids = prompt_ids(tokenizer, PROMPTS[1])
@@ -134,7 +136,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
     ):
         expected[tokenizer.decode([int(token)], skip_special_tokens=True)] += float(probability)
     requests = [GenerationRequest("zero_shot", "", "My", seed) for seed in range(2048)]
-    drawn = Counter(answer.text for answer in answers(generator, requests))
+    drawn = Counter(answer.text for answer in ask_generator(generator, requests))
     assert set(drawn) <= set(expected)
     for text, probability in sorted(expected.items(), key=lambda each: -each[1])[:12]:
         # 5.5 standard deviations over 36 comparisons: a false alarm in less than one of 500 000 changes
@@ -143,7 +145,7 @@ def test_samples_follow_the_models_distribution(folder: Path, temperature: float
 
 def test_a_prompt_that_does_not_fit_fails_alone(folder: Path) -> None:
     generator = local(folder, "plain")
-    requests = [*asked(2), GenerationRequest("zero_shot", "", "word " * 200, 1)]
+    requests = [*make_requests(2), GenerationRequest("zero_shot", "", "word " * 200, 1)]
     found = dict(generator.answer(requests))
     assert isinstance(found[2], GenerationError)
     assert "64" in str(found[2])
@@ -156,7 +158,7 @@ def test_a_folder_without_a_model_is_refused_at_the_start(folder: Path, tmp_path
         local(folder, "nowhere")
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ConfigurationError) as refused:
-        list(local(tmp_path, ".").answer(asked(1)))
+        list(local(tmp_path, ".").answer(make_requests(1)))
     assert refused.value.code == "model-unloadable"
 
 
@@ -186,30 +188,30 @@ def test_weights_that_are_a_pickle_are_not_read(folder: Path, tmp_path: Path) ->
     torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
     weights.unlink()
     with pytest.raises(ConfigurationError, match=r"no file named model\.safetensors"):
-        list(local(tmp_path, "pickled").answer(asked(1)))
+        list(local(tmp_path, "pickled").answer(make_requests(1)))
 
 
 def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
     import torch
 
     if torch.cuda.is_available():
-        assert answers(local(folder, device="auto"), asked(3))
+        assert ask_generator(local(folder, device="auto"), make_requests(3))
     else:
         with pytest.raises(ConfigurationError) as refused:
-            list(local(folder, device="cuda").answer(asked(1)))
+            list(local(folder, device="cuda").answer(make_requests(1)))
         assert refused.value.code == "no-gpu"
 
 
 def test_nothing_asked_loads_nothing(folder: Path) -> None:
     generator = local(folder)
-    generator.observe(asked(1), [Completion("x")])
+    generator.observe(make_requests(1), [Completion("x")])
     assert list(generator.answer([])) == []
     assert generator._loaded is None
 
 
 def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) -> None:
-    together = answers(local(folder, "t5", batch_size=4), asked())
-    alone = answers(local(folder, "t5", batch_size=1), asked())
+    together = ask_generator(local(folder, "t5", batch_size=4), make_requests())
+    alone = ask_generator(local(folder, "t5", batch_size=1), make_requests())
     assert [answer.text for answer in together] == [answer.text for answer in alone]
     assert len({answer.text for answer in together}) > 4
     assert all(0 < answer.completion_tokens <= 12 for answer in together)
@@ -219,7 +221,7 @@ def test_a_sequence_to_sequence_model_writes_what_it_writes_alone(folder: Path) 
 def test_base_model_continues_a_prompt_and_more_room_lengthens_answers(folder: Path) -> None:
     request = GenerationRequest("zero_shot", "", "Text:", 5, style="completion", stop=("\n",), system="unread")
     wide = replace(request, room=3)
-    short, long = answers(local(folder, "chat", max_new_tokens=3), [request, wide])
+    short, long = ask_generator(local(folder, "chat", max_new_tokens=3), [request, wide])
     assert (short.completion_tokens, short.finish) == (3, "length")
     assert long.completion_tokens > 3
     tokenizer = local(folder)._load_model()[1]
@@ -242,9 +244,9 @@ def test_template_without_a_system_role_gets_its_words_before_the_user_s(folder:
 
 @pytest.mark.slow
 def test_a_model_that_is_placed_by_its_parts_writes_what_it_writes_whole(folder: Path) -> None:
-    whole = answers(local(folder), asked(4))
+    whole = ask_generator(local(folder), make_requests(4))
     for placed in ("auto", {"": "cpu"}):
-        assert answers(local(folder, device="auto", device_map=placed), asked(4)) == whole
+        assert ask_generator(local(folder, device="auto", device_map=placed), make_requests(4)) == whole
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
@@ -253,12 +255,12 @@ def test_fewer_bits_take_less_memory_and_write(tmp_path: Path) -> None:
     sizes = {}
     for quantization in ("", "int8", "nf4", "fp4"):
         generator = local(tmp_path, "wide", quantization=quantization)
-        assert all(0 < answer.completion_tokens <= 12 for answer in answers(generator, asked(4)))
+        assert all(0 < answer.completion_tokens <= 12 for answer in ask_generator(generator, make_requests(4)))
         model, tokenizer, _ = generator._load_model()
         sizes[quantization] = model.get_memory_footprint()
         model.save_pretrained(tmp_path / "saved")
         tokenizer.save_pretrained(tmp_path / "saved")
-        assert all(answer.text for answer in answers(local(tmp_path, "saved"), asked(4)))
+        assert all(answer.text for answer in ask_generator(local(tmp_path, "saved"), make_requests(4)))
     assert sizes["nf4"] == sizes["fp4"] < sizes["int8"] < sizes[""] / 2
 
 
@@ -278,7 +280,7 @@ def test_a_package_that_large_models_need_is_named_where_it_is_missing(
         importlib.util, "find_spec", lambda name, *given: None if name == missing else found("json", *given)
     )
     with pytest.raises(ConfigurationError) as caught:
-        list(local(folder, **fields).answer(asked(1)))
+        list(local(folder, **fields).answer(make_requests(1)))
     assert caught.value.code == "package-missing"
     assert key in caught.value.problem
     assert missing in caught.value.problem

@@ -42,7 +42,7 @@ def far(url: str, model: Path | str, **fields: Any) -> OpenAIGenerator:
     return OpenAIGenerator(OpenAISettings(**{**table, **SMALL, **fields}), environment={})
 
 
-def requests(count: int) -> list[GenerationRequest]:
+def make_chat_requests(count: int) -> list[GenerationRequest]:
     prompts = Prompts(TaskWords(description="a nurse's triage note", labels=("cardiac", "injury")))
     return [
         GenerationRequest("zero_shot", label, prompts.render("zero_shot", label=label, number=seed).user, seed)
@@ -53,7 +53,7 @@ def requests(count: int) -> list[GenerationRequest]:
 
 def test_a_real_server_answers_with_texts_and_usage(url: str, model: Path) -> None:
     generator = far(url, model)
-    found = dict(generator.answer(requests(8)))
+    found = dict(generator.answer(make_chat_requests(8)))
     assert sorted(found) == list(range(8))
     answers = [answer for answer in found.values() if isinstance(answer, Completion)]
     assert len(answers) == 8
