@@ -370,6 +370,13 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
     }
     panels = {other: paired(cells, OURS, other, labelled(), seeds) for other in AGAINST}
     parts["differences"] = differences(panels)
+    fill_marks(page, parts)
+    target = page.parent / "pictures" / "judged.svg"
+    target.write_text(picture({name: panels[name] for name in AGAINST[:3]}), encoding="utf-8")
+
+
+def fill_marks(page: Path, parts: Mapping[str, str]) -> None:
+    """Puts each part between the marks of its name. Raises ConfigurationError if the page lacks a mark."""
     text = page.read_text(encoding="utf-8")
     for name, content in parts.items():
         mark = re.compile(rf"(<!-- begin {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -379,5 +386,3 @@ def fill(page: Path, rows: Sequence[Mapping[str, Any]], methods: Sequence[str], 
             )
         text = mark.sub(lambda at, content=content: f"{at[1]}{content}\n{at[2]}", text)  # type: ignore[misc]
     page.write_text(text, encoding="utf-8")
-    target = page.parent / "pictures" / "judged.svg"
-    target.write_text(picture({name: panels[name] for name in AGAINST[:3]}), encoding="utf-8")

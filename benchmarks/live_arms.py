@@ -1,7 +1,16 @@
 """What the questions about form are worth with a real model: arms of one comparison, by halves of an outside panel.
 
-python -m benchmarks.live_arms --data FOLDER --model qwen-1.5b --out runs/live-arms
-python -m benchmarks.live_arms ... --dataset banking10 --records 300 1400 --seeds 3 --arms zero-shot default form
+    python -m benchmarks.live_arms --data FOLDER --model qwen-1.5b --out runs/live-arms [--dataset banking10]
+    python -m benchmarks.live_arms ... --records 300 1400 --seeds 3 --arms zero-shot default form
+    python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md]
+
+The arms are zero-shot texts, the default method without questions about form, and with one, two and all three of them,
+at epsilon 4 with 120 texts published. FOLDER holds the data sets of ``--dataset``, a task file of benchmarks/tasks. All
+arms and numbers of records of a seed share the model's answers, which are kept in --out: a command that was stopped
+goes on without asking anything twice, and another model, task, arm or seed adds to the same page. Readers of words and
+readers of what an encoder sees that no method has (``benchmarks.outside_judge``) judge every corpus.
+
+Three models, three seeds and the tasks banking10, banking_groups and mts_dialog take a night of two quiet cores.
 """
 
 from __future__ import annotations
@@ -18,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.judged_tables import fill_marks
 from benchmarks.live_core import interval
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
 from benchmarks.live_pool import as_toml, endpoint
@@ -31,12 +41,12 @@ from undersong_server.runs import task as tasks
 TASKS = Path(__file__).parent / "tasks"
 EPSILON, PARTIES = 4.0, 5
 SHOWN = ("meaning", "words", "panel")
-TEXTS_SHOWN = 10
+TEXTS_SHOWN, WORDS_SHOWN = 10, 25
 ARMS = {
     "zero-shot": "mixture",
     "default": "undersong:rounds=3+lengths=false+words=false+voted_examples=0",
     "lengths": "undersong:rounds=3+lengths=true+words=false+voted_examples=0",
-    "lengths+words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
+    "words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
     "form": "undersong:rounds=3+lengths=true+words=true+voted_examples=3",
 }
 
@@ -170,7 +180,7 @@ def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
     others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != "zero-shot"]
     for key, group in groupby(others, key=lambda cell: (cell["model"], cell["task"], cell["records"])):
         arms = [*([base[key[:2]]] if key[:2] in base else []), *group]
-        lines += ["", f"## {key[0]}, {key[1]}, {key[2]} records", ""]
+        lines += ["", f"{key[0]}, {key[1]}, {key[2]} records:", ""]
         lines += [f"| label | {' | '.join(cell['arm'] for cell in arms)} |", "|---" * (len(arms) + 1) + "|"]
         labels = sorted({label for cell in arms for label in cell["labels"]})
         for number in range(TEXTS_SHOWN):
@@ -182,16 +192,21 @@ def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
 
 def _text(cell: dict[str, Any], label: str, number: int) -> str:
     own = [text for text, of in zip(cell["texts"], cell["labels"], strict=True) if of == label]
-    return " ".join(own[number].split()).replace("|", "\\|") if number < len(own) else ""
+    words = own[number].split() if number < len(own) else []
+    return " ".join([*words[:WORDS_SHOWN], *["..."] * (len(words) > WORDS_SHOWN)]).replace("|", "\\|")
 
 
 def write_page(given: argparse.Namespace) -> None:
-    """Writes the table and ten texts of every arm into --out."""
+    """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
     found = kept(given.out)
     judge(given, found)
-    content = f"# Arms, live\n\n{table(found)}\n{side_by_side(found, given.first_seed)}\n"
-    replace_file(given.out / "arms.md", content.encode())
     print(table(found))
+    content = "\n\n".join((table(found), side_by_side(found, given.first_seed).strip()))
+    replace_file(given.out / "arms.md", content.encode())
+    if given.page:
+        asked = (given.model, given.dataset, given.records[0])
+        shown = [cell for cell in found if (cell["model"], cell["task"], cell["records"]) == asked]
+        fill_marks(given.page, {"arms": table(found), "texts": side_by_side(shown, given.first_seed).strip()})
 
 
 def main() -> None:
@@ -209,6 +224,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--table", action="store_true", help="only writes the page of the cells that are there")
+    parser.add_argument(
+        "--page", type=Path, help="a page with marks, for the table and the texts of --model and --dataset"
+    )
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     if given.table:

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from benchmarks import live_arms, shared_answers
+from benchmarks.judged_tables import fill_marks
 from benchmarks.outside_judge import by_counts
+from undersong_common.errors import ConfigurationError
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TASK = TaskWords(description="a question to a bank", labels=("lost card", "fee", "rate"))
@@ -110,6 +112,15 @@ def test_the_page_shows_texts_of_one_label_beside_each_other() -> None:
     assert "| b | zero-shot text 3 | form text 3 |" in shown
     assert "| a |  |  |" in shown  # there are no more
     assert len(shown) == 5 + live_arms.TEXTS_SHOWN
+
+
+def test_a_page_is_filled_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Page\n\n<!-- begin arms -->\nold\n<!-- end -->\n\nmore\n", encoding="utf-8")
+    fill_marks(page, {"arms": "| new |"})
+    assert page.read_text(encoding="utf-8") == "# Page\n\n<!-- begin arms -->\n| new |\n<!-- end -->\n\nmore\n"
+    with pytest.raises(ConfigurationError, match="texts"):
+        fill_marks(page, {"texts": "x"})
 
 
 def test_cells_have_one_zero_shot_run_for_all_numbers_of_records() -> None:
