@@ -112,7 +112,7 @@ def test_one_unit_changes_one_shard_and_no_bit_elsewhere(rows, unit, teachers, d
     statistic = TeacherVotes(queries=12, teachers=teachers, labels=2)
     before, after = shard_votes(statistic, private(rows, unit)), shard_votes(statistic, private(left, unit))
     changed = {shard for shard in before.keys() | after.keys() if before.get(shard) != after.get(shard)}
-    moved = int(private(rows, unit).unit_hashes[gone] % teachers)
+    moved = int(private(rows, unit).unit_hashes[gone] % np.uint64(teachers))  # numpy 1 makes a float of uint64 and int
     assert changed <= {moved}
     if len(before) > len(after):
         assert changed == {moved}
