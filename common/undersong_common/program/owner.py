@@ -49,12 +49,11 @@ def caller_at_terminal() -> Caller:
     """Returns the account from which this command was typed: that of whoever called ``sudo``, ``su`` or the like.
 
     It is the account of the processes that have started this one. Nobody but root can make another account's process
-    start theirs. The account of the log-in, which the kernel's audit keeps, may differ from it no more than $SUDO_UID,
-    which anybody can set and which proves nothing.
+    start theirs. The account of the log-in, which the kernel's audit keeps, may differ from it no more than $SUDO_UID.
+    Neither proves who it is: anybody can set the variable, and the log-in once, where none is noted.
     """
     command_uid, login_uid = os.getuid(), _login_uid()
-    others = [uid for uid in (*_ancestor_uids(), login_uid) if uid not in (None, ROOT_UID, command_uid)]
-    accounts = [uid for uid in dict.fromkeys(others) if uid is not None]
+    accounts = list(dict.fromkeys(uid for uid in _ancestor_uids() if uid not in (ROOT_UID, command_uid)))
     stated_uid = _stated_uid()
     without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
     uid = accounts[0] if accounts else without_starter

@@ -96,10 +96,9 @@ def caller(monkeypatch, *, ancestors=(), login=None, stated=None, command_uid=PA
         {"ancestors": (0, ADA), "stated": 0, "login": ADA},
         {"ancestors": (ADA,), "command_uid": ADA},
         {"ancestors": (ADA,), "command_uid": BERT, "login": ADA},
-        {"ancestors": (), "stated": ADA, "login": ADA},
         {"ancestors": (ADA,), "stated": "x" * 5000},
     ],
-    ids=["sudo", "sudo sh", "root's shell", "own folder", "su", "no process is shown", "no number"],
+    ids=["sudo", "sudo sh", "root's shell", "own folder", "su", "no number"],
 )
 def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, processes):
     assert caller(monkeypatch, **processes) == owner.Caller(ADA, f"#{ADA}")
@@ -112,13 +111,15 @@ def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, p
         ({"stated": BERT}, "$SUDO_UID states"),
         ({"stated": 2**40}, "no person"),
         ({"stated": "9" * 5000}, "no person"),
-        ({"ancestors": (ADA,), "login": BERT, "stated": ADA}, "one after the other"),
+        ({"ancestors": (ADA,), "login": BERT, "stated": ADA}, "a log-in of"),
+        ({"login": BERT, "stated": BERT}, "a log-in of"),
+        ({"command_uid": ADA, "login": BERT, "stated": BERT}, "a log-in of"),
         ({"ancestors": (ADA,), "login": 0, "stated": ADA}, "a log-in of"),
         ({"ancestors": (BERT, ADA), "stated": BERT}, "one after the other"),
         ({"ancestors": (NOBODY,), "stated": NOBODY}, "no person"),
         ({}, "no person"),
     ],
-    ids=["other", "nobody called", "too large", "too long", "log-in", "root", "two", "no account", "service"],
+    ids=["other", "nobody called", "too large", "too long", "log-in", "only a log-in", "log-in of one's own", "root", "two", "no account", "service"],
 )
 def test_nothing_that_anybody_can_state_makes_another_person(monkeypatch, processes, words):
     typed_by = caller(monkeypatch, **processes)
