@@ -436,7 +436,16 @@ class Proposals(Consent):
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=read_hash))
                 missing -= {approval.role for approval in people}
             if decision == "approved" and missing:
-                updated = replace(request, people=people, restored_s=min(request.restored_s, at))
+                # What was decided before a restoration ends with the first new approval, whatever the clock says.
+                updated = replace(
+                    request,
+                    decision="pending",
+                    decided_s=0.0,
+                    reason="",
+                    sheet="",
+                    people=people,
+                    restored_s=min(request.restored_s, at),
+                )
             else:
                 updated = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0

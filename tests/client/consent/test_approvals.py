@@ -107,6 +107,30 @@ def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, 
     consent.check(manifest())
 
 
+@pytest.mark.parametrize("clock_s", [0.0, -5.0, 8.0])
+def test_one_person_renews_no_approval_of_two_by_any_clock(home, consent, clock_s):
+    """The attack: at exactly 0 by the clock, the approval that came back no longer counted as restored."""
+    requests = Proposals(home)
+    consent.reason_to_wait(manifest())
+
+    def approve(name, role, at):
+        person, request = Person(name, role), requests.find("first")
+        return requests.decide(request, "approved", at=at, sheet=blank_sheet(), person=person, roles=ROLES_OF_TWO)
+
+    approve("Ada", "privacy officer", 6.0)
+    assert approve("Bert", "IT", 6.0).decision == "approved"
+    files = requests.saved_files()
+    for name in files:
+        (home.requests / name).unlink()
+    requests.bring_back(files, at=7.0)
+    assert approve("Ada", "privacy officer", clock_s).is_open
+    with raises(PrivacyRefusal, "plan-pending"):
+        consent.check(manifest())
+    assert consent.reason_to_wait(manifest()).startswith("waits")
+    approve("Bert", "IT", clock_s)
+    consent.check(manifest())
+
+
 def change_request(home, wanted, **changes):
     """Changes fields of a stored request by hand."""
     path = home.requests / f"{wanted.hash.hex()}.json"

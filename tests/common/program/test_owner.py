@@ -119,7 +119,19 @@ def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, p
         ({"ancestors": (NOBODY,), "stated": NOBODY}, "no person"),
         ({}, "no person"),
     ],
-    ids=["other", "nobody called", "too large", "too long", "log-in", "only a log-in", "log-in of one's own", "root", "two", "no account", "service"],
+    ids=[
+        "other",
+        "nobody called",
+        "too large",
+        "too long",
+        "log-in",
+        "only a log-in",
+        "log-in of one's own",
+        "root",
+        "two",
+        "no account",
+        "service",
+    ],
 )
 def test_nothing_that_anybody_can_state_makes_another_person(monkeypatch, processes, words):
     typed_by = caller(monkeypatch, **processes)
