@@ -392,7 +392,7 @@ def test_another_page_s_provider_makes_nobody_another_person(home, other):
     groups = {"roles": {"staff": "operator"}, "duties": {"privacy": "privacy officer", "it": "IT"}}
 
     def site_with(settings):
-        site = build(PartyPaths(home, checkpoints_folder()), hosts=(HOST,), port=8700)
+        site = build(PartyPaths(home, checkpoints_folder(home)), hosts=(HOST,), port=8700)
         return site, None if settings is None else FakeProvider(home.parent, site=site, **groups, **settings)
 
     def identified(site, provider, name, group):

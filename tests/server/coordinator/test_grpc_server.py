@@ -289,15 +289,15 @@ def test_a_revoked_party_is_cut_off_and_not_let_in_again(served, home, caplog):
 @pytest.mark.heavy
 def test_a_certificate_that_the_clock_alone_refuses_is_asked_for_again(served, home, monkeypatch):
     """Not as one that somebody has revoked: the clock may be wrong, and set right at any moment."""
-    keys = Credentials(home, "kidney")
+    keys = Credentials(home, "thyroid")
     with monkeypatch.context() as ahead:
         ahead.setattr(served.server, "_clock", lambda: time.time() + 366 * 86400)
         with Stream(served.port, keys.for_grpc) as stream:
             with pytest.raises(grpc.RpcError):
-                stream.hello("kidney")
+                stream.hello("thyroid")
             assert stream.wait_ended() == grpc.StatusCode.FAILED_PRECONDITION
     with Stream(served.port, keys.for_grpc) as stream:
-        stream.hello("kidney")
+        stream.hello("thyroid")
 
 
 def half_spent(home, name):
