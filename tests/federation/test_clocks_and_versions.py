@@ -45,7 +45,8 @@ def clock_finding(each, now_s):
 def test_clocks_ten_minutes_off_are_named_and_the_run_ends_right(alliance, tmp_path):
     for name, words in (("alpha", "600 s ahead of the coordinator's"), ("beta", "600 s behind the coordinator's")):
         each = alliance.hospitals[name]
-        assert words in each("status")
+        # The command reads this machine's clock, and the daemon one of its own: ten minutes of silence, as it seems.
+        assert words in each("status", code=None)
         finding = clock_finding(each, each.clock())
         assert (finding.grade, "timedatectl" in finding.remedy) == ("problem", True)
         # seconds pass between this clock's reading and the coordinator's, on a busy machine more than one
