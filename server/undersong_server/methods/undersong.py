@@ -433,11 +433,15 @@ class RunState:
         ]
         opened, records = self.run.private_sum("verdict", inputs), float(self.records.sum())
         gain = gain_of(opened, records)
-        self.run.record("verdict", 0, {"gain": gain.value, "error": gain.error, "taken": gain.certain()})
+        differ = not (
+            np.array_equal(mixture.position, ours.position) and np.array_equal(mixture.label_of, ours.label_of)
+        )
+        facts = {"gain": gain.value, "error": gain.error, "taken": gain.certain(), "compared": differ}
+        self.run.record("verdict", 0, facts)
         if self.options.score:
             measured = private_score.score_of(opened, records, self.records_error, second=gain.certain())
             self.run.record(private_score.RECORD, 0, measured.to_json())
-        self.run.record("remarks", 0, self._remark(gain))
+        self.run.record("remarks", 0, self._remark(gain if differ else None))
         if gain.certain():
             return ours
         return mixture
@@ -450,23 +454,32 @@ class RunState:
         measured = private_score.similarity_score(self.run, "score", published, unsteered)
         self.run.record(private_score.RECORD, 0, measured.to_json())
 
-    def _remark(self, gain: "Gain") -> str:
-        """Notes for the report: the change that the private records made, beside its noise."""
+    def _remark(self, gain: "Gain | None") -> str:
+        """Notes for the report: the change that the private records made, beside its noise.
+
+        Args:
+            gain: of the records' choice over the mixture; None if both are the same texts under the same labels, where
+                the opened sum holds noise only.
+        """
+        left = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
+        if gain is None:
+            return f"Published: {left}, cleaned. The records chose no other texts or labels, so nothing was compared."
         inside: Bools = self.chosen.max(axis=1)
         names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]
-        choice = f"the texts of {joined(names)}"
+        choice = left if self.chosen.all() else f"the texts of {joined(names)}"
         if not (self.chosen == inside[:, None]).all():
             choice += ", chosen label by label"
         if self.centres is not None:
             choice += ", under the labels that the records find likeliest"
-        published = choice if gain.certain() else "all texts that are not set aside, cleaned"
+        published = choice if gain.certain() else f"{left}, cleaned"
         records = float(self.records.sum())
         more, error = gain.value * records, gain.error * records
         chance = ": this is within chance, so neither is shown to be better" if abs(more) <= 2 * error else ""
+        beside = left if self.centres is None else f"{left}, under the labels that they were ordered under, cleaned"
         return (
             f"Published: {published}. Of about {records:.0f} hospital records, a program labels {abs(more):.0f}"
-            f" {'more' if more >= 0 else 'fewer'} rightly when it learns from {choice}, than when it learns from all"
-            f" texts, give or take {error:.0f}{chance}."
+            f" {'more' if more >= 0 else 'fewer'} rightly when it learns from {choice}, than when it learns from"
+            f" {beside}, give or take {error:.0f}{chance}."
         )
 
     def at_most(self, rows: LabelRows) -> LabelRows:

@@ -230,6 +230,16 @@ def test_the_records_mend_the_labels_of_one_generator(tmp_path):
     assert np.mean(right) > 0.95  # 60 of 100 texts were
 
 
+@pytest.mark.parametrize("mistaken", [0.0, 1.0])
+def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
+    """All generators are chosen, or what is left of the texts once one generator's are set aside."""
+    _, run = run_task(task_of(tmp_path, {"one": 0.0, "two": mistaken}))
+    assert not run.records["verdict"][-1][1]["compared"]
+    (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
+    left = "all texts that are not set aside" if mistaken else "all texts"
+    assert remark == f"Published: {left}, cleaned. The records chose no other texts or labels, so nothing was compared."
+
+
 def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):
     """Labels of four texts, at -1, -1, 1 and 1, by noisy sums of the records of two labels along one axis."""
     x = np.array([[-1.0, 0.0], [-1.0, 0.0], [1.0, 0.0], [1.0, 0.0]], dtype=np.float32)
