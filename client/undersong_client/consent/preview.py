@@ -11,6 +11,8 @@ from undersong_client.consent.approvals import Proposal
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.sheet import (
+    NO_LIST,
+    NO_LIST_AS_SIGNED,
     BudgetEffect,
     FinalCost,
     NamedParty,
@@ -48,6 +50,23 @@ NAME_STAYS = (
 NAME_IN_PRINT = (
     "If you approve, what is published names your hospital as one that took part. If you withdraw later, it still names"
     " it, and says until when it took part. Published texts cannot be recalled."
+)
+RUNS_TOGETHER = (
+    "Every run over these records adds to what is used, mostly by less than it would use by itself: the blur of each is"
+    " drawn anew, so that what two runs show about one person does not add up in full."
+)
+BEYOND_PARTICIPATION = (
+    "The figures of the risk bound more than whether records were used: they bound all that {subject} to what anybody"
+    " can learn from these sums, whatever the question. The models write from public material, steered by these"
+    " numbers, and are never shown a record."
+)
+STEPS = (
+    "1. Look up the operator's telephone number elsewhere than on this sheet, and ask whether this run is theirs.",
+    "2. Compare, by telephone, the fingerprints (for a specialist, below) and the nine words with the operator and with"
+    " another hospital.",
+    "3. Decide: on the page, under Requests, choose Approve or Reject; at a terminal, by the command of the last line.",
+    "No date is set until when you must decide: before it begins, the run waits for every hospital of its plan, until"
+    " its operator gives it up. No date is set for its end.",
 )
 MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
@@ -248,6 +267,7 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             _in_short(sheet),
+            *_risk_table(sheet),
             *_own_records(sheet),
             *_budget_sections(sheet),
             *_choice_sections(sheet),
@@ -282,11 +302,12 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
     for count in range(sheet.others):
         if warning == words.by_policy(count):
             allowed = f"only {count}" if count else "none"
-            allowed += ", which could subtract its own" if count == 1 else ""
+            allowed += ", which could subtract its own numbers and see yours, blurred" if count == 1 else ""
             needs, accept = ("needs", "accept") if sheet.ended is None else ("needed", "have accepted")
             return (
                 f"this run {needs} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
-                f" also {accept} a run with {allowed}"
+                f" also {accept} a run with {allowed}. That does not concern this run; for later ones, whoever"
+                " sets your hospital's policy can demand more there"
             )
     return warning
 
@@ -305,7 +326,7 @@ def _refusal_sections(sheet: Sheet) -> list[PageSection]:
         *map(printable, sheet.objections),
         f"Remedy: {remedy_of_refusal(sheet.remedies, sheet.operator)}.",
     )
-    return _list_points("This party REFUSES it as it stands:", points, loud=True)
+    return _list_points("Your hospital REFUSES it as it stands:", points, loud=True)
 
 
 def _describe_decision(person: PersonalDecision) -> str:
@@ -323,7 +344,7 @@ def _in_short(sheet: Sheet) -> PageSection:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
         f" These numbers, added to those of others, {steer} language models that write invented texts, in the run"
-        f" {printable(sheet.run, 120)!r} of {hospitals} in all."
+        f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet)}"
     )
     counts = words.counted_numbers(sheet.numbers_in_all)
     blurred = "blurred here by random noise and then scrambled"
@@ -342,13 +363,67 @@ def _in_short(sheet: Sheet) -> PageSection:
         "In short",
         figures=(
             ("What is asked" if end is None else "What was asked", request_words),
-            *[("Also", f"{clause}.") for clause in words.further(sheet.asked)],
+            *[("Also asked", f"{clause}.") for clause in words.further(sheet.asked)],
             ("What leaves" if end is None else "What left", leaving_words),
             ("The risk of this run", _risk_words(sheet)),
             *_risk_of_all(sheet),
+            *_beyond_participation(sheet),
             *([("The name of your hospital", NAME_IN_PRINT)] if end is None else []),
         ),
     )
+
+
+def _limit_words(sheet: Sheet) -> str:
+    """Says how many records of one unit count, and which ones of a unit with more."""
+    privacy = sheet.privacy
+    if privacy.unit == "sample":
+        return ""
+    limit, verb = privacy.max_per_unit, "counts" if privacy.max_per_unit == 1 else "count"
+    verb_of_some = "is" if limit == 1 else "are"
+    return (
+        f" Of one {privacy.unit_word}, at most {counted(limit, 'record')} {verb}; of one with more, {limit}"
+        f" {verb_of_some} drawn at random."
+    )
+
+
+def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
+    """Says that the figures of the risk bound whatever is learned, and not participation alone."""
+    if sheet.privacy.epsilon is None:
+        return []
+    is_record = sheet.privacy.unit == "sample"
+    subject = "one record adds" if is_record else f"the records of {_guessed_unit(sheet.privacy)} add"
+    return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=subject))]
+
+
+def _risk_table(sheet: Sheet) -> list[PageSection]:
+    """The risks of this run and of all runs, on average and in the rare case, side by side in cases of 100."""
+    privacy, cost = sheet.privacy, sheet.cost
+    if sheet.ended is not None or privacy.epsilon is None:
+        return []
+    epsilon_alone = privacy.epsilon_if_all_others_collude
+    guess_alone = 1.0 if epsilon_alone is None else _guess_if_all_help(epsilon_alone, privacy)
+    columns = [("this run", (privacy.best_guess, _surest_guess(privacy.epsilon), guess_alone))]
+    if cost is not None and cost.best_guess_after is not None:
+        guess_after, is_first = cost.best_guess_after, not cost.before and not cost.worst_before
+        worst = guess_alone if is_first else _guess_of_all_if_all_help(cost)
+        columns.append(("all runs", (guess_after, _surest_guess(cost.after), max(worst, guess_after))))
+    names = ("on average", "in rare cases", "on average, if all others help")
+    rows = [
+        (name, *(str(impact.cases(risks[row])) for _, risks in columns))
+        for row, name in enumerate(names[: 3 if len(sheet.parties) > 1 else 2])
+    ]
+    head = ("a guess is right", *(name for name, _ in columns))
+    sentence = "By tossing a coin, a guess is right in 50 of 100 cases; by all that can be seen, in at most so many:"
+    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(head, *rows))]
+
+
+def _surest_guess(epsilon: float | None) -> float:
+    return 1.0 if epsilon is None else 1.0 / (1.0 + math.exp(-epsilon))
+
+
+def _guess_of_all_if_all_help(cost: BudgetEffect) -> float:
+    epsilon = cost.worst_after
+    return 1.0 if epsilon is None else accounting.best_guess_of(epsilon, cost.delta, one_gaussian=False)
 
 
 def _time_words(sheet: Sheet) -> str:
@@ -364,10 +439,12 @@ def _opened_with(sheet: Sheet, subject: str = "Your numbers") -> str:
 
 
 def _own_records(sheet: Sheet) -> list[PageSection]:
-    """The figures by which its people recognise the data set."""
+    """The figures by which its people recognise the data set; an undecided sheet says more than the words it signs."""
     if sheet.own is None:
         return []
-    return [PageSection("Your records", figures=tuple((name, text) for name, text in sheet.own.rows))]
+    no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
+    rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
+    return [PageSection("Your records", figures=rows)]
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
@@ -389,7 +466,7 @@ def _risk_words(sheet: Sheet) -> str:
         return f"This run is NOT private: nothing is promised to any {unit}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
     subject = subjects.get(privacy.unit, f"one {unit}'s records were")
-    more = f"; more only with a chance of 1 in {round(1 / privacy.delta):,} (delta)" if privacy.delta else ""
+    more = _delta_words(sheet, privacy.delta) if privacy.delta else ""
     several = case_caution(unit) if privacy.unit == "user" else ""
     return (
         f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all that the"
@@ -398,6 +475,18 @@ def _risk_words(sheet: Sheet) -> str:
         f" sure{more}. {_helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
+
+
+def _delta_words(sheet: Sheet, delta: float) -> str:
+    """Says for whom the chance delta counts: for one unit, and by the union bound for all patients of the data set."""
+    chance = f"; more only with a chance of 1 in {round(1 / delta):,} (delta) for {_guessed_unit(sheet.privacy)}"
+    if sheet.privacy.unit != "user" or sheet.own is None:
+        return chance
+    people = unit_word("user", sheet.own.word, 2)
+    count = next((text for name, text in sheet.own.rows if name == people), "")
+    if not count.replace(",", "").isdigit() or count in ("0", "1"):  # no column names them, or there are not several
+        return chance
+    return f"{chance}, and so of at most {count} in {round(1 / delta):,} for all {count} {people} together"
 
 
 def _helper_words(sheet: Sheet) -> str:
@@ -434,13 +523,14 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    remainder = f"{100 * (1 - share_after):.0f} % would be left" if share_after <= 1 else "that is MORE than there is"
-    summary = f"Used before: {100 * share_before:.0f} %. Used after this run: {100 * share_after:.0f} %; {remainder}."
+    before, after = _percent(share_before), _percent(share_after)
+    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    summary = f"Used before: {before} %. Used after this run: {after} %; {remainder}."
     sentences = [summary, *_why_less(share_before, share_alone, share_after)]
     if cost.delta != sheet.privacy.delta:
-        delta_words = f"1 in {round(1 / cost.delta):,}, and this run promises its own at 1 in"
         sentences.append(
-            f"These shares stand at your budget's delta, {delta_words} {round(1 / sheet.privacy.delta):,}."
+            f"These shares stand at your budget's delta, 1 in {round(1 / cost.delta):,}, which your hospital chose; the"
+            f" promise of this run stands at 1 in {round(1 / sheet.privacy.delta):,}, which its operator chose."
         )
     return [
         PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
@@ -453,8 +543,8 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
         return []
     share_alone, share_spent = cost.epsilon / budget, cost.spent / budget
     summary = (
-        f"By itself this run has used {100 * share_alone:.0f} %. All runs up to its end have used"
-        f" {100 * share_spent:.0f} %; {max(0.0, 100 * (1 - share_spent)):.0f} % was left then."
+        f"By itself this run has used {_percent(share_alone)} %. All runs up to its end have used"
+        f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
     )
     bar = (min(share_before, share_spent), share_spent)
     return [PageSection("Your budget for all runs over these records", (summary,), bar=bar)]
@@ -464,11 +554,15 @@ def _why_less(share_before: float, share_alone: float, share_after: float) -> li
     """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
     if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
         return []
-    return [
-        f"By itself this run would use {100 * share_alone:.0f} %. Together it is {100 * share_after:.0f} % and not"
-        f" {100 * (share_before + share_alone):.0f} %, because the blur of each run is drawn anew: what two runs show"
-        " about one person does not add up in full."
-    ]
+    alone, after = _percent(share_alone), _percent(share_after)
+    if (shown_sum := _percent(share_before) + alone) <= after:  # The shares as shown leave nothing to explain.
+        return []
+    return [f"By itself this run would use {alone} %. Together it is {after} % and not {shown_sum} %. {RUNS_TOGETHER}"]
+
+
+def _percent(share: float) -> int:
+    """A share of the budget as it is shown, so that sums and remainders are those of the figures shown."""
+    return round(100 * share)
 
 
 def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
@@ -491,7 +585,8 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
     withdraw = (
         "Change your mind: choose Withdraw at any time until the run ends. Nothing more leaves. What was opened before"
-        " stays opened and counts against the budget, and your hospital stays named."
+        " stays opened and counts against the budget, and your hospital stays named. For the others it is as if you"
+        f" fell silent: {_silence_words(sheet)}"
     )
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw,))]
@@ -500,15 +595,26 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
             "What you can do",
             points=(
                 "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
-                " leaves, and this run does not take place. The operator may plan another one without you, or ask you"
-                " anew.",
+                " leaves, and this run does not take place, because it begins only when all of its hospitals have"
+                " approved. The operator may plan another one without you, or ask you anew.",
                 "Wait: nothing leaves until you have decided.",
                 "Approve: choose Approve and type the nine words below."
                 + (" Your policy asks for two people: a privacy officer and one for IT." if sheet.two_people else ""),
                 withdraw,
             ),
-        )
+        ),
+        PageSection("What you do, in order", points=STEPS),
     ]
+
+
+def _silence_words(sheet: Sheet) -> str:
+    """Says what becomes of a run of which hospitals fall silent after its start."""
+    if not sheet.tolerated_dropouts:
+        return "a run that has begun ends if any hospital falls silent."
+    return (
+        f"a run that has begun goes on while at most {counted(sheet.tolerated_dropouts, 'hospital')}"
+        f" {'is' if sheet.tolerated_dropouts == 1 else 'are'} missing from a sum."
+    )
 
 
 def _hospital_section(sheet: Sheet) -> PageSection:
@@ -558,7 +664,7 @@ def _receipt_sections(sheet: Sheet) -> list[PageSection]:
         body = json.loads(receipt.body)
         rows += [
             ("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"),
-            ("signed by this party", receipt.signature),
+            ("signed by your hospital", receipt.signature),
         ]
     return [PageSection("The end of this run", figures=tuple(rows), folded=True)] if rows else []
 
@@ -600,8 +706,8 @@ def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
     """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
     points = (
         *(_leaves_by(release, sheet.privacy.unit_word) for release in sheet.releases),
-        "Each vector is noised here, then masked: the coordinator sees random numbers, and only the sum over all"
-        " parties opens.",
+        "Each vector is noised here, then masked: the operator sees random numbers, and only the sum over all"
+        " hospitals opens.",
         "Post-quantum masks are on: who records these messages cannot open them with a later quantum computer either."
         if sheet.post_quantum
         else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer.",
@@ -645,7 +751,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
             f" published; in the most telling case, which is rare, somebody may be {_surest(privacy)} sure.",
         ),
         (
-            f"if every other party colludes, {words.AS_PLANNED}",
+            f"if all others help the operator, {words.AS_PLANNED}",
             f"epsilon {epsilon_alone} at {delta}. The others can subtract their own noise; yours alone is left."
             f" {words.PLANNED}",
         ),
@@ -690,13 +796,12 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}. Runs over the same"
-            " records add up.",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}. {RUNS_TOGETHER}",
         ),
         (
             "worst case, before -> after",
             f"epsilon {_epsilon_words(cost.worst_before)} -> {_epsilon_words(cost.worst_after)}. Every other"
-            " party colludes, in every run over these records.",
+            " hospital helps the operator, in every run over these records.",
         ),
     ]
 
@@ -706,15 +811,15 @@ def who_takes_part(sheet: Sheet) -> PageSection:
     parties, required = sheet.parties, sheet.required_parties
     # Fingerprint and marks stand before the name, because a name may imitate them.
     rows = [
-        f"{party.fingerprint}  {'(this party)  ' if party.name == sheet.party else ''}"
+        f"{party.fingerprint}  {'(you)  ' if party.name == sheet.party else ''}"
         f"{'(named by your policy)  ' if party.name in required else ''}{party.name}"
         for party in parties
     ]
     sentences = [
-        f"{counted(len(parties), 'party', 'parties')}, as the coordinator names them; only a fingerprint that its"
+        f"{counted(len(parties), 'hospital')}, as the operator names them; only a fingerprint that its"
         " hospital has told you says who it is.",
-        f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other party', 'other parties')};"
-        f" {sheet.tolerated_dropouts or 'none'} of all may be missing.",
+        f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other hospital')}."
+        f" A run begins only when all have approved; {_silence_words(sheet)}",
         *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
     return PageSection("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))

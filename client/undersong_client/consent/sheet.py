@@ -11,6 +11,8 @@ from undersong_client.consent.people import PersonalDecision
 from undersong_common.canonical import canonical_json, tagged_hash
 
 Part = TypeVar("Part")
+NO_LIST = "your data set records no objections: no list was given"
+NO_LIST_AS_SIGNED = "none in the file"  # A sheet of an earlier version says so of a list without effect, too.
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from undersong_client.consent.sheet import OwnRecords
+from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, OwnRecords
 from undersong_client.home import PartyHome, unit_word
 from undersong_client.records import snapshot
 from undersong_client.records.private import unit_count
@@ -27,6 +27,7 @@ class OwnFigures:
         read_s: time at which it was read, seconds since the epoch; 0 for a copy that does not say so.
         patients: number of users; None without a column of them.
         unit_word: word for one user.
+        objectors: number of users left out by the list of objections; None without a list.
         left_out: number of rows by the reason for which they were left out.
         known_labels: share of the records whose label a plan lists; None without labels or without a plan.
     """
@@ -36,16 +37,27 @@ class OwnFigures:
     records: int
     patients: int | None
     unit_word: str
-    objectors: int
+    objectors: int | None
     left_out: Mapping[str, int]
     known_labels: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def _objection_words(self) -> str:
+        """Tells a data set without a list of objections from a list of which nobody is in the file."""
+        if self.objectors is None:
+            return NO_LIST
+        return (
+            f"{self.objectors:,} in the file, left out"
+            if self.objectors
+            else "a list was given; none of it is in the file"
+        )
+
     def for_sheet(self) -> OwnRecords:
-        """Returns what a sheet shows and signs: the rows, and the word for a user."""
-        return OwnRecords(self.unit_word, self.rows())
+        """Returns what a sheet signs: the rows in the words that are signed, and the word for a user."""
+        rows = tuple((name, NO_LIST_AS_SIGNED if text == NO_LIST else text) for name, text in self.rows())
+        return OwnRecords(self.unit_word, rows)
 
     def rows(self) -> tuple[tuple[str, str], ...]:
         """Returns the figures as (name, words), for sheet, page and command."""
@@ -63,7 +75,7 @@ class OwnFigures:
             (people, count),
             (
                 f"{people} who object",
-                f"{self.objectors:,} in the file, left out" if self.objectors else "none in the file",
+                self._objection_words(),
             ),
             ("rows left out", skipped_rows or "none"),
         ]
@@ -88,7 +100,7 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
         len(table),
         None if table.users is None else unit_count(table, "user"),
         settings.user_is,
-        0 if excluded is None else int(excluded["patients"]),
+        (0 if excluded is None else int(excluded["patients"])) if settings.exclusions else None,
         facts.left_out,
         _known_share(table, labels),
     )

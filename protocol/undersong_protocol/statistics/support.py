@@ -59,8 +59,7 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "for each language model, how large a part it has written of the texts that are nearest in content to your"
-        " records"
+        "of the texts that are nearest in content to your records, what share each language model has written"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number

@@ -262,6 +262,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
         "What leaves",
         "The risk of this run",
         "The risk of all runs",
+        "What else could be learned",
         "The name of your hospital",
     ]
     assert [name for name, _ in open_[0].figures] == questions
@@ -284,7 +285,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     for expected in (
         "how many of your records have each label",
         "the operator has not stated it; take it as published to everyone",
-        f"{party_fingerprint('alpha', manifest.roster[0].identity)}  (this party)  alpha\n",
+        f"{party_fingerprint('alpha', manifest.roster[0].identity)}  (you)  alpha\n",
         f"{party_fingerprint('gamma', manifest.roster[3].identity)}  gamma\n",
         spoken(manifest),
         "approve 'spring' WORDS",
@@ -333,7 +334,7 @@ def test_preview_names_missing_post_quantum_masks_and_policy_decides(home):
     proposed(home, post_quantum=False)
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
-    assert "This party REFUSES it" in words
+    assert "Your hospital REFUSES it" in words
     assert "'sometimes' is unknown" in command(
         "policy", "set", "--require-post-quantum", "sometimes", "--home", home, code=2
     )
@@ -342,7 +343,7 @@ def test_preview_names_missing_post_quantum_masks_and_policy_decides(home):
     assert "minimum_colluders: default" in said
     words = command("preview", "spring", "--home", home)
     assert "Post-quantum masks are OFF" in words
-    assert "This party REFUSES it" not in words
+    assert "Your hospital REFUSES it" not in words
 
 
 def test_a_policy_demands_a_number_of_assumed_colluders(home):
@@ -350,9 +351,9 @@ def test_a_policy_demands_a_number_of_assumed_colluders(home):
     command("policy", "set", "--minimum-colluders", "few", "--home", home, code=2)
     said = command("policy", "set", "--minimum-colluders", "3", "--home", home)
     assert "minimum_colluders: 3" in said
-    assert "This party REFUSES it" in command("preview", "spring", "--home", home)
+    assert "Your hospital REFUSES it" in command("preview", "spring", "--home", home)
     command("policy", "set", "--minimum-colluders", "default", "--home", home)
-    assert "This party REFUSES it" not in command("preview", "spring", "--home", home)
+    assert "Your hospital REFUSES it" not in command("preview", "spring", "--home", home)
 
 
 def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_path):
@@ -574,7 +575,7 @@ def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
         "Signature",
         "<details",
         "svg",
-        "(this party)",
+        "(you)",
         "patient",
     ):
         assert part in written, part

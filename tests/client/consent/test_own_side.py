@@ -11,12 +11,13 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
-from undersong_client.consent.sheet import Sheet
+from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, Sheet
 from undersong_client.home import PartyHome
-from undersong_client.storage.own_figures import proposed_delta
+from undersong_client.storage.own_figures import OwnFigures, own_figures, proposed_delta
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
+from undersong_common.privacy.impact import cases
 from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
 from undersong_protocol.agreement import words
@@ -128,12 +129,19 @@ def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
     risk = dict(sections[0].figures)["The risk of all runs"]
     assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     assert "does not add up in full" in shown
-    assert (
-        "1 in 10,000, and this run promises its own at" in shown or value["privacy"]["delta"] == value["cost"]["delta"]
+    is_same = value["privacy"]["delta"] == value["cost"]["delta"]
+    assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
+    assert shown.count(preview.RUNS_TOGETHER) == 1
+    assert preview.RUNS_TOGETHER in repr(preview.sheet_page(Sheet.from_json(value)).sections[-3].figures)
+    before, alone, shown_sum = (
+        int(re.search(pattern, shown)[1]) for pattern in (r"before: (\d+) %", r"would use (\d+) %", r"not (\d+) %")
     )
+    assert before + alone == shown_sum
 
 
-@pytest.mark.parametrize(("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own")])
+@pytest.mark.parametrize(
+    ("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own numbers and see yours")]
+)
 def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, allowed):
     command("policy", "set", "--minimum-parties", fewest, "--home", home)
     proposed(home)
@@ -145,6 +153,61 @@ def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, all
     assert f"your policy would also accept a run with {allowed}" in shown
     assert "by your policy" not in shown
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
+
+
+def test_the_four_risks_stand_side_by_side_in_cases_of_100(home):
+    proposed(home)
+    value, sections = sheet(home)
+    (table,) = [section.table for section in sections if section.title.startswith("The risk in cases of 100")]
+    privacy, cost = value["privacy"], value["cost"]
+    assert table[0] == ("a guess is right", "this run", "all runs")
+    assert [row[0] for row in table[1:]] == ["on average", "in rare cases", "on average, if all others help"]
+    assert table[1][1:] == tuple(str(cases(guess)) for guess in (privacy["best_guess"], cost["best_guess_after"]))
+    assert all(int(average) <= int(rare) for average, rare in zip(table[1][1:], table[2][1:], strict=True))
+    assert all(int(average) <= int(worst) for average, worst in zip(table[1][1:], table[3][1:], strict=True))
+    assert f"in at most {table[3][1]} of 100 cases" in dict(sections[0].figures)["The risk of this run"]
+
+
+def test_shares_that_do_not_show_a_saving_are_not_explained():
+    assert preview._why_less(0.214, 0.104, 0.312) == []  # 21 % and 10 %, and together 31 %
+    assert "Together it is 25 % and not 31 %." in preview._why_less(0.214, 0.104, 0.25)[0]
+
+
+def test_the_short_half_names_limit_steps_and_what_ends_a_run(home):
+    proposed(home)
+    value, sections = sheet(home)
+    figures = dict(sections[0].figures)
+    limit = value["privacy"]["max_per_unit"]
+    assert f"Of one patient, at most {limit} record" in figures["What is asked"]
+    assert "6 in 100,000 for all 6 patients together" in figures["The risk of this run"]
+    assert "all that the records of one patient add" in figures["What else could be learned"]
+    (steps,) = [section for section in sections if section.title == "What you do, in order"]
+    assert steps.points == preview.STEPS
+    (choices,) = [section for section in sections if section.title == "What you can do"]
+    assert "begins only when all of its hospitals have approved" in choices.points[0]
+    assert "a run that has begun" in choices.points[-1]
+
+
+@pytest.mark.parametrize(
+    ("objectors", "told"),
+    [
+        (None, "your data set records no objections: no list was given"),
+        (0, "a list was given; none of it is in the file"),
+        (3, "3 in the file, left out"),
+    ],
+)
+def test_no_list_of_objections_is_told_from_one_without_effect(objectors, told):
+    figures = OwnFigures("notes.csv", 0.0, 12, 6, "patient", objectors, {})
+    assert dict(figures.rows())["patients who object"] == told
+
+
+def test_a_data_set_without_a_list_of_objections_says_so(home):
+    assert dict(own_figures(PartyHome(home)).rows())["patients who object"] == NO_LIST
+    proposed(home)
+    value, sections = sheet(home)
+    shown = dict(next(section for section in sections if section.title == "Your records").figures)
+    assert shown["patients who object"] == NO_LIST
+    assert dict(value["own"]["rows"])["patients who object"] == NO_LIST_AS_SIGNED
 
 
 def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
