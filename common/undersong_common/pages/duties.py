@@ -29,13 +29,13 @@ def terminal_identity() -> str:
     return f"{caller_at_terminal().name}{AT_THE_TERMINAL}"
 
 
-def provider_key(issuer: str, client: str) -> str:
+def provider_key(issuer: str, client: str, proxy: str = "") -> str:
     """Returns the name of a provider for one page; "" without one.
 
-    A provider may know a person by another ``sub`` under each client.
+    A provider may know a person by another ``sub`` under each client, and a proxy may answer in its place.
     """
     if issuer:
-        return f"{issuer_form(issuer)} {client}"
+        return " ".join(filter(None, (issuer_form(issuer), client, proxy)))
     return ""
 
 

@@ -6,13 +6,15 @@ account only after that account's own person has connected it. The role is that 
 groups if groups are mapped to roles.
 """
 
+import contextlib
 import hmac
 import json
+import os
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,6 +59,7 @@ class Provider:
             role of their groups, and a person without an account a new one. People in none of these groups are refused.
         duties: duty under the rule of two by group; empty leaves duties to administrators here. Otherwise each log-in
             gives a person the duty of the first of these groups that lists them, and none to whom no group lists.
+        proxy: address of the proxy by which the provider is reached; "" for none.
     """
 
     issuer: str
@@ -67,6 +70,12 @@ class Provider:
     groups: str = "groups"
     roles: Mapping[str, Role] = field(default_factory=dict)
     duties: Mapping[str, str] = field(default_factory=dict)
+    proxy: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> str:
+        """The name of this provider for one page (:func:`undersong_common.pages.duties.provider_key`)."""
+        return provider_key(self.issuer, self.client, self.proxy)
 
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
@@ -102,7 +111,29 @@ def mount_oidc(site: Site, provider: Provider, http: httpx.Client | None = None)
     Args:
         http: client for requests to the provider, which must follow no redirect; None makes one.
     """
-    _OidcLogin(site, provider, http or httpx.Client(timeout=TIMEOUT_S))
+    _OidcLogin(site, provider, http or _http_client(provider.proxy))
+
+
+def _http_client(proxy: str) -> httpx.Client:
+    """Returns a client that takes neither a proxy nor certificates from the environment.
+
+    Whoever starts a page sets its environment, and could otherwise have a program of their own answer as the provider.
+    Beside the public authorities, those that the machine's administrator has installed are trusted.
+
+    Raises ConfigurationError for an address that is no proxy's, which it does not show: it may hold a password.
+    """
+    context = httpx.create_ssl_context(trust_env=False)
+    paths = ssl.get_default_verify_paths()
+    with contextlib.suppress(FileNotFoundError):
+        context.load_verify_locations(cafile=paths.openssl_cafile)
+    if os.path.isdir(paths.openssl_capath):
+        context.load_verify_locations(capath=paths.openssl_capath)
+    try:
+        return httpx.Client(timeout=TIMEOUT_S, trust_env=False, verify=context, proxy=proxy or None)
+    except (httpx.InvalidURL, ValueError):
+        raise ConfigurationError(
+            "the address of the identity provider's proxy is none", "give http://HOST:PORT: --oidc-proxy"
+        ) from None
 
 
 class _OidcLogin:
@@ -121,7 +152,7 @@ class _OidcLogin:
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)
         site.get("/account/organisation", self._begin_connecting)
-        site.accounts.duties.serve_with(provider_key(provider.issuer, provider.client))
+        site.accounts.duties.serve_with(provider.key)
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guard_route(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
@@ -146,7 +177,7 @@ class _OidcLogin:
     def _derive_secret(self, purpose: str, of: str) -> str:
         return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _one_of_few(self) -> Iterator[None]:
         """A slow provider holds few of the page's threads. Raises TransportError beyond ``MOST_ASKING``."""
         if not self._asking.acquire(blocking=False):
@@ -215,7 +246,7 @@ class _OidcLogin:
                 (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
             )
             own_session = None if asking is None else self._connecting.pop(asking)[1]
-        if self._site.accounts.duties.provider != provider_key(self._provider.issuer, self._provider.client):
+        if self._site.accounts.duties.provider != self._provider.key:
             raise PrivacyRefusal("another page of this folder has another identity provider now", "log in there")
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host

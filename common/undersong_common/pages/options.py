@@ -49,7 +49,7 @@ class OrganisationLogin:
     """The log-in by an identity provider; none if ``issuer`` is "".
 
     Attributes:
-        issuer, client, claim, groups: as in :class:`undersong_common.pages.oidc.Provider`.
+        issuer, client, claim, groups, provider_proxy: as in :class:`undersong_common.pages.oidc.Provider`.
         secret_variable: environment variable that holds the client secret.
         roles: role by group, each as ``GROUP=ROLE``.
     """
@@ -73,6 +73,14 @@ class OrganisationLogin:
             help="Role of a group; repeat for several. Without it an administrator names people and roles here.",
         ),
     ] = None
+    provider_proxy: Annotated[
+        str,
+        typer.Option(
+            "--oidc-proxy",
+            metavar="ADDRESS",
+            help="Proxy by which this page reaches the provider. The environment names none, and no certificates.",
+        ),
+    ] = ""
 
     def add_to(self, site: "Site", address: str, duties: Mapping[str, str] = MappingProxyType({})) -> None:
         """Adds the log-in to a page.
@@ -90,5 +98,7 @@ class OrganisationLogin:
             secret = os.environ.get(self.secret_variable, "")
             roles = roles_by_group(self.roles or (), ROLES)
             back = f"{address}/oidc/return"
-            provider = Provider(self.issuer, self.client, secret, self.claim, back, self.groups, roles, duties)
+            provider = Provider(
+                self.issuer, self.client, secret, self.claim, back, self.groups, roles, duties, self.provider_proxy
+            )
             mount_oidc(site, provider)

@@ -2,6 +2,7 @@
 
 import functools
 import html
+import json
 import re
 import secrets
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qsl, urljoin, urlsplit
 
@@ -21,6 +24,7 @@ from tests.doubles.pace import examples
 from tests.doubles.plain_browser import Browser
 from tests.doubles.processes import free_port
 from undersong_common.errors import ConfigurationError
+from undersong_common.pages import oidc
 from undersong_common.pages.accounts import ROLES, roles_by_group
 from undersong_common.pages.oidc import Provider, mount_oidc
 from undersong_common.pages.site import PageSettings, Site
@@ -287,6 +291,48 @@ def test_a_token_that_is_not_for_this_log_in_is_refused(fake):
         {"sub": 1},
     )
     assert {str(each): fake.enter(**each) for each in refused} == {str(each): 403 for each in refused}
+
+
+class ProxyHandler(BaseHTTPRequestHandler):
+    """Answers whatever is asked through it as somebody's own provider would."""
+
+    def do_GET(self):
+        issuer = self.path.partition("/.well-known")[0]
+        places = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+        body = json.dumps({"issuer": issuer, **{place: f"{issuer}/{place}" for place in places}}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("is_option", [False, True])
+def test_no_proxy_of_the_environment_answers_for_the_provider(tmp_path, monkeypatch, is_option):
+    """The attack: a second page with the same provider, whose environment leads to somebody's own one."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProxyHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        proxy, issuer = f"http://127.0.0.1:{server.server_port}", f"http://127.0.0.1:{free_port()}"
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy)
+        site = Site(PageSettings("Test", (HOST,), 8700, False, tmp_path, (), ()))
+        provider = Provider(issuer, "console", SECRET, "email", f"http://{HOST}/oidc/return")
+        mount_oidc(site, replace(provider, proxy=proxy) if is_option else provider)
+        assert (Browser(site).get("/oidc/start").status_code == 200) is is_option
+        assert site.accounts.duties.provider.endswith(f" {proxy}") is is_option
+        site.close()
+        server.shutdown()
+
+
+def test_no_certificates_of_the_environment_are_trusted(tmp_path, monkeypatch):
+    (tmp_path / "none.pem").write_text("no certificate")
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "none.pem"))
+    oidc._http_client("").close()
+    with pytest.raises(ConfigurationError) as caught:
+        oidc._http_client("ftp://user:password@proxy.example")
+    assert "password" not in str(caught.value)
 
 
 def test_a_short_key_of_the_provider_is_refused(fake):
