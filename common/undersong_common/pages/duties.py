@@ -171,7 +171,7 @@ class Duties:
     @property
     def provider(self) -> str:
         """The identity provider with which the page was served last, as :func:`provider_key` names it; "" without."""
-        return self._stored_provider() or ""
+        return self._stored("provider") or ""
 
     @property
     def issuer(self) -> str:
@@ -181,34 +181,57 @@ class Duties:
             return issuer_form(issuer)
         return ""
 
-    def serve_with(self, provider: str) -> None:
+    def serve_with(self, provider: str, tables: str = "") -> None:
         """Notes with which identity provider the page is served from now on; "" for none.
 
-        People of another one are no longer logged in: it may name the same person otherwise.
+        People of another one are no longer logged in: it may name the same person otherwise, and other tables may give
+        them other rights. Whoever names either while two people decide may have let themselves in, as by a role.
 
-        Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider.
+        Args:
+            tables: what gives the provider's people their names, roles and duties.
+
+        Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider, or gives
+        them their roles by other tables.
         """
-        former = self._stored_provider()
+        former, former_tables = self._stored("provider"), self._stored("provider_tables")
         # An earlier version has noted the issuer alone.
         is_earlier_form = former and " " not in former and issuer_form(former) == provider.partition(" ")[0]
-        if (former or "") != provider and not is_earlier_form:
-            if (former or self._are_roles_given()) and self.is_provider_fixed():
-                raise ConfigurationError(
-                    f"the rule of two people counts those of {printable(former or 'this machine')}, and this page names"
-                    f" {printable(provider) or 'no identity provider'}",
-                    "start the page as before; to change the provider, two people first set that one person decides",
-                    code="other-provider",
-                )
+        is_other = (former or "") != provider and not is_earlier_form
+        # An earlier version has noted no tables.
+        are_other_tables = not is_other and former_tables not in (None, tables)
+        is_fixed = (is_other or are_other_tables) and self.is_provider_fixed()
+        if is_fixed and are_other_tables and self._are_roles_given():
+            raise ConfigurationError(
+                "the rule of two people counts roles by other groups or claims of the identity provider than this page"
+                " names",
+                "start the page as before; to change them, two people first set that one person decides",
+                code="other-provider",
+            )
+        if is_other and is_fixed and (former or self._are_roles_given()):
+            raise ConfigurationError(
+                f"the rule of two people counts those of {printable(former or 'this machine')}, and this page names"
+                f" {printable(provider) or 'no identity provider'}",
+                "start the page as before; to change the provider, two people first set that one person decides",
+                code="other-provider",
+            )
+        if is_other or are_other_tables:
             self._store.rows("DELETE FROM session WHERE log_in = 'provider'")
-        self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES ('provider', ?)", provider)
+        if is_fixed:
+            self.note_act([terminal_identity()])
+        for name, value in (("provider", provider), ("provider_tables", tables)):
+            self._store.rows("INSERT OR REPLACE INTO setting (name, value) VALUES (?, ?)", name, value)
+
+    def is_served_with(self, provider: str, tables: str) -> bool:
+        """True while no other page of this folder was started with another provider or other tables."""
+        return (self._stored("provider"), self._stored("provider_tables")) == (provider, tables)
 
     def _are_roles_given(self) -> bool:
         """True once somebody has had a duty: before that, nobody could decide, and a first provider may be named."""
         return bool(self._store.rows("SELECT 1 FROM duty UNION SELECT 1 FROM setting WHERE name = 'roles_given'"))
 
-    def _stored_provider(self) -> str | None:
-        """The provider's key; None if no page was served yet."""
-        rows = self._store.rows("SELECT value FROM setting WHERE name = 'provider'")
+    def _stored(self, name: str) -> str | None:
+        """A setting of the page that was served last; None if no page has noted it yet."""
+        rows = self._store.rows("SELECT value FROM setting WHERE name = ?", name)
         if rows:
             return str(rows[0]["value"])
         return None

@@ -77,6 +77,11 @@ class Provider:
         """The name of this provider for one page (:func:`undersong_common.pages.duties.provider_key`)."""
         return provider_key(self.issuer, self.client, self.proxy)
 
+    @property
+    def tables(self) -> str:
+        """What gives people their names, roles and duties here, in one line; the order of duties counts."""
+        return json.dumps([self.claim, self.groups, sorted(self.roles.items()), list(self.duties.items())])
+
     def __post_init__(self) -> None:
         if not self.client or not self.secret:
             raise ConfigurationError(
@@ -152,7 +157,7 @@ class _OidcLogin:
         site.raw("/oidc/start", self._guard_route(self._begin_login))
         site.entrance("/oidc/return", "Log in", self._finish_login)
         site.get("/account/organisation", self._begin_connecting)
-        site.accounts.duties.serve_with(provider.key)
+        site.accounts.duties.serve_with(provider.key, provider.tables)
         site.entrances.append(("/oidc/start", "Log in with your organisation"))
 
     def _guard_route(self, act: Callable[[Request], Response]) -> Callable[[Request], Any]:
@@ -246,8 +251,11 @@ class _OidcLogin:
                 (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
             )
             own_session = None if asking is None else self._connecting.pop(asking)[1]
-        if self._site.accounts.duties.provider != self._provider.key:
-            raise PrivacyRefusal("another page of this folder has another identity provider now", "log in there")
+        if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
+            raise PrivacyRefusal(
+                "another page of this folder has another identity provider, or other roles by group, now",
+                "log in there",
+            )
         person = digest(json.dumps([claims["iss"], claims["sub"]]))
         source = "" if request.client is None else request.client.host
         if own_session is not None:

@@ -148,3 +148,43 @@ def test_a_first_provider_may_be_named_before_anybody_has_a_role(duties, former)
     duties.is_provider_fixed = lambda: True
     duties.serve_with(KEY)
     assert duties.provider == KEY
+
+
+@pytest.mark.parametrize("former", ["", None])
+def test_whoever_names_the_first_provider_for_two_closes_the_day(machine, duties, former):
+    """The attack: after two people decide, and before anybody has a role, one person names a provider of their own."""
+    if former is not None:
+        duties.serve_with(former)
+    duties.serve_with(former or "")
+    assert duties.exclusion(["ada", "https://id.example 7"]) is None
+    duties.is_provider_fixed = lambda: True
+    duties.serve_with(KEY)
+    machine.pass_time(DAY_S - 1)
+    assert duties.exclusion(["ada", "https://id.example 7"])
+    duties.serve_with(KEY)
+    machine.pass_time(1)
+    assert duties.exclusion(["ada", "https://id.example 7"]) is None
+
+
+def test_the_tables_of_groups_stay_once_somebody_has_a_role(machine, duties):
+    duties.serve_with(KEY, "staff")
+    duties.serve_with(KEY, "staff and IT")
+    duties.is_provider_fixed = lambda: True
+    duties.serve_with(KEY, "IT")
+    assert duties.exclusion(["ada"]), "before that, whoever gives roles so is none of the two"
+    assert not duties.is_served_with(KEY, "staff and IT")
+    duties.follow_groups("ada", "IT", "it")
+    with raises(ConfigurationError, "other-provider"):
+        duties.serve_with(KEY, "all")
+    duties.serve_with(KEY, "IT")
+    assert duties.is_served_with(KEY, "IT")
+    duties.is_provider_fixed = lambda: False
+    duties.serve_with(KEY, "all")
+
+
+def test_a_page_of_an_earlier_version_has_noted_no_tables(duties):
+    duties._store.rows("INSERT INTO setting (name, value) VALUES ('provider', ?)", KEY)
+    duties.is_provider_fixed = lambda: True
+    duties.follow_groups("ada", "IT", "it")
+    duties.serve_with(KEY, "IT")
+    assert duties.is_served_with(KEY, "IT")
