@@ -197,7 +197,10 @@ class Embeddings:
                 return self._cached.encode(texts, self._show)
 
     def _without_file(self, error: Exception) -> None:
-        log.error("the cache of embeddings cannot be used (%s): they are computed anew", type(error).__name__)
+        log.error(
+            "the cache of embeddings cannot be used (%s): they are computed anew until the daemon starts again",
+            error.problem if isinstance(error, UndersongError) else getattr(error, "strerror", None) or str(error),
+        )
         self._cached = CachedEmbedder(self._embedder, MemoryCache())
 
 

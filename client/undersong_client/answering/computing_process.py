@@ -49,6 +49,7 @@ from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
 LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
 RESTART_S = 5.0  # least time between two starts of a process that nobody waits for
+_ENDING_S = 1.0  # in which a process that has closed its connection ends by itself
 _WARM = "warm"
 _TAKEN_OVER = "taken over"
 _HEAD_BYTES = 4  # A message is the length of the cautions, the cautions as JSON, then the vector.
@@ -205,16 +206,9 @@ class ComputingProcess(Computation):
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
         reason = "it cannot be started"
         if self._process is not None:
-            self._process.kill()
-            code = self._process.wait()
-            reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            reason = _end_process(self._process)
         say = log.info if self._stopped else log.error  # an orderly stop is no error
-        say(
-            "%sthe process that computes vectors has ended (%s) and is started again; where memory is short, give this"
-            " machine more",
-            words,
-            reason,
-        )
+        say("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
         self._close_connection()
 
     def _close_connection(self) -> None:
@@ -222,6 +216,19 @@ class ComputingProcess(Computation):
             self._readable.unregister(self._connection.fileno())
             self._connection.close()
         self._connection = self._process = None
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> str:
+    """Ends a process of which nothing comes any more, and returns in words how it ended."""
+    try:
+        code = process.wait(_ENDING_S)  # it closes its connection a moment before it has ended
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return "it closed its connection and ran on"
+    if code == -signal.SIGKILL:
+        return "SIGKILL; where memory is short, give this machine more"
+    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
 
 
 def main() -> None:

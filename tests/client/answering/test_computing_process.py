@@ -275,3 +275,20 @@ time.sleep(60)
         pid = int(daemon.stdout.readline())
         daemon.kill()
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("import time; time.sleep(60)", "it closed its connection and ran on"),
+        ("raise SystemExit(3)", "exit code 3"),
+        ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
+        ("import os; os.kill(os.getpid(), 9)", "SIGKILL; where memory is short, give this machine more"),
+    ],
+)
+def test_how_the_computing_process_ended_is_not_told_from_our_own_kill(monkeypatch, program, words):
+    if "sleep" in program:
+        monkeypatch.setattr(computing_process, "_ENDING_S", 0.05)
+    else:
+        monkeypatch.setattr(computing_process, "_ENDING_S", 60.0)
+    assert computing_process._end_process(subprocess.Popen([sys.executable, "-c", program])) == words
