@@ -23,6 +23,7 @@ from undersong_common.pages.duties import DAY_S, Duties, issuer_form, terminal_i
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable
 from undersong_common.program.owner import ROOT_UID, caller_at_terminal
+from undersong_common.program.uptime import Instant, instant
 
 WISH_FILE = "wish.json"
 TAG = "undersong wish"
@@ -147,34 +148,39 @@ class Wish:
     Attributes:
         change: hash (hex) of the policy as it was and as it shall be, and of the log's entry about the one as it was.
         at_s: time, seconds since the epoch.
+        boot, up: the machine's uptime then (``undersong_common.program.uptime``).
     """
 
     change: str
     person: Person
     at_s: float
+    boot: str
+    up: float
 
     @property
     def statement(self) -> bytes:
         """Returns the bytes that the wish's signature covers."""
-        return tagged_hash(TAG, canonical_json([self.change, self.person.to_json(), self.at_s]))
+        return tagged_hash(TAG, canonical_json([self.change, self.person.to_json(), self.at_s, self.boot, self.up]))
 
 
 def pending_wish(home: PartyHome) -> Wish | None:
     """Returns the wish that waits for a second person; None if there is none, or if it is older than a day.
 
-    One that this party's key has not signed is none. One that lies ahead of now was stored while the clock was wrong,
-    and lapses too.
+    One that this party's key has not signed is none. A day is counted as after acts that give rights, so that no clock
+    makes a former wish a new one. One that lies ahead of now was stored while the clock was wrong, and lapses too.
     """
     path = home.page / WISH_FILE
     if not path.exists():
         return None
     try:
         value = read_json(path)
-        wish = Wish(str(value["change"]), Person(**value["person"]), float(value["at_s"]))
+        person, times = Person(**value["person"]), (float(value["at_s"]), str(value["boot"]), float(value["up"]))
+        wish = Wish(str(value["change"]), person, *times)
         keys.identity(home).public_key().verify(bytes.fromhex(value["signature"]), wish.statement)
     except (TypeError, KeyError, ValueError, InvalidSignature):
         return None
-    return wish if 0 <= time.time() - wish.at_s < DAY_S else None
+    passed_s = Instant(wish.at_s, wish.boot, wish.up).passed_s(instant(time.time))
+    return wish if 0 <= passed_s < DAY_S else None
 
 
 def check_loosening(
@@ -210,8 +216,9 @@ def check_loosening(
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
     home.page.mkdir(parents=True, exist_ok=True, mode=0o700)
-    first_wish = Wish(change, person, time.time())
+    now = instant(time.time)
+    first_wish = Wish(change, person, now.at, now.boot, now.up)
     signature = keys.identity(home).sign(first_wish.statement).hex()
-    fields = {"change": change, "person": person.to_json(), "at_s": first_wish.at_s, "signature": signature}
-    write_json(home.page / WISH_FILE, fields)
+    fields = {"change": change, "person": person.to_json(), "at_s": now.at, "boot": now.boot, "up": now.up}
+    write_json(home.page / WISH_FILE, {**fields, "signature": signature})
     raise WaitsForSecondPerson(changes)

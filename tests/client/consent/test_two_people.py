@@ -24,6 +24,7 @@ from undersong_client.operations import rules
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
+from undersong_common.program import uptime
 
 POLICY = HospitalPolicy(
     coordinators=("aa",),
@@ -171,11 +172,28 @@ def set_policy(party, person, **changes):
 
 def test_a_wish_that_lies_ahead_of_now_is_none(party, monkeypatch):
     assert not set_policy(party, ADA, run_epsilon=1.5)
-    now = time.time()
+    now = uptime.instant(time.time)
     assert two_people.pending_wish(party).person == ADA
     for passed_s in (-3600.0, 86401.0):
-        monkeypatch.setattr(time, "time", lambda passed_s=passed_s: now + passed_s)
+        for later in (
+            uptime.Instant(now.at, now.boot, now.up + passed_s),
+            uptime.Instant(now.at + passed_s, "another", now.up),
+        ):
+            monkeypatch.setattr(two_people, "instant", lambda _clock, later=later: later)
+            assert two_people.pending_wish(party) is None
+
+
+def test_no_clock_makes_an_old_wish_a_new_one(party, monkeypatch):
+    """The attack: a month later, one person's clock says that it is the day of the other one's wish."""
+    monkeypatch.setattr(two_people, "instant", lambda _clock: uptime.Instant(1e9, "boot", 100.0))
+    assert not set_policy(party, ADA, run_epsilon=1.5)
+    for clock_s in (1e9, 1e9 + 60, 2e9):
+        monkeypatch.setattr(two_people, "instant", lambda _clock, at=clock_s: uptime.Instant(at, "boot", 86501.0))
         assert two_people.pending_wish(party) is None
+        monkeypatch.setattr(two_people, "instant", lambda _clock, at=clock_s: uptime.Instant(at, "boot", 160.0))
+        assert two_people.pending_wish(party).person == ADA
+    monkeypatch.setattr(two_people, "instant", lambda _clock: uptime.Instant(1e9, "boot", 86501.0))
+    assert not set_policy(party, BERT, run_epsilon=1.5), "and so it is the first one"
 
 
 @pytest.mark.parametrize("change", [{"signature": ""}, {"at_s": 5e9}, {"change": "ab"}, {"person": asdict(BERT)}, None])
