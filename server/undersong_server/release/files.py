@@ -488,6 +488,7 @@ def report_data(
         plan_hash=outcome.manifest.hash.hex(),
         embedder=outcome.manifest.embedder,
         score=_read_score(outcome),
+        gain=_read_gain(outcome),
         set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
         support_measured=any(planned.statistic == SupportVotes.name for planned in opened_sums),
         participation=participation_of(
@@ -546,6 +547,14 @@ def _read_score(outcome: Outcome) -> PrivateScore | None:
     recorded = outcome.records.get(private_score.RECORD, ())
     if recorded:
         return PrivateScore.from_json(recorded[-1][1])
+    return None
+
+
+def _read_gain(outcome: Outcome) -> tuple[float, float] | None:
+    """Reads what the records' choice gained over all texts; None if the two were the same or were not compared."""
+    recorded = outcome.records.get("verdict", ())
+    if recorded and recorded[-1][1].get("compared", True):  # what an earlier version wrote does not say
+        return recorded[-1][1]["gain"], recorded[-1][1]["error"]
     return None
 
 

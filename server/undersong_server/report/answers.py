@@ -7,6 +7,7 @@ from undersong_common.printable import counted, joined
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
+from undersong_server.report.verdict import UNFIT, is_unfit, verdict
 
 NOT_MEASURED = "not measured"
 NGRAM = "ngram"
@@ -104,6 +105,7 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     makers = publication.makers or data.publisher[0]
     limits = f" {publication.limits}" if publication.limits else ""
+    unfit = f" {UNFIT}" if is_unfit(data) else ""
     return (
         f"Licence: {publication.licence}."
         if publication.licence
@@ -114,8 +116,8 @@ def _state_permission(data: ReportData) -> tuple[str, ...]:
         if publication.intended_use
         else "Its makers have stated no intended use.",
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
-        f"Limits: the texts are invented. They may be wrong, and must not be read as facts about anybody or used for"
-        f" care. Nobody has read every text or checked every label.{limits}",
+        f"Limits:{unfit} The texts are invented. They may be wrong, and must not be read as facts about anybody or"
+        f" used for care. Nobody has read every text or checked every label.{limits}",
     )
 
 
@@ -156,32 +158,18 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
-    """The private score, the panel on a test file, the texts that are set aside, and the distance to the test file."""
+    """The verdict, the private score, the panel on a test file, the texts set aside, the distance to the test file."""
     test = data.test_set or "a public test file"
-    panel_accuracy = data.own_accuracy
     score = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
     sentences = [
+        verdict(data),
         f"{score}. The interval has the noise of the sum and the chance of which records there are."
         if data.score
-        else f"On the hospitals' own records: {NOT_MEASURED}."
+        else f"On the hospitals' own records: {NOT_MEASURED}.",
+        *_state_panel(data, test),
     ]
-    if panel_accuracy is None:
-        reason = "" if data.test_set else ": the task names none"
-        sentences.append(f"On a test file of real texts: {NOT_MEASURED}{reason}.")
-    else:
-        models = _name_models(panel_accuracy.model.partition(": ")[2])
-        sentences.append(
-            f"On {test}: small models trained on these texts label {_share_words(panel_accuracy)} of its texts"
-            f" rightly{models}."
-            f"{' The interval is of the choice of test texts.' if panel_accuracy.by_texts else ''}"
-        )
-        comparisons = [
-            f"{figure.data} {_share_words(figure)}" for figure in data.published_accuracy if figure.reference
-        ]
-        comparison = "; ".join(comparisons) or NOT_MEASURED
-        sentences.append(f"Beside it, the same models on texts that no private record has steered: {comparison}.")
     labels = sum(bool(name) for name in data.label_names)
-    if labels > 1 and (data.score or panel_accuracy):
+    if labels > 1 and (data.score or data.own_accuracy):
         sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
     if not data.set_aside:
@@ -192,6 +180,22 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
     return tuple(sentences)
+
+
+def _state_panel(data: ReportData, test: str) -> list[str]:
+    """The panel's score on the test file, and beside it those of texts that no record has steered."""
+    own = data.own_accuracy
+    if own is None:
+        reason = "" if data.test_set else ": the task names none"
+        return [f"On a test file of real texts: {NOT_MEASURED}{reason}."]
+    models = _name_models(own.model.partition(": ")[2])
+    comparisons = [f"{figure.data} {_share_words(figure)}" for figure in data.published_accuracy if figure.reference]
+    return [
+        f"On {test}: small models trained on these texts label {_share_words(own)} of its texts rightly{models}."
+        f"{' The interval is of the choice of test texts.' if own.by_texts else ''}",
+        f"Beside it, the same models on texts that no private record has steered:"
+        f" {'; '.join(comparisons) or NOT_MEASURED}.",
+    ]
 
 
 def _name_models(scores: str) -> str:

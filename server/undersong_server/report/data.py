@@ -204,6 +204,8 @@ class ReportData:
         remarks: sentences about this run that its reader should see.
         refused_labels: labels without a text, because every order of them was refused for its content.
         score: how good the corpus is, measured on the private records by a private sum; None if it was not measured.
+        gain: share of the records that the records' choice of texts and labels labels rightly beyond all texts, and its
+            standard error, by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
         support_measured: a private sum measured which texts the records support.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
@@ -235,6 +237,7 @@ class ReportData:
     remarks: tuple[str, ...] = ()
     refused_labels: tuple[str, ...] = ()
     score: PrivateScore | None = None
+    gain: tuple[float, float] | None = None
     set_aside: int = 0
     support_measured: bool = False
     participation: Participation | None = None

@@ -11,6 +11,7 @@ from undersong_common.printable import counted, duration, noun
 from undersong_server.generators.endpoints import UNREPORTED
 from undersong_server.methods.parts.private_score import PrivateScore, measured_words
 from undersong_server.report.data import EQUAL_WEIGHTS, PrivacyStatement, ReportData, number
+from undersong_server.report.verdict import verdict
 
 BAR = 12  # columns of a bar
 LINES = 10
@@ -23,9 +24,10 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
     rows.add_column(style="dim", no_wrap=True, min_width=8)
     rows.add_column(overflow="fold")
     rows.add_row("written", _summary_text(data))
+    rows.add_row("verdict", Text(verdict(data)))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        room = LINES - 4 - len(accuracy) - (data.score is not None)
+        room = LINES - 5 - len(accuracy) - (data.score is not None)
         rows.add_row("weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, room))
     if accuracy:
         rows.add_row("panel", Group(*accuracy))

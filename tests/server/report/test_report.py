@@ -38,6 +38,7 @@ from undersong_server.report.data import (
 )
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
+from undersong_server.report.verdict import HARDLY, UNMEASURED, verdict
 from undersong_server.runs.task import PublicationSection
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
@@ -619,6 +620,72 @@ def test_a_score_stands_beside_what_guessing_would_give():
     shown = render_html(run(labels=("a", "b", "c", "d", "e", "f")))
     assert "Guessing among the 6 labels would be right in 17 % of cases." in shown
     assert "Guessing among" not in render_html(run(labels=()))
+
+
+def scored(low, high):
+    return PrivateScore((low + high) / 2, low, high, 0.01, 0.02)
+
+
+def panel_scores(ours, beside):
+    """A panel of this corpus, and of the mixture without records: lower and upper end of each."""
+    intervals = [Interval(sum(ends) / 2, *ends) for ends in (ours, beside)]
+    return tuple(
+        Accuracy(name, ends.value, 0.5, 0.5, 0.5, ours=name == "ours", reference=name != "ours", by_texts=ends)
+        for name, ends in zip(("ours", "mixture"), intervals, strict=True)
+    )
+
+
+BETTER = "Better than guessing; "
+SIX = tuple("abcdef")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"score": scored(0.22, 0.30)}, "Hardly better than guessing: do not train on it; fit for testing programs."),
+        ({"score": scored(0.26, 0.34)}, BETTER + "whether the records helped was not measured."),
+        (
+            {"score": scored(0.7, 0.8), "gain": (0.05, 0.02)},
+            BETTER + "the records' choice of texts and labels made it better.",
+        ),
+        (
+            {"score": scored(0.7, 0.8), "gain": (0.03, 0.02)},
+            BETTER + "whether the records' choice of texts and labels made it better is within chance.",
+        ),
+        (
+            {"accuracy": panel_scores((0.6, 0.7), (0.4, 0.5))},
+            BETTER + "the records made it better than texts that no record has steered.",
+        ),
+        (
+            {"accuracy": panel_scores((0.6, 0.7), (0.5, 0.65)), "gain": (0.5, 0.01)},
+            BETTER + "whether the records made it better than texts that no record has steered is within chance.",
+        ),
+        (
+            {"accuracy": panel_scores((0.3, 0.4), (0.5, 0.65))},
+            BETTER + "texts that no record has steered are better.",
+        ),
+        ({"accuracy": panel_scores((0.2, 0.3), (0.1, 0.2)), "score": scored(0.7, 0.8)}, HARDLY),
+        ({"labels": ("a", "b"), "score": scored(0.54, 0.9)}, HARDLY),
+        ({}, UNMEASURED),
+        ({"labels": ()}, UNMEASURED),
+        (
+            {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.47, 0.01))},
+            "Nearer to the hospitals' records than texts that no record has steered.",
+        ),
+        (
+            {"labels": (), "score": replace(scored(0.5, 0.54), zero_shot=ZeroShot(200, 0.51, 0.01))},
+            "Not shown to be nearer to the hospitals' records than texts that no record has steered.",
+        ),
+    ],
+)
+def test_one_verdict_opens_how_good_it_is_on_every_page(changes, expected):
+    data = run(**({"labels": SIX, "accuracy": ()} | changes))
+    assert verdict(data) == expected
+    assert next(answer for answer in answers(data) if answer.anchor == "good").sentences[0] == expected
+    assert expected in " ".join(printed(data, width=200).split())
+    for shown in both(data):
+        assert expected in shown
+        assert ("Not for training a model that you will use." in shown) == (expected == HARDLY)
 
 
 def test_a_similarity_stands_on_card_report_and_screen():

@@ -1,0 +1,70 @@
+"""The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
+
+from undersong_common.intervals import Interval
+from undersong_server.report.data import ReportData
+
+GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
+ERRORS = 2.0  # standard errors within which a difference is chance
+UNFIT = "Not for training a model that you will use."
+UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
+HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
+
+
+def verdict(data: ReportData) -> str:
+    """Returns one sentence on how good the corpus is, and whether the records helped."""
+    score = data.score
+    if score is not None and score.zero_shot is not None:
+        gain = score.value - score.zero_shot.value
+        if gain > ERRORS * score.zero_shot.error:
+            return "Nearer to the hospitals' records than texts that no record has steered."
+        return "Not shown to be nearer to the hospitals' records than texts that no record has steered."
+    shares = _measured_shares(data)
+    if not shares:
+        return UNMEASURED
+    if any(is_guessing(data, low) for low in shares):
+        return HARDLY
+    return f"Better than guessing; {_tell_help(data)}."
+
+
+def is_unfit(data: ReportData) -> bool:
+    """True if nobody should train a model on the corpus for use."""
+    return verdict(data) == HARDLY
+
+
+def is_guessing(data: ReportData, low: float) -> bool:
+    """True if ``low``, the lower end of a share that is labelled rightly, is hardly above guessing among the labels."""
+    guess = 1 / sum(bool(name) for name in data.label_names)
+    return low < guess + GUESSING * (1 - guess)
+
+
+def _measured_shares(data: ReportData) -> list[float]:
+    """Returns the lower ends of the private score and of the panel's, as far as they are measured."""
+    if sum(bool(name) for name in data.label_names) < 2:
+        return []
+    low_ends = [data.score.low] if data.score is not None else []
+    if data.own_accuracy is not None:
+        by_texts = data.own_accuracy.by_texts
+        low_ends.append(data.own_accuracy.accuracy if by_texts is None else by_texts.low)
+    return low_ends
+
+
+def _tell_help(data: ReportData) -> str:
+    """Says by the panel beside the best mixture without records, else by the sum on the choice, if records helped."""
+    ours = data.own_accuracy
+    beside = [figure.by_texts for figure in data.published_accuracy if figure.reference and figure.by_texts]
+    if ours is not None and ours.by_texts is not None and beside:
+        return _compare(ours.by_texts, max(beside, key=lambda interval: interval.value))
+    if data.gain is None:
+        return "whether the records helped was not measured"
+    gain, error = data.gain
+    if gain > ERRORS * error:
+        return "the records' choice of texts and labels made it better"
+    return "whether the records' choice of texts and labels made it better is within chance"
+
+
+def _compare(ours: Interval, beside: Interval) -> str:
+    if ours.low > beside.high:
+        return "the records made it better than texts that no record has steered"
+    if ours.high < beside.low:
+        return "texts that no record has steered are better"
+    return "whether the records made it better than texts that no record has steered is within chance"
