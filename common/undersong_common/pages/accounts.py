@@ -236,7 +236,8 @@ class Accounts:
                 " ON CONFLICT (name) DO UPDATE SET role = excluded.role",
                 (name, role, self._clock(), person),
             )
-        if former is None or former["role"] != role:
+        # Nobody enters a new account but by a link, which counts by itself: a page makes an account at its first start.
+        if former is not None and former["role"] != role:
             self.duties.note_act(by)
         return self.person(name)
 

@@ -273,10 +273,12 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
 def test_who_lets_an_account_in_at_a_terminal_decides_by_no_page(page, home, monkeypatch):
     """The attack: a person gives a role, or makes a link, at a terminal, and decides by an account of the page."""
     command("policy", "set", "--two-people", "--home", home)
-    page.site.accounts.set_role("bert", "operator")
+    for name in ("bert", "cleo"):
+        page.site.accounts.set_role(name, "operator")
     second = Browser(page.site).enter(page.site.accounts.link("bert"))
     with_duties(page.site, "hospital", "bert")
     type_from(monkeypatch, 30001)
+    print_link(PartyHome(home).page, "dora", "administrator")  # as the first start of a page does
     manifest = proposed(home, run="spring")
     address, words = f"/requests/{manifest.hash.hex()}/approve", spoken(manifest)
     acts = (
