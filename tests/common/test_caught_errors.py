@@ -658,6 +658,7 @@ TESTED = {
     "common/undersong_common/program/owner.py _ancestor_uids": f"{NOT_TOLD}no_account",
     "common/undersong_common/program/owner.py _login_uid": f"{NOT_TOLD}no_account",
     "common/undersong_common/program/owner.py _is_in_user_namespace": f"{NOT_TOLD}no_account",
+    "common/undersong_common/program/owner.py _is_time_shifted": f"{NOT_TOLD}no_account",
     "common/undersong_common/program/owner.py _is_of_a_person": f"{PROGRAM}test_owner.py::test_only_an_account_with",
     "common/undersong_common/program/uptime.py instant": f"{PROGRAM}test_uptime.py::test_without_an_uptime",
     "common/undersong_common/files.py replace_file": (

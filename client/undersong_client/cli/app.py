@@ -408,6 +408,7 @@ def page(
     A process of its own: whatever becomes of it, the daemon goes on.
     """
     from undersong_client.consent.people import ROLES
+    from undersong_client.consent.two_people import check_namespace
     from undersong_client.page.application import PartyPaths, build
     from undersong_common.pages.accounts import roles_by_group
     from undersong_common.pages.serving import is_loopback, print_link, serve
@@ -420,6 +421,7 @@ def page(
     if account.link:
         print_link(accounts, account.person, account.role)
         return
+    check_namespace(PartyHome(folder))
     listening = address.listening()
     if not is_loopback(address.bind) and not login.issuer:
         raise ConfigurationError(

@@ -16,13 +16,14 @@ from undersong_client import keys
 from undersong_client.consent import policy_file
 from undersong_client.consent.people import ROLES, ROLES_OF_TWO, Person, check_another, duties
 from undersong_client.consent.policy import HospitalPolicy, loosened
+from undersong_client.consent.policy import read as read_policy
 from undersong_client.home import PartyHome, read_json, write_json
 from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
 from undersong_common.pages.duties import DAY_S, Duties, issuer_form, terminal_identity
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.printable import printable
-from undersong_common.program.owner import ROOT_UID, caller_at_terminal
+from undersong_common.program.owner import ROOT_UID, caller_at_terminal, namespace_doubt
 from undersong_common.program.uptime import Instant, instant
 
 WISH_FILE = "wish.json"
@@ -38,6 +39,17 @@ class WaitsForSecondPerson(PrivacyRefusal):
             f"nothing is changed yet: it loosens the policy ({'; '.join(changes)}), which asks for two people",
             "have the other one choose the same within a day",
             code="second-person",
+        )
+
+
+def check_namespace(home: PartyHome) -> None:
+    """Raises PrivacyRefusal if two people decide and this process counts accounts or times by numbers of its own."""
+    doubt = namespace_doubt()
+    if doubt and read_policy(home).two_people:
+        raise PrivacyRefusal(
+            f"the rule of two people counts a day by the machine's uptime, and {doubt}",
+            "start it on the machine itself, or in a container of the machine's root",
+            code="not-identified",
         )
 
 
@@ -79,6 +91,8 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
 
     Raises PrivacyRefusal if the log was changed, too: it says what has been decided.
     """
+    if person.log_in != "terminal":  # A page may have been started before two people decided.
+        check_namespace(home)
     AuditLog(home.page / FILE_NAME).entries()
     with duties(home) as party_duties:
         issuer = party_duties.issuer

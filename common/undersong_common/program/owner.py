@@ -58,8 +58,9 @@ def caller_at_terminal() -> Caller:
     without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
     uid = accounts[0] if accounts else without_starter
     names = " and ".join(account_name(account) for account in accounts)
+    foreign = namespace_doubt()
     doubts = (
-        (_is_in_user_namespace(), "this runs in a user namespace, in which anybody takes any number"),
+        (bool(foreign), foreign),
         (len(accounts) > 1, f"the accounts {names} have started this one after the other"),
         (login_uid not in (None, uid), f"this is a log-in of {account_name(login_uid or ROOT_UID)}"),
         (stated_uid not in (None, ROOT_UID, uid), f"$SUDO_UID states another account, {stated_uid}"),
@@ -102,6 +103,24 @@ def _login_uid() -> int | None:
     if uid >= NO_UID:
         return None
     return uid
+
+
+def namespace_doubt() -> str:
+    """Reason why neither accounts nor uptime here need to be the machine's own; "" if they are."""
+    if _is_in_user_namespace():
+        return "this runs in a user namespace, in which anybody takes any number"
+    if _is_time_shifted():
+        return "this runs in a time namespace, in which the machine's uptime is another"
+    return ""
+
+
+def _is_time_shifted() -> bool:
+    """True if the uptime is not the machine's own; False on a system that shifts none."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return False
+    return any(word != "0" for line in lines for word in line.split()[1:])
 
 
 def _is_in_user_namespace() -> bool:

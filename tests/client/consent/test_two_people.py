@@ -24,7 +24,7 @@ from undersong_client.operations import rules
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
-from undersong_common.program import uptime
+from undersong_common.program import owner, uptime
 
 POLICY = HospitalPolicy(
     coordinators=("aa",),
@@ -156,6 +156,18 @@ def party(tmp_path, monkeypatch):
     policy.write(home, replace(POLICY, two_people=True))
     monkeypatch.setattr(two_people, "check_one_of_two", lambda *_: None)
     return home
+
+
+@pytest.mark.parametrize("namespace", ["_is_in_user_namespace", "_is_time_shifted"])
+def test_no_page_decides_by_an_uptime_of_its_own(party, monkeypatch, namespace):
+    """The attack: a page in a time namespace, in which the day after an act has passed."""
+    for name in ("_is_in_user_namespace", "_is_time_shifted"):
+        monkeypatch.setattr(owner, name, lambda name=name: name == namespace)
+    with raises(PrivacyRefusal, "not-identified"):
+        check_one_of_two(party, ADA, [])
+    command("page", "--home", party.path, code=3)
+    policy.write(party, replace(policy.read(party), two_people=False))
+    two_people.check_namespace(party)
 
 
 ADA, BERT = (Person(name, "IT", account=name, log_in="password") for name in ("ada", "bert"))

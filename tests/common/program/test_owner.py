@@ -163,6 +163,17 @@ def test_what_the_system_does_not_tell_proves_no_account(monkeypatch, platform):
     assert owner._ancestor_uids() == []
     assert owner._login_uid() is None
     assert owner._is_in_user_namespace() is (platform == "linux")
+    assert not owner._is_time_shifted()
+
+
+@pytest.mark.parametrize("offset", ["90000", "-90000"])
+def test_a_shifted_uptime_is_not_the_machine_s(monkeypatch, offset):
+    for offsets, is_shifted in (("monotonic 0 0\nboottime 0 0\n", False), (f"boottime   {offset}   0\n", True)):
+        monkeypatch.setattr(Path, "read_text", lambda _path, offsets=offsets, **_options: offsets)
+        assert owner._is_time_shifted() is is_shifted
+    monkeypatch.setattr(owner, "_is_in_user_namespace", lambda: False)
+    assert "time namespace" in owner.namespace_doubt()
+    assert "time namespace" in owner.caller_at_terminal().doubt
 
 
 @pytest.mark.heavy
