@@ -6,7 +6,6 @@ account only after that account's own person has connected it. The role is that 
 groups if groups are mapped to roles.
 """
 
-import contextlib
 import hmac
 import json
 import os
@@ -15,6 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,7 +129,7 @@ def _http_client(proxy: str) -> httpx.Client:
     """
     context = httpx.create_ssl_context(trust_env=False)
     paths = ssl.get_default_verify_paths()
-    with contextlib.suppress(FileNotFoundError):
+    if os.path.isfile(paths.openssl_cafile):
         context.load_verify_locations(cafile=paths.openssl_cafile)
     if os.path.isdir(paths.openssl_capath):
         context.load_verify_locations(capath=paths.openssl_capath)
@@ -182,7 +182,7 @@ class _OidcLogin:
     def _derive_secret(self, purpose: str, of: str) -> str:
         return hmac.new(self._key, f"{purpose} {of}".encode(errors="replace"), "sha256").hexdigest()
 
-    @contextlib.contextmanager
+    @contextmanager
     def _one_of_few(self) -> Iterator[None]:
         """A slow provider holds few of the page's threads. Raises TransportError beyond ``MOST_ASKING``."""
         if not self._asking.acquire(blocking=False):
