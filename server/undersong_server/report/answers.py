@@ -7,7 +7,7 @@ from undersong_common.printable import counted, joined
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
-from undersong_server.report.verdict import UNFIT, is_unfit, verdict
+from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 
 NOT_MEASURED = "not measured"
 NGRAM = "ngram"
@@ -179,7 +179,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     measures = {measure.name: measure for measure in data.measures}
     distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
-    return tuple(sentences)
+    return (*sentences, *filter(None, [caution(data) if distances else ""]))
 
 
 def _state_panel(data: ReportData, test: str) -> list[str]:

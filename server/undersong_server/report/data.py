@@ -367,7 +367,7 @@ class Measure:
         """Formats any figure on this scale, as :attr:`shown` does."""
         if self.percent:
             return f"{100 * value:.1f} %"
-        return f"{value:.1f}" if max(value, self.value) > 20 else f"{value:.3f}"
+        return f"{value:z.1f}" if max(value, self.value) > 20 else f"{value:z.3f}"  # no minus before a zero
 
 
 Figures = tuple[tuple[Accuracy, ...], tuple[Measure, ...]]

@@ -22,6 +22,7 @@ from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import OurWords, answers
 from undersong_server.report.data import EQUAL_WEIGHTS, ReportData, number
+from undersong_server.report.verdict import caution
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
@@ -51,6 +52,7 @@ def render_html(data: ReportData) -> str:
         authors=data.authors,
         rounds_words=ROUNDS,
         answers=answers(data),
+        caution=caution(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
             "Weight of each generator by round", "round", data.generators, data.weights, _weight_noise(data), first=1

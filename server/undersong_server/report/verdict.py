@@ -1,10 +1,17 @@
 """The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
 
+import re
+
 from undersong_common.intervals import Interval
 from undersong_server.report.data import ReportData
 
 GUESSING = 0.1  # part of the way from guessing to all right, up to which a share is hardly better than guessing
 ERRORS = 2.0  # standard errors within which a difference is chance
+READ_EMBEDDINGS = ("head", "mlp")  # the panel's models that see embeddings, as its description names them
+FAR_FROM_TASK = (
+    "Distances are of embeddings by which models of these texts tell labels apart hardly better than guessing:"
+    " precision, recall, coverage, MAUVE and Frechet distance mean little here."
+)
 UNFIT = "Not for training a model that you will use."
 UNMEASURED = "How good it is was not measured: test it on real texts of your own before you train on it."
 HARDLY = "Hardly better than guessing: do not train on it; fit for testing programs."
@@ -35,6 +42,20 @@ def is_guessing(data: ReportData, low: float) -> bool:
     """True if ``low``, the lower end of a share that is labelled rightly, is hardly above guessing among the labels."""
     guess = 1 / sum(bool(name) for name in data.label_names)
     return low < guess + GUESSING * (1 - guess)
+
+
+def caution(data: ReportData) -> str:
+    """Says that distances mean little where every model that reads embeddings hardly beats guessing; "" elsewhere."""
+    own = data.own_accuracy
+    if own is None or sum(bool(name) for name in data.label_names) < 2:
+        return ""
+    shares = [
+        float(share) / 100
+        for name, share in re.findall(r"(\w+) ([\d.]+) %", own.model.partition(": ")[2])
+        if name in READ_EMBEDDINGS
+    ]
+    reach = 0.0 if own.by_texts is None else own.by_texts.value - own.by_texts.low
+    return FAR_FROM_TASK if shares and all(is_guessing(data, share - reach) for share in shares) else ""
 
 
 def _measured_shares(data: ReportData) -> list[float]:

@@ -38,7 +38,7 @@ from undersong_server.report.data import (
 )
 from undersong_server.report.html import render_card, render_html, spread
 from undersong_server.report.screen import final_screen
-from undersong_server.report.verdict import HARDLY, UNMEASURED, verdict
+from undersong_server.report.verdict import FAR_FROM_TASK, HARDLY, UNMEASURED, verdict
 from undersong_server.runs.task import PublicationSection
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(2)>{{ 7*7 }}`|[bold]"
@@ -686,6 +686,18 @@ def test_one_verdict_opens_how_good_it_is_on_every_page(changes, expected):
     for shown in both(data):
         assert expected in shown
         assert ("Not for training a model that you will use." in shown) == (expected == HARDLY)
+
+
+@pytest.mark.parametrize(("head", "mlp", "warned"), [(20, 22, True), (20, 60, False), (60, 60, False)])
+def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warned):
+    own = Accuracy("ours", 0.5, 0.5, 0.5, 0.5, True, by_texts=Interval(0.5, 0.45, 0.55))
+    own = replace(own, model=f"panel: words 70.0 %, head {head}.0 %, mlp {mlp}.0 %")
+    near = Measure("recall", "r", -0.0001, "0 to 1", "high")
+    data = run(labels=SIX, accuracy=(own,), measures=(near,))
+    report, card = both(data)
+    assert report.count(FAR_FROM_TASK) == 2 * warned  # beside the answer, and above the measures
+    assert card.count(FAR_FROM_TASK) == warned
+    assert near.shown == "0.000"
 
 
 def test_a_similarity_stands_on_card_report_and_screen():
