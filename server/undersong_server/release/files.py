@@ -490,7 +490,8 @@ def report_data(
         score=_read_score(outcome),
         gain=_read_gain(outcome),
         set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
-        support_measured=any(planned.statistic == SupportVotes.name for planned in opened_sums),
+        support_measured=_is_support_told(outcome)
+        and any(planned.statistic == SupportVotes.name for planned in opened_sums),
         participation=participation_of(
             outcome.manifest, {name: facts["survivors"] for name, facts in outcome.sums.items()}
         ),
@@ -548,6 +549,12 @@ def _read_score(outcome: Outcome) -> PrivateScore | None:
     if recorded:
         return PrivateScore.from_json(recorded[-1][1])
     return None
+
+
+def _is_support_told(outcome: Outcome) -> bool:
+    """True if the votes told at least one generator from one that nobody votes for; without that, none is judged."""
+    recorded = outcome.records.get("support", ())
+    return bool(recorded) and bool(support.Support.from_json(recorded[-1][1]).supported.any())
 
 
 def _read_gain(outcome: Outcome) -> tuple[float, float] | None:

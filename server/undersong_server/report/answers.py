@@ -70,7 +70,8 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     texts = counted(len(data.samples), "synthetic text") + (
         f" with {counted(len(label_names), 'label')}" if label_names else ""
     )
-    kind = f", each {data.description.rstrip('.')}" if data.description else ""
+    # Whether each text is what was ordered is a figure's matter, not the opening's.
+    kind = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     sentences = [f"{texts}{kind}.", *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
@@ -172,10 +173,9 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     if labels > 1 and (data.score or data.own_accuracy):
         sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
-    if not data.set_aside:
-        sentences.append(
-            "No text is set aside." if data.support_measured else f"Texts off the subject: {NOT_MEASURED}."
-        )
+    if not data.support_measured and not data.set_aside:
+        sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
+    sentences += filter(None, [data.unpublished or ("" if data.set_aside else data.nothing_aside)])
     measures = {measure.name: measure for measure in data.measures}
     distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")

@@ -207,7 +207,7 @@ class ReportData:
         gain: share of the records that the records' choice of texts and labels labels rightly beyond all texts, and its
             standard error, by a private sum; None if it was not measured.
         set_aside: number of texts that the records do not support, which are not in the corpus.
-        support_measured: a private sum measured which texts the records support.
+        support_measured: a private sum measured which texts the records support, and told one generator at least.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
         simulated: one program played every hospital.
@@ -283,13 +283,20 @@ class ReportData:
         return tuple(name for name in self.generators if name in wrote) or self.generators
 
     @property
+    def nothing_aside(self) -> str:
+        """Says that no text is off the subject, as far as the records can tell; "" if that was not measured."""
+        return "No text is set aside for its subject." if self.support_measured and not self.set_aside else ""
+
+    @property
     def unpublished(self) -> str:
         """Says what became of the texts that generators gave and that are not published; "" if there are none."""
         gave, published = sum(use.count.kept for use in self.usage), len(self.samples)
         others = gave - published - self.set_aside
         if others <= 0:
             return ""
-        aside = f", {number(self.set_aside)} are set aside" if self.set_aside else ""
+        aside = ""
+        if self.set_aside or self.support_measured:
+            aside = f", {number(self.set_aside) if self.set_aside else 'none'} set aside for its subject"
         return (
             f"Of {printable.counted(gave, 'text')} that were kept when they were written, {number(published)} are"
             f" published{aside}, and the method left out the other {number(others)}: it did not choose them, doubted"

@@ -211,3 +211,10 @@ def test_the_remark_counts_texts_and_votes():
     assert found.startswith("128 texts of 2 models are set aside (half 98, bad 30): too few hospital records are near")
     assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
+
+
+@pytest.mark.parametrize(("sigma", "told"), [(2.0, True), (500.0, False)])
+def test_a_recorded_support_says_if_a_generator_was_told(sigma, told):
+    votes = judged([100.0, 80.0, 60.0], sigma)
+    facts = {name: getattr(votes, name).tolist() for name in ("votes", "expected", "error")}
+    assert support.Support.from_json({"records": votes.records, **facts}).supported.any() == told

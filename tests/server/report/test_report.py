@@ -457,7 +457,7 @@ def test_what_was_not_measured_says_so_in_its_place(place):
     shown = both(run(accuracy=(), measures=(), test_set="", remarks=()))[place]
     assert "On the hospitals' own records: not measured." in shown
     assert "On a test file of real texts: not measured: the task names none." in shown
-    assert "Texts off the subject: not measured." in shown
+    assert "Whether the texts are of the task's kind: not measured." in shown
     assert "Distance to a public test file: not measured." in shown
 
 
@@ -591,9 +591,17 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
     published = len(data.samples)
     shown = both(data)[place]
-    assert f"Of 75 texts that were kept when they were written, {published} are published, 7 are set aside" in shown
+    assert f"Of 75 texts that were kept when they were written, {published} are published, 7 set aside" in shown
     assert f"left out the other {75 - published - 7}:" in shown
     assert "left out the other" not in both(replace(data, set_aside=75 - published))[place]
+    none = both(replace(data, set_aside=0, support_measured=True))[place]
+    assert f"published, none set aside for its subject, and the method left out the other {75 - published}:" in none
+    assert none.count("set aside") == 1
+    unknown = both(replace(data, set_aside=0))[place]
+    assert "set aside" not in unknown
+    assert "Whether the texts are of the task's kind: not measured." in unknown
+    assert "No text is set aside for its subject." in both(run(usage=(), support_measured=True))[place]
+    assert "ordered as: a nurse's triage note." in unknown
     assert shown.count("Rounds count from 1") == 1
 
 

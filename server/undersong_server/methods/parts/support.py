@@ -6,6 +6,7 @@ words, which learns supported against unsupported generators' texts, then judges
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -47,6 +48,12 @@ class Support:
     votes: Float64
     expected: Float64
     error: Float64
+
+    @classmethod
+    def from_json(cls, recorded: Mapping[str, Any]) -> "Support":
+        """Reads what :func:`ask` recorded of a run."""
+        columns = [np.array(recorded[name], dtype=np.float64) for name in ("votes", "expected", "error")]
+        return cls(recorded["records"], *columns)
 
     @property
     def unsupported(self) -> Bools:
