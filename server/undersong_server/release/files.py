@@ -496,6 +496,7 @@ def report_data(
             outcome.manifest, {name: facts["survivors"] for name, facts in outcome.sums.items()}
         ),
         questions=words.questions(outcome.manifest.plan),
+        steered=tuple(_list_steered(outcome, weights)),
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
@@ -533,6 +534,7 @@ def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
     for name, value in options.model_dump().items():
         shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
         first = said.get(name, "").partition(". ")[0].rstrip(".")
+        first = f"with yes: {first}" if value is False and first else first  # so that nobody reads it as done
         yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 
@@ -549,6 +551,19 @@ def _read_score(outcome: Outcome) -> PrivateScore | None:
     if recorded:
         return PrivateScore.from_json(recorded[-1][1])
     return None
+
+
+def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Iterator[str]:
+    """Yields what the private sums decided, as far as the run recorded it."""
+    records = outcome.records
+    if "label shares" in records and "labels" in outcome.sums:
+        yield "how many texts of each label were ordered"
+    if any(tuple(row) != tuple(weights[0]) for row in weights):
+        yield "how many texts each generator was asked for"
+    if any(recorded for _, recorded in records.get(support.RECORD, ())):
+        yield "which texts were set aside"
+    if any(facts["taken"] and facts.get("compared", True) for _, facts in records.get("verdict", ())):
+        yield "which texts and labels are published"
 
 
 def _is_support_told(outcome: Outcome) -> bool:

@@ -78,9 +78,9 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     took_part = data.participation
     noisy = "noisy sums over all of them" if data.privacy.is_private else "sums over all of them"
     holders = took_part.named if took_part else f"{counted(data.privacy.quorum.parties, 'hospital')}"
+    steered = joined(list(data.steered)) or "the method's choices"
     sentences.append(
-        f"Private records steered what was written, by {noisy} only; no model was shown a private text. They lie at"
-        f" {holders}."
+        f"Private records steered {steered}, by {noisy} only; no model was shown a private text. They lie at {holders}."
     )
     if data.simulated:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")

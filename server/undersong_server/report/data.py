@@ -77,7 +77,7 @@ class PrivacyStatement:
         scope = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
             f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
-            f" private for one {UNIT_WORDS[self.promise.unit]}: add/remove neighbours, {scope}."
+            f" private for one {UNIT_WORDS[self.promise.unit]} that is added or removed, {scope}."
         )
 
     @property
@@ -210,6 +210,7 @@ class ReportData:
         support_measured: a private sum measured which texts the records support, and told one generator at least.
         participation: the hospitals, and which of them are in each opened sum; None if no run stands behind the values.
         questions: what the hospitals were asked, a clause each.
+        steered: what the private sums are recorded to have decided, a clause each.
         simulated: one program played every hospital.
     """
 
@@ -242,6 +243,7 @@ class ReportData:
     support_measured: bool = False
     participation: Participation | None = None
     questions: tuple[str, ...] = ()
+    steered: tuple[str, ...] = ()
     simulated: bool = False
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")

@@ -716,8 +716,17 @@ def test_a_similarity_stands_on_card_report_and_screen():
     assert "0.52  similarity of the hospitals' own records" in printed(data, width=200)
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_the_opening_says_what_the_records_are_recorded_to_have_steered(place):
+    told = both(run(steered=("which texts were set aside", "which texts and labels are published")))[place]
+    assert "steered which texts were set aside and which texts and labels are published, by noisy sums" in told
+    assert "steered the method's choices, by noisy sums" in both(run())[place]
+
+
 def test_no_sentence_says_that_records_moved_shares_that_stayed_equal():
     still, moved = ((0.5, 0.5), (0.5, 0.5)), ((0.5, 0.5), (0.7, 0.3))
     assert "records moved it" not in render_html(run(generators=("good", "off"), weights=still))
-    assert "It stayed as it began." in render_html(run(generators=("good", "off"), weights=still))
+    assert "It stayed as it began: no private sum moved it." in render_html(
+        run(generators=("good", "off"), weights=still)
+    )
     assert "records moved it" in render_html(run(generators=("good", "off"), weights=moved))
