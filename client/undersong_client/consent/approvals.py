@@ -437,15 +437,8 @@ class Proposals(Consent):
                 missing -= {approval.role for approval in people}
             if decision == "approved" and missing:
                 # What was decided before a restoration ends with the first new approval, whatever the clock says.
-                updated = replace(
-                    request,
-                    decision="pending",
-                    decided_s=0.0,
-                    reason="",
-                    sheet="",
-                    people=people,
-                    restored_s=min(request.restored_s, at),
-                )
+                pending = replace(request, decision="pending", decided_s=0.0, reason="", sheet="")
+                updated = replace(pending, people=people, restored_s=min(request.restored_s, at))
             else:
                 updated = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0

@@ -200,9 +200,11 @@ def test_one_account_does_not_take_the_rule_of_two_people_away(page, home, fewer
     second.post("/policy", fields, approval="two")  # who keeps the rule ends the wish
     assert rule() == (True, "each", 4)
     second.post("/policy", fields, approval=fewer, despite="yes")
-    for now_s in (time.time() + DAY_S, time.time() - 60.0):  # a day later; before, so that it was stored ahead of now
+    for passed_s in (DAY_S, -60.0):  # a day later; before, so that it was stored ahead of now
+        now = two_people.instant(time.time)
+        later = replace(now, at=now.at + passed_s, up=now.up + passed_s)
         with monkeypatch.context() as another_time:
-            another_time.setattr(two_people.time, "time", lambda now_s=now_s: now_s)
+            another_time.setattr(two_people, "instant", lambda _clock, later=later: later)
             page.post("/policy", fields, approval=fewer, despite="yes")
             assert rule() == (True, "each", 4)
         second.post("/policy", fields, approval={"each": "standing", "standing": "each"}[fewer], despite="yes")
