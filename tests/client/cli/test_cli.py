@@ -358,14 +358,14 @@ def test_a_policy_demands_a_number_of_assumed_colluders(home):
 
 def test_settings_against_the_records_need_a_person_and_stay_private(home, tmp_path):
     manifest = proposed(home)
-    other = write_notes(tmp_path / "other.jsonl", labels=("good", "elsewhere"))
+    other = write_notes(tmp_path / "other.jsonl", labels=("good", "neither-of-both"))
     fields = ("--label-field", "label", "--user-field", "patient", "--new-version", "--home", home)
     command("data", "add", other, *fields)
     words = "6 of 12 records have a label that the task does not list"
     shown = command("preview", "spring", "--home", home)
     assert words in shown
     assert "the operator is told nothing of it" in shown
-    assert "elsewhere" not in shown
+    assert "neither-of-both" not in shown
     approve = ("approve", "spring", plan_words(manifest.hash), "--home", home)
     assert words in command(*approve, code=2)
     assert Proposals(PartyHome(home)).find("spring").decision == "pending"
