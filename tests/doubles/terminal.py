@@ -13,7 +13,7 @@ def type_from(monkeypatch, uid, *, shell="/bin/sh"):
     def account(number):
         return SimpleNamespace(pw_name=f"#{uid}", pw_shell=shell) if number == uid else accounts(number)
 
-    monkeypatch.setattr(owner, "pwd", SimpleNamespace(getpwuid=account))
+    monkeypatch.setattr(owner, "pwd", SimpleNamespace(getpwuid=account, getpwnam=pwd.getpwnam))
     monkeypatch.setattr(owner, "_ancestor_uids", lambda: [0, uid, 0])
     monkeypatch.setattr(owner, "_login_uid", lambda: None)
     monkeypatch.setattr(owner, "_is_in_user_namespace", lambda: False)

@@ -17,6 +17,7 @@ from undersong_client.cli.options import (
 from undersong_client.consent.rules import QUESTION_OPTION, PolicyOptions
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
+from undersong_common.printable import printable
 from undersong_common.program.options import AsJson, with_options
 
 if TYPE_CHECKING:
@@ -134,8 +135,14 @@ def give_duty(
     from undersong_client.consent import two_people
     from undersong_client.consent.people import note_decision
     from undersong_common.pages.duties import AT_THE_TERMINAL
+    from undersong_common.program.owner import is_account_of_machine
 
     folder = PartyHome(home_of(home))
+    if terminal and duty and not is_account_of_machine(account):
+        raise ConfigurationError(
+            f"this machine has no account {printable(account)}",
+            "name the account as `id ACCOUNT` finds it; an account of the page goes without --terminal",
+        )
     name, giver = f"{account}{AT_THE_TERMINAL}" if terminal else account, two_people.giver_at_terminal()
     two_people.give_duty(folder, name, duty, by=(giver,))
     note_decision(folder, "policy duty", f"{name}: {duty or 'none'}, by {giver}", None)

@@ -32,6 +32,14 @@ def account_name(uid: int) -> str:
         return f"#{uid}"
 
 
+def is_account_of_machine(name: str) -> bool:
+    """Returns whether the machine knows an account of a name; ``#`` and a number is one that need not be known."""
+    try:
+        return name.startswith("#") or bool(pwd.getpwnam(name))
+    except (KeyError, ValueError):  # a sign of zero is no part of a name
+        return False
+
+
 @dataclass(frozen=True)
 class Caller:
     """The account of the machine from which a command was typed.

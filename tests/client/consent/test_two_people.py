@@ -120,6 +120,7 @@ def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch
 
     assert "counts for nothing" in approve(30001, "--role", "IT", code=2)
     assert "anybody may be behind root" in approve(0, "--role", "IT", code=3)
+    assert "no account nobody-here" in typed(30003, "policy", "duty", "nobody-here", "IT", "--terminal", code=2)
     typed(30003, "policy", "duty", "#30001", "privacy officer", "--terminal")
     typed(30003, "policy", "duty", "#30002", "IT", "--terminal")
     duties = [entry for entry in AuditLog(PartyHome(home).page / FILE_NAME).entries() if entry.what == "policy duty"]
