@@ -19,6 +19,7 @@ import logging
 import os
 import sqlite3
 import threading
+import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -336,6 +337,9 @@ class MemoryCache:
             self._rows.setdefault(key, row)
 
 
+_BUSY_S = 60.0  # the longest wait for another process that writes the file
+
+
 class PublicFileCache:
     """Keeps embeddings of PUBLIC texts in clear in a SQLite file; several processes may share it."""
 
@@ -344,14 +348,24 @@ class PublicFileCache:
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
         create_private(path)
-        try:
-            with self._open_database() as database:
-                database.execute("PRAGMA journal_mode=WAL")
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
-                )
-        except sqlite3.DatabaseError as error:
-            raise ConfigurationError(f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt") from None
+        begun = time.monotonic()
+        while True:
+            try:
+                with self._open_database() as database:
+                    database.execute("PRAGMA journal_mode=WAL")
+                    database.execute(
+                        "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
+                    )
+                return
+            except sqlite3.DatabaseError as error:
+                # Another process makes the file this moment; SQLite does not wait where the journal's mode changes.
+                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # in any of its extended forms
+                if is_busy and time.monotonic() - begun < _BUSY_S:
+                    time.sleep(0.02)
+                    continue
+                raise ConfigurationError(
+                    f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt"
+                ) from None
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         rows_by_key: dict[bytes, Int16] = {}
@@ -378,7 +392,7 @@ class PublicFileCache:
     def _open_database(self) -> Iterator[sqlite3.Connection]:
         # A connection an operation: it is safe across forks and threads, and cheap beside an embedding.
         with self._lock:
-            database = sqlite3.connect(self._path, timeout=60.0)
+            database = sqlite3.connect(self._path, timeout=_BUSY_S)
             try:
                 with database:
                     yield database

@@ -578,3 +578,19 @@ def test_head_on_whole_notes_nears_words_and_on_cut_notes_does_not(packaged: Emb
     whole = percent(packaged.encode(texts))
     assert whole >= words - 5
     assert whole >= percent(Embedder.load(PACKAGED, 1).encode(texts)) + 10
+
+
+def test_a_cache_that_another_process_makes_this_moment_is_waited_for(tmp_path, monkeypatch):
+    locked = sqlite3.OperationalError("database is locked")
+    locked.sqlite_errorcode = 261  # SQLITE_BUSY_RECOVERY
+    opens, opening = [locked, locked], PublicFileCache._open_database
+
+    def open_database(self):
+        if opens:
+            raise opens.pop()
+        return opening(self)
+
+    monkeypatch.setattr(PublicFileCache, "_open_database", open_database)
+    cache = PublicFileCache(tmp_path / "public.sqlite")
+    cache.put([(b"key", np.zeros(4, dtype=np.int16))])
+    assert list(cache.get([b"key"])) == [b"key"]
