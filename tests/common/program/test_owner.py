@@ -246,7 +246,7 @@ def test_the_line_names_the_folder_that_no_option_names(folder, monkeypatch, arg
 
 def test_the_line_takes_along_the_folders_of_the_account_alone(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", "/root/.cache")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/of/somebody/else/.cache")
     monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY if path.is_relative_to(tmp_path) else 0)
     words = shlex.split(line_of(monkeypatch, "run", "list"))
     assert words[3:6] == ["env", f"XDG_STATE_HOME={tmp_path / 'state'}", "undersong"]
