@@ -19,6 +19,7 @@ HIDDEN: FileState = (-2, -2, -2)  # state of a file in a folder that this accoun
 FileIdentity = tuple[int, int]
 
 LOST_AND_FOUND = "lost+found"
+WRITE_AGAIN_S = 0.02  # pause between two attempts to write a database
 ASKING_S = 0.2  # for which a process may hold a lock that only asks whether another one does
 
 
@@ -179,9 +180,26 @@ def open_database(path: Path, *, synchronous: str = "FULL", timeout_s: float = 5
     if str(path) != ":memory:":
         create_private(path)
     database = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=timeout_s)
-    database.execute("PRAGMA journal_mode=WAL")
+    _set_wal_mode(database, time.monotonic() + timeout_s)
     database.execute(f"PRAGMA synchronous={synchronous}")
     return database
+
+
+def _set_wal_mode(database: sqlite3.Connection, until: float) -> None:
+    """Waits for a process that makes the file this moment: SQLite itself does not where the journal's mode changes."""
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() > until:
+                raise
+        time.sleep(WRITE_AGAIN_S)
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Returns True if another process keeps a database from being used, by a write or by a repair (BUSY_RECOVERY)."""
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # the lowest byte: its extended forms too
 
 
 @contextmanager

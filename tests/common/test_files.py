@@ -1,13 +1,15 @@
-"""Files that are replaced whole."""
+"""Files that are replaced whole, and databases in a file."""
 
 import os
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from undersong_common.files import LOST_AND_FOUND, is_empty, replace_file, replace_where_possible
+from undersong_common.files import LOST_AND_FOUND, is_empty, open_database, replace_file, replace_where_possible
 from undersong_common.pages.store import PageStore
 from undersong_server.database.interface import ENTRIES
 from undersong_server.database.sqlite import Sqlite
@@ -53,6 +55,16 @@ def test_a_place_that_cannot_be_synced_or_renamed_keeps_what_it_had(tmp_path, mo
     assert replace_where_possible(places, b"now") == places[:1]
     assert [place.read_bytes() for place in places] == [b"now", b"before"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_database_that_stays_locked_while_it_is_made_is_waited_for_once(tmp_path):
+    path = tmp_path / "one.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            open_database(path, timeout_s=0.05)
+        other.execute("ROLLBACK")
+        open_database(path, timeout_s=0.05).close()
 
 
 @pytest.mark.heavy

@@ -19,10 +19,9 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,7 +32,7 @@ import numpy as np
 from undersong_common.arrays import Float32, Float64, Floats, Int16
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import create_private
+from undersong_common.files import open_database
 from undersong_common.models import model_files
 from undersong_common.models.encoders import Encoder, Tokens, TorchModel
 from undersong_common.models.fixed_shapes import FixedShapes
@@ -347,25 +346,13 @@ class PublicFileCache:
         self._path = path
         self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True)
-        create_private(path)
-        begun = time.monotonic()
-        while True:
-            try:
-                with self._open_database() as database:
-                    database.execute("PRAGMA journal_mode=WAL")
-                    database.execute(
-                        "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
-                    )
-                return
-            except sqlite3.DatabaseError as error:
-                # Another process makes the file this moment; SQLite does not wait where the journal's mode changes.
-                is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY  # in any of its extended forms
-                if is_busy and time.monotonic() - begun < _BUSY_S:
-                    time.sleep(0.02)
-                    continue
-                raise ConfigurationError(
-                    f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt"
-                ) from None
+        try:
+            with closing(open_database(path, timeout_s=_BUSY_S)) as database:
+                database.execute(
+                    "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB NOT NULL) WITHOUT ROWID"
+                )
+        except sqlite3.DatabaseError as error:
+            raise ConfigurationError(f"{path}: not an embedding cache ({error})", "delete it; it is rebuilt") from None
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         rows_by_key: dict[bytes, Int16] = {}

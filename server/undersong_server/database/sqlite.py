@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from undersong_common.errors import ConfigurationError
-from undersong_common.files import open_database, transaction
+from undersong_common.files import WRITE_AGAIN_S, is_busy, open_database, transaction
 from undersong_common.program.machine import fault_of, named_faults
 from undersong_server.database.interface import AHEAD_S, FOR_GOOD, LEASE, Database, Statements
 
 WRITE_S = 10.0  # longest wait for another process to end its transaction
-WRITE_AGAIN_S = 0.02  # pause between two attempts to write
 
 
 class Sqlite(Database):
@@ -82,8 +81,7 @@ class Sqlite(Database):
                 stack.enter_context(transaction(self._connection))
                 return
             except sqlite3.OperationalError as error:
-                # The lowest byte: it is also busy while another process repairs what a third one left (BUSY_RECOVERY).
-                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                if not is_busy(error) or time.monotonic() > until:
                     raise
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout={round(WRITE_S * 1000)}")

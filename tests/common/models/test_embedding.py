@@ -6,8 +6,9 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -580,17 +581,13 @@ def test_head_on_whole_notes_nears_words_and_on_cut_notes_does_not(packaged: Emb
     assert whole >= percent(Embedder.load(PACKAGED, 1).encode(texts)) + 10
 
 
-def test_a_cache_that_another_process_makes_this_moment_is_waited_for(tmp_path, monkeypatch):
-    locked = sqlite3.OperationalError("database is locked")
-    locked.sqlite_errorcode = 261  # SQLITE_BUSY_RECOVERY
-    opens, opening = [locked, locked], PublicFileCache._open_database
-
-    def open_database(self):
-        if opens:
-            raise opens.pop()
-        return opening(self)
-
-    monkeypatch.setattr(PublicFileCache, "_open_database", open_database)
-    cache = PublicFileCache(tmp_path / "public.sqlite")
+def test_a_cache_that_another_process_makes_this_moment_is_waited_for(tmp_path):
+    path = tmp_path / "public.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        ended = threading.Timer(0.1, other.execute, ["ROLLBACK"])
+        ended.start()
+        cache = PublicFileCache(path)
+        ended.join()
     cache.put([(b"key", np.zeros(4, dtype=np.int16))])
     assert list(cache.get([b"key"])) == [b"key"]
