@@ -38,7 +38,7 @@ from pydantic import TypeAdapter
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
-from benchmarks.live_pool import POOLS, Generator, as_toml, endpoint, heated, ngrams, prefixed
+from benchmarks.live_pool import POOLS, Generator, endpoint, heated, ngrams, prefixed, with_generators
 from undersong.comparison.cell import read_test
 from undersong.comparison.grid import compared
 from undersong.run.options import ComparisonOptions
@@ -265,12 +265,9 @@ def methods(given: argparse.Namespace, seed: int) -> dict[str, Any]:
     given = argparse.Namespace(**vars(given) | {"out": given.out / f"seed-{seed}"})
     if given.cache:
         given.cache = given.cache.with_stem(f"{given.cache.stem}-{seed}")
-    head, _, rest = task_file(given).read_text(encoding="utf-8").partition("[[generators]]")
-    head += "" if given.chat else "[prompts]\nvariety = false\n"
-    tail = rest[rest.index("[embedder]") :]
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "live.toml"
-    path.write_text("\n\n".join([head.rstrip(), as_toml(pool(given)), tail]), encoding="utf-8")
+    path.write_text(with_generators(task_file(given), pool(given), variety=given.chat), encoding="utf-8")
     sizes = (f"method.samples={given.samples}", f"privacy.expected_records={given.records}")
     return compared(
         path,

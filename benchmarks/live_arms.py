@@ -28,9 +28,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.judged_tables import fill_marks
+from benchmarks.live import TASKS, data_root, task_file
 from benchmarks.live_core import interval
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
-from benchmarks.live_pool import as_toml, endpoint
+from benchmarks.live_pool import endpoint, with_generators
 from benchmarks.outside_judge import Judge
 from benchmarks.shared_answers import Answers, sharing
 from undersong.comparison.cell import Bench, Cell, Variant, read_test
@@ -38,7 +39,6 @@ from undersong_common.arrays import Float64
 from undersong_common.files import holding, replace_file
 from undersong_server.runs import task as tasks
 
-TASKS = Path(__file__).parent / "tasks"
 EPSILON, PARTIES = 4.0, 5
 SHOWN = ("meaning", "words", "panel")
 TEXTS_SHOWN, WORDS_SHOWN = 10, 25
@@ -53,19 +53,15 @@ ARMS = {
 
 def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
     """The task with the model as its one generator, behind the address that keeps answers."""
-    source = TASKS / f"{given.dataset}.toml"
-    head, _, rest = source.read_text(encoding="utf-8").partition("[[generators]]")
     url = f"{address}/{given.dataset}-{seed}/{arm}-{records}/v1"
     served = {"url": url, "chat": MODELS[given.model].follows, "context": CONTEXT_TOKENS, "concurrency": PARALLEL}
     table = endpoint(argparse.Namespace(**vars(given) | served | {"cache": None, "folder": None}))
     path = given.out / "tasks" / f"{given.dataset}-{arm}-{records}-{seed}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    tail = rest[rest.index("[embedder]") :]
-    # A base model takes a number in its prompt for a part of a list.
-    alike = "" if served["chat"] else "\n[prompts]\nvariety = false"
-    replace_file(path, "\n\n".join([head.rstrip() + alike, as_toml([table]), tail]).encode())
+    text = with_generators(task_file(given), [table], variety=MODELS[given.model].follows)
+    replace_file(path, text.encode())
     assignments = (
-        f"data.root={json.dumps(str(given.data.absolute()))}",
+        data_root(given),
         f"method.samples={given.texts}",
         f"privacy.expected_records={records}",
         'privacy.unit="sample"',
@@ -134,9 +130,7 @@ def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
         path = given.out / cell["model"] / cell["task"] / name
         if not path.exists():
             if cell["task"] not in judges:
-                loaded = tasks.load(
-                    TASKS / f"{cell['task']}.toml", [f"data.root={json.dumps(str(given.data.absolute()))}"]
-                )
+                loaded = tasks.load(TASKS / f"{cell['task']}.toml", [data_root(given)])
                 test = read_test(loaded.locate(loaded.evaluation.test or ""), loaded)
                 judges[cell["task"]] = Judge(test.texts, test.labels or (), given.models)
             replace_file(path, json.dumps(judges[cell["task"]].right(cell["texts"], cell["labels"])).encode())

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.live_pool import as_toml, endpoint
+from benchmarks.live_pool import endpoint, with_generators
 from undersong.comparison.cell import Bench, Cell, Variant, measured
 from undersong_common.arrays import Float32
 from undersong_common.files import holding, replace_file
@@ -96,14 +96,11 @@ class Judge:
 def bench_of(given: argparse.Namespace, task: str, folder: Path, embedder: str) -> Bench:
     """The task with the model as its one generator."""
     source = TASKS[task]
-    head, _, rest = source.read_text(encoding="utf-8").partition("[[generators]]")
     sampling = {"chat": False, "top_p": TOP_P, "max_tokens": TOKENS, "concurrency": given.batch}
     table = endpoint(argparse.Namespace(**vars(given) | sampling | {"folder": folder}), TEMPERATURE)
     path = given.out / f"{task}-{embedder.replace('/', '_')}.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    tail = rest[rest.index("[embedder]") :]
-    text = "\n\n".join([f"{head.rstrip()}\n[prompts]\nvariety = false", as_toml([table]), tail])
-    replace_file(path, text.encode())
+    replace_file(path, with_generators(source, [table], variety=False).encode())
     root = source.parent if task == "clinic" else given.data.absolute()
     assignments = [f"data.root={json.dumps(str(root))}", f"method.samples={given.samples}", 'privacy.unit="sample"']
     assignments += [f"embedder.model={json.dumps(embedder)}"]

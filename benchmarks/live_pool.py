@@ -79,6 +79,16 @@ def ngrams(task: Task, texts: Sequence[tuple[str, str]], written: Path) -> list[
     ]
 
 
+def with_generators(task_file: Path, tables: Sequence[Generator], *, variety: bool = True) -> str:
+    """Returns the text of a task file with these generators in place of its own.
+
+    Without ``variety`` prompts have no number, which a base model takes for a part of a list.
+    """
+    head, _, rest = task_file.read_text(encoding="utf-8").partition("[[generators]]")
+    prompts = "" if variety else "\n[prompts]\nvariety = false"
+    return "\n\n".join([head.rstrip() + prompts, as_toml(tables), rest[rest.index("[embedder]") :]])
+
+
 def as_toml(tables: Sequence[Generator]) -> str:
     """The tables as a task file has them."""
     return "\n\n".join(
