@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.judged_tables import fill_marks
+from benchmarks import judged_tables
 from benchmarks.live import TASKS, data_root, task_file
 from benchmarks.live_core import interval
 from benchmarks.live_model import CONTEXT_TOKENS, MODELS, PARALLEL, serving
@@ -140,8 +140,9 @@ def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
 
 def table(found: Sequence[dict[str, Any]]) -> str:
     """One line for each model, task, number of records and arm; differences are paired with zero-shot by seed."""
-    heads = ("model", "task", "records", "arm", "seeds", "texts", *SHOWN, *(f"{half} - zero-shot" for half in SHOWN))
-    lines = [f"| {' | '.join((*heads, 'words a text', 'calls'))} |", "|---" * (len(heads) + 2) + "|"]
+    halves = (*SHOWN, *(f"{half} - zero-shot" for half in SHOWN))
+    heads = ("model", "task", "records", "arm", "seeds", "texts", *halves, "words a text", "calls")
+    lines = []
     base = {(cell["model"], cell["task"], cell["seed"]): cell for cell in found if cell["arm"] == "zero-shot"}
     for key, group in groupby(found, key=lambda cell: (cell["model"], cell["task"], cell["records"], cell["arm"])):
         cells = list(group)
@@ -153,8 +154,8 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         words = np.mean([len(text.split()) for cell in cells for text in cell["texts"]])
         facts = (len(cells), sum(len(cell["texts"]) for cell in cells) // len(cells), *shown, f"{words:.1f}")
         calls = np.mean([cell["generator_calls"] for cell in cells])
-        lines.append(f"| {' | '.join(map(str, (*key, *facts, round(calls))))} |")
-    return "\n".join(lines)
+        lines.append([str(each) for each in (*key, *facts, round(calls))])
+    return judged_tables.table(heads, lines)
 
 
 def difference(rows: Sequence[Float64]) -> str:
@@ -169,19 +170,19 @@ def difference(rows: Sequence[Float64]) -> str:
 
 def side_by_side(found: Sequence[dict[str, Any]], seed: int) -> str:
     """Ten texts of every arm beside each other, of the same labels, for each model, task and number of records."""
-    lines = []
+    parts = []
     base = {(cell["model"], cell["task"]): cell for cell in found if (cell["arm"], cell["seed"]) == ("zero-shot", seed)}
     others = [cell for cell in found if cell["seed"] == seed and cell["arm"] != "zero-shot"]
     for key, group in groupby(others, key=lambda cell: (cell["model"], cell["task"], cell["records"])):
         arms = [*([base[key[:2]]] if key[:2] in base else []), *group]
-        lines += ["", f"{key[0]}, {key[1]}, {key[2]} records:", ""]
-        lines += [f"| label | {' | '.join(cell['arm'] for cell in arms)} |", "|---" * (len(arms) + 1) + "|"]
         labels = sorted({label for cell in arms for label in cell["labels"]})
+        rows = []
         for number in range(TEXTS_SHOWN):
             label = labels[number % len(labels)]
-            row = [_text(cell, label, number // len(labels)) for cell in arms]
-            lines.append(f"| {label} | {' | '.join(row)} |")
-    return "\n".join(lines)
+            rows.append([label, *(_text(cell, label, number // len(labels)) for cell in arms)])
+        shown = judged_tables.table(["label", *(cell["arm"] for cell in arms)], rows)
+        parts.append(f"\n{key[0]}, {key[1]}, {key[2]} records:\n\n{shown}")
+    return "\n".join(parts)
 
 
 def _text(cell: dict[str, Any], label: str, number: int) -> str:
@@ -194,13 +195,13 @@ def write_page(given: argparse.Namespace) -> None:
     """Prints the table and writes it into --out with ten texts of every arm; --page gets the texts of one task."""
     found = kept(given.out)
     judge(given, found)
-    print(table(found))
-    content = "\n\n".join((table(found), side_by_side(found, given.first_seed).strip()))
-    replace_file(given.out / "arms.md", content.encode())
+    arms = table(found)
+    print(arms)
+    replace_file(given.out / "arms.md", f"{arms}\n\n{side_by_side(found, given.first_seed).strip()}".encode())
     if given.page:
         asked = (given.model, given.dataset, given.records[0])
         shown = [cell for cell in found if (cell["model"], cell["task"], cell["records"]) == asked]
-        fill_marks(given.page, {"arms": table(found), "texts": side_by_side(shown, given.first_seed).strip()})
+        judged_tables.fill_marks(given.page, {"arms": arms, "texts": side_by_side(shown, given.first_seed).strip()})
 
 
 def main() -> None:
