@@ -234,13 +234,13 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     check_named(options.label_shares, setting.labels)
     labels = len(setting.labels)
-    *voted, last = options.populations
-    for before, after in pairwise((*voted, last)):
+    for before, after in pairwise(options.populations):
         if options.selection == "rank" and options.selected(after) > before:
             raise ConfigurationError(
                 f"a population of {after} texts needs {options.selected(after)} selected ones, of {before} before it",
                 "let method.corpus or method.samples grow by less from round to round",
             )
+    voted = options.populations[:-1]
     if options.cells >= min(voted):
         raise ConfigurationError(
             f"method.cells is {options.cells}, and method.samples gives {min(voted)} texts to a vote",
