@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from undersong_client.home import PartyHome
 from undersong_common.errors import ConfigurationError
-from undersong_common.pages.duties import AT_THE_TERMINAL, Duties, terminal_identity
+from undersong_common.pages.duties import AT_THE_TERMINAL, Duties, provider_identity, terminal_identity
 from undersong_common.pages.store import PAGE_FILE, PageStore
 from undersong_common.printable import name_fault, printable
 from undersong_common.program.owner import caller_at_terminal
@@ -67,8 +67,7 @@ class Person:
     @property
     def accounts(self) -> frozenset[str]:
         """The account of the page or of the machine, and the provider's."""
-        by_provider = f"{self.issuer} {self.subject}" if self.issuer else ""
-        return frozenset(filter(None, (self.account, by_provider)))
+        return frozenset(filter(None, (self.account, provider_identity(self.issuer, self.subject))))
 
     @property
     def identities(self) -> frozenset[str]:

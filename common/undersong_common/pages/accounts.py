@@ -21,7 +21,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal
-from undersong_common.pages.duties import AT_THE_TERMINAL, DAY_S, Duties
+from undersong_common.pages.duties import AT_THE_TERMINAL, DAY_S, Duties, provider_identity
 from undersong_common.pages.store import PageStore, digest
 from undersong_common.program.uptime import Instant, instant
 
@@ -113,13 +113,6 @@ class Session:
     def identities(self) -> tuple[str, ...]:
         """Identities of the person behind the session, for :class:`undersong_common.pages.duties.Duties`."""
         return tuple(filter(None, (self.account.name, provider_identity(self.issuer, self.subject))))
-
-
-def provider_identity(issuer: str, subject: str) -> str:
-    """Returns the identity of a person of a provider, which no account's name equals; "" without one."""
-    if issuer:
-        return f"{issuer} {subject}"
-    return ""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,13 @@ def terminal_identity() -> str:
     return f"{caller_at_terminal().name}{AT_THE_TERMINAL}"
 
 
+def provider_identity(issuer: str, subject: str) -> str:
+    """Returns the identity of a person of a provider, which no account's name equals; "" without one."""
+    if issuer:
+        return f"{issuer} {subject}"
+    return ""
+
+
 def provider_key(issuer: str, client: str, proxy: str = "") -> str:
     """Returns the name of a provider for one page; "" without one.
 

@@ -29,8 +29,8 @@ from joserfc.errors import JoseError
 from joserfc.jwk import Key, KeySet, RSAKey
 
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError, UndersongError
-from undersong_common.pages.accounts import ROLES, Account, Role, provider_identity
-from undersong_common.pages.duties import provider_key
+from undersong_common.pages.accounts import ROLES, Account, Role
+from undersong_common.pages.duties import provider_identity, provider_key
 from undersong_common.pages.serving import is_loopback
 from undersong_common.pages.site import Site, Visit
 from undersong_common.pages.store import digest
