@@ -5,6 +5,7 @@ connects or lets in an account, or gives it a role or a duty, could be both of t
 A day is counted by the machine's uptime, which no clock shortens.
 """
 
+import sqlite3
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -83,9 +84,6 @@ class Duty:
     source: str
 
 
-_NOTE_ACT = "INSERT INTO act (actor, at, boot, up) VALUES (?, ?, ?, ?)"
-
-
 class Duties:
     """Duties by account, and the acts of those who gave rights; several processes may use one file at once.
 
@@ -135,9 +133,7 @@ class Duties:
         now = instant(self._clock)
         with self._store.transaction() as database:
             for actor in by:
-                # Of each actor the latest act counts. No clock deletes it: one that was ahead would for good.
-                database.execute("DELETE FROM act WHERE actor = ?", (actor,))
-                database.execute(_NOTE_ACT, (actor, now.at, now.boot, now.up))
+                _write_act(database, actor, now)
 
     def exclusion(self, identities: Iterable[str]) -> Exclusion | None:
         """Returns why and until when a person is none of the two; None if the person may be one.
@@ -167,8 +163,7 @@ class Duties:
             for row in database.execute("SELECT * FROM act").fetchall():
                 passed_s = Instant(row["at"], row["boot"], row["up"]).passed_s(now)
                 if passed_s < 0:
-                    database.execute("DELETE FROM act WHERE actor = ?", (row["actor"],))
-                    database.execute(_NOTE_ACT, (row["actor"], now.at, now.boot, now.up))
+                    _write_act(database, row["actor"], now)
                 if passed_s < DAY_S:
                     acts.append((row["actor"], now.at + DAY_S - max(0.0, passed_s)))
         return acts
@@ -242,3 +237,9 @@ class Duties:
         if rows:
             return str(rows[0]["value"])
         return None
+
+
+def _write_act(database: sqlite3.Connection, actor: str, now: Instant) -> None:
+    """Of each actor the latest act counts. No clock deletes it: one that was ahead would for good."""
+    database.execute("DELETE FROM act WHERE actor = ?", (actor,))
+    database.execute("INSERT INTO act (actor, at, boot, up) VALUES (?, ?, ?, ?)", (actor, now.at, now.boot, now.up))
