@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 
@@ -174,7 +175,17 @@ class Wish:
     @property
     def statement(self) -> bytes:
         """Returns the bytes that the wish's signature covers."""
-        return tagged_hash(TAG, canonical_json([self.change, self.person.to_json(), self.at_s, self.boot, self.up]))
+        return tagged_hash(TAG, canonical_json(list(self.to_json().values())))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the fields as JSON values, in the order in which they are signed."""
+        return {
+            "change": self.change,
+            "person": self.person.to_json(),
+            "at_s": self.at_s,
+            "boot": self.boot,
+            "up": self.up,
+        }
 
 
 def pending_wish(home: PartyHome) -> Wish | None:
@@ -233,6 +244,5 @@ def check_loosening(
     now = instant(time.time)
     first_wish = Wish(change, person, now.at, now.boot, now.up)
     signature = keys.identity(home).sign(first_wish.statement).hex()
-    fields = {"change": change, "person": person.to_json(), "at_s": now.at, "boot": now.boot, "up": now.up}
-    write_json(home.page / WISH_FILE, {**fields, "signature": signature})
+    write_json(home.page / WISH_FILE, {**first_wish.to_json(), "signature": signature})
     raise WaitsForSecondPerson(changes)
