@@ -218,7 +218,7 @@ def check_loosening(
     """
     signed = policy_file.last_signed(home)
     changes = loosened(policy_before, policy_after) if policy_before.two_people else ()
-    if signed is not None and not policy_file.is_latest(home, policy_file.read_fields(home, latest=False)):
+    if signed is not None and signed.digest != policy_file.digest_of(policy_file.read_fields(home, latest=False)):
         # Nothing tells what the last policy was, so that any other one may be looser.
         changes = ("the policy that was signed last -> another one",) if signed.two_people else ()
     if not changes:
