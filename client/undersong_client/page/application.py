@@ -549,18 +549,22 @@ def _next_step(visit: Visit, home: Path) -> NextStep:
         return NextStep(f"Read what {waiting.run} asks for, and decide", f"/requests/{waiting.manifest}")
     if not daemon.status(home).running:
         return NextStep("Ask IT to start the service that answers, on the machine of the notes", "/check")
-    going_on = next((each for each in proposals if each.decision == "approved" and not each.ended_s), None)
+    going_on = next((request for request in proposals if request.decision == "approved" and not request.ended_s), None)
     if going_on is not None:
         words = f"Wait: {going_on.run} goes on by itself, and you may withdraw until it ends"
         return NextStep(words, f"/requests/{going_on.manifest}")
     last_change_s = max((max(request.decided_s, request.ended_s) for request in proposals), default=0.0)
-    is_saved = any(
-        (entry.what, entry.about) == EVIDENCE_SAVED and entry.at >= last_change_s
-        for entry in reversed(visit.site.audit.entries())
-    )
-    if last_change_s and not is_saved:
+    if last_change_s and not _is_evidence_saved(visit, since_s=last_change_s):
         return NextStep("Save the evidence of your decisions in one file", "/log")
     return NextStep("Nothing: what waits for you stands on Now")
+
+
+def _is_evidence_saved(visit: Visit, *, since_s: float) -> bool:
+    """True if somebody has saved the evidence since then; the whole log is read for it."""
+    return any(
+        (entry.what, entry.about) == EVIDENCE_SAVED and entry.at >= since_s
+        for entry in reversed(visit.site.audit.entries())
+    )
 
 
 def _or_waits(screen: str, act: Callable[[Visit], str]) -> Callable[[Visit], str]:
