@@ -400,13 +400,13 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     privacy, cost = sheet.privacy, sheet.cost
     if sheet.ended is not None or privacy.epsilon is None:
         return []
-    epsilon_alone = privacy.epsilon_if_all_others_collude
-    guess_alone = 1.0 if epsilon_alone is None else _guess_if_all_help(epsilon_alone, privacy)
-    columns = [("this run", (privacy.best_guess, _surest_guess(privacy.epsilon), guess_alone))]
+    guess_alone = _guess_if_all_help(privacy)
+    columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon), guess_alone))]
     if cost is not None and cost.best_guess_after is not None:
         guess_after, is_first = cost.best_guess_after, not cost.before and not cost.worst_before
+        sure_after = 1.0 if cost.after is None else impact.certainty(cost.after)
         worst = guess_alone if is_first else _guess_of_all_if_all_help(cost)
-        columns.append(("all runs", (guess_after, _surest_guess(cost.after), max(worst, guess_after))))
+        columns.append(("all runs", (guess_after, sure_after, max(worst, guess_after))))
     names = ("on average", "in rare cases", "on average, if all others help")
     rows = [
         (name, *(str(impact.cases(risks[row])) for _, risks in columns))
@@ -415,10 +415,6 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     head = ("a guess is right", *(name for name, _ in columns))
     sentence = "By tossing a coin, a guess is right in 50 of 100 cases; by all that can be seen, in at most so many:"
     return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(head, *rows))]
-
-
-def _surest_guess(epsilon: float | None) -> float:
-    return 1.0 if epsilon is None else 1.0 / (1.0 + math.exp(-epsilon))
 
 
 def _guess_of_all_if_all_help(cost: BudgetEffect) -> float:
@@ -498,17 +494,17 @@ def _helper_words(sheet: Sheet) -> str:
         return "This holds even if all other hospitals help the operator."
     helped = f"at most {counted(sheet.colluders, 'other hospital')}" if sheet.colluders else "no other hospital"
     verb = "help" if sheet.colluders > 1 else "helps"
-    epsilon = privacy.epsilon_if_all_others_collude
     worst = (
         "nothing would be promised"
-        if epsilon is None
-        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(epsilon, privacy))} of 100 cases"
+        if privacy.epsilon_if_all_others_collude is None
+        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
     )
     return f"This holds only if {helped} {verb} the operator; if all others did, {worst}."
 
 
-def _guess_if_all_help(epsilon: float, privacy: UnitPromise) -> float:
-    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
+def _guess_if_all_help(privacy: UnitPromise) -> float:
+    epsilon, is_one_gaussian = privacy.epsilon_if_all_others_collude, privacy.stopping_refunds
+    return 1.0 if epsilon is None else accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=is_one_gaussian)
 
 
 def _budget_sections(sheet: Sheet) -> list[PageSection]:

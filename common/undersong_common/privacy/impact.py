@@ -16,16 +16,25 @@ from undersong_common.program.printed_page import PageSection
 LARGEST_AUDIT_BYTES = 4 * 2**20
 
 
-def surest(epsilon: float) -> str:
-    """Returns, as a percentage, the largest certainty about one unit that epsilon-DP allows somebody who began at 50 %.
+def certainty(epsilon: float) -> float:
+    """Returns the largest certainty about one unit that epsilon-DP allows somebody who began at 50 %, as a probability.
 
     It is e^epsilon / (1 + e^epsilon). (epsilon, delta)-DP may exceed it with probability delta (Dwork and Roth 2014,
     lemma 3.17).
 
+    >>> certainty(0.0), certainty(math.inf)
+    (0.5, 1.0)
+    """
+    return 1.0 / (1.0 + math.exp(-epsilon))
+
+
+def surest(epsilon: float) -> str:
+    """Returns :func:`certainty` as a percentage.
+
     >>> surest(4.0), surest(8.0), surest(40.0)
     ('98.2 %', '99.97 %', '100 %')
     """
-    sure = 100.0 / (1.0 + math.exp(-epsilon))
+    sure = 100.0 * certainty(epsilon)
     digits = next((digits for digits in range(1, 8) if round(sure, digits) < 100.0), 0)
     return f"{sure:.{digits}f} %"
 
