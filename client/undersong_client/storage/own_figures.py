@@ -44,10 +44,10 @@ class OwnFigures:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
-    def _objection_words(self) -> str:
+    def _objection_words(self, no_list: str) -> str:
         """Tells a data set without a list of objections from a list of which nobody is in the file."""
         if self.objectors is None:
-            return NO_LIST
+            return no_list
         return (
             f"{self.objectors:,} in the file, left out"
             if self.objectors
@@ -56,11 +56,10 @@ class OwnFigures:
 
     def for_sheet(self) -> OwnRecords:
         """Returns what a sheet signs: the rows in the words that are signed, and the word for a user."""
-        rows = tuple((name, NO_LIST_AS_SIGNED if text == NO_LIST else text) for name, text in self.rows())
-        return OwnRecords(self.unit_word, rows)
+        return OwnRecords(self.unit_word, self.rows(no_list=NO_LIST_AS_SIGNED))
 
-    def rows(self) -> tuple[tuple[str, str], ...]:
-        """Returns the figures as (name, words), for sheet, page and command."""
+    def rows(self, *, no_list: str = NO_LIST) -> tuple[tuple[str, str], ...]:
+        """Returns the figures as (name, words), for sheet, page and command; ``no_list`` says that none was given."""
         people = unit_word("user", self.unit_word, 2)
         reading_day = (
             f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}" if self.read_s else "on a day that was not kept"
@@ -73,10 +72,7 @@ class OwnFigures:
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day}"),
             ("records", f"{self.records:,}"),
             (people, count),
-            (
-                f"{people} who object",
-                self._objection_words(),
-            ),
+            (f"{people} who object", self._objection_words(no_list)),
             ("rows left out", skipped_rows or "none"),
         ]
         if self.known_labels is not None:
