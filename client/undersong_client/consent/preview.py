@@ -475,14 +475,14 @@ def _risk_words(sheet: Sheet) -> str:
 
 def _delta_words(sheet: Sheet, delta: float) -> str:
     """Says for whom the chance delta counts: for one unit, and by the union bound for all patients of the data set."""
-    chance = f"; more only with a chance of 1 in {round(1 / delta):,} (delta) for {_guessed_unit(sheet.privacy)}"
+    chance = f"; more only with a chance of {impact.chance(delta)} (delta) for {_guessed_unit(sheet.privacy)}"
     if sheet.privacy.unit != "user" or sheet.own is None:
         return chance
     people = unit_word("user", sheet.own.word, 2)
     count = next((text for name, text in sheet.own.rows if name == people), "")
     if not count.replace(",", "").isdigit() or count in ("0", "1"):  # no column names them, or there are not several
         return chance
-    return f"{chance}, and so of at most {count} in {round(1 / delta):,} for all {count} {people} together"
+    return f"{chance}, and so of at most {impact.chance(delta, count)} for all {count} {people} together"
 
 
 def _helper_words(sheet: Sheet) -> str:
@@ -525,8 +525,8 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
     sentences = [summary, *_why_less(share_before, share_alone, share_after)]
     if cost.delta != sheet.privacy.delta:
         sentences.append(
-            f"These shares stand at your budget's delta, 1 in {round(1 / cost.delta):,}, which your hospital chose; the"
-            f" promise of this run stands at 1 in {round(1 / sheet.privacy.delta):,}, which its operator chose."
+            f"These shares stand at your budget's delta, {impact.chance(cost.delta)}, which your hospital chose; the"
+            f" promise of this run stands at {impact.chance(sheet.privacy.delta)}, which its operator chose."
         )
     return [
         PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))

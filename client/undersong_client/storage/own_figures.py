@@ -13,6 +13,7 @@ from undersong_client.records import snapshot
 from undersong_client.records.private import unit_count
 from undersong_client.storage import datasets
 from undersong_common.printable import printable
+from undersong_common.privacy import impact
 from undersong_common.text.table import Table
 
 LARGEST_DELTA = 1e-5  # no larger delta is proposed, however few patients there are
@@ -142,4 +143,4 @@ def delta_sentence(units: int, word: str) -> str:
     explanation = (
         f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}" if units else ""
     )
-    return f"{delta:g}, which is 1 in {round(1 / delta):,}{explanation}"
+    return f"{delta:g}, which is {impact.chance(delta)}{explanation}"

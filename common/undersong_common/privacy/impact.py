@@ -49,6 +49,15 @@ def cases(right: float) -> int:
     return min(100, math.ceil(100 * right - 1e-6))
 
 
+def chance(delta: float, times: str = "1") -> str:
+    """Returns the probability ``delta`` as one of a whole number of cases; ``times`` it, for so many units.
+
+    >>> chance(1e-5), chance(1e-6, "1,200")
+    ('1 in 100,000', '1,200 in 1,000,000')
+    """
+    return f"{times} in {round(1 / delta):,}"
+
+
 def guess(right: float, about: str) -> str:
     """Returns in words how often the best guess is right that somebody who sees all of a release makes about one unit.
 

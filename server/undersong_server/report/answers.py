@@ -132,7 +132,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     epsilon_ran = privacy.epsilon_against_all_as_it_ran
     ran = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
     delta = privacy.promise.delta
-    surer = f"; surer only with a chance of 1 in {round(1 / delta):,} (delta)" if delta else ""
+    surer = f"; surer only with a chance of {impact.chance(delta)} (delta)" if delta else ""
     return (
         f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit} is among the records,"
         f" may afterwards be {surest} sure, at the very worst{surer}{_guess_words(privacy.best_guess, unit)}."
