@@ -62,12 +62,11 @@ def next_step(
     shown = next((run for run in runs if run.run == run_shown), None)
     if shown is not None and (step := _step_of_run(home, shown)) is not None:
         return step
-    first = next((step for step in first_steps(home, runs, parties) if not step.is_done), None)
-    if first is not None and not runs:
+    if not runs:
+        first = next(step for step in first_steps(home, runs, parties) if not step.is_done)
         return OperatorStep(first.words, first.address)
-    listed = [run for run in runs if not run.put_away]
     urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
-    ranked = [run for run in listed if run.status.state in urgency]
+    ranked = [run for run in runs if not run.put_away and run.status.state in urgency]
     for run in sorted(ranked, key=lambda run: urgency.index(run.status.state)):
         if (step := _step_of_run(home, run)) is not None:
             return step
