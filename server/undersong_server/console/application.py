@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import quote
 
@@ -71,7 +71,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
 
 
 def _home(visit: Visit, context: ConsoleContext) -> Response:
-    all_runs = cache(lambda: overview.list_runs(context.home))  # read once for all parts
+    all_runs = partial(context.list_runs, visit)
     parties = cache(lambda: enrolment.parties(context.home))
     needs = cache(lambda: overview.needs(context.home, all_runs(), parties()))
     needy_names = cache(lambda: {need.name for need in needs()})
@@ -98,8 +98,7 @@ def _home(visit: Visit, context: ConsoleContext) -> Response:
 
 
 def _next_step(visit: Visit, context: ConsoleContext) -> NextStep:
-    all_runs = overview.list_runs(context.home)
-    step = beginning.next_step(context.home, all_runs, enrolment.parties(context.home), visit.path.get("run", ""))
+    step = beginning.next_step(context.home, partial(context.list_runs, visit), visit.path.get("run", ""))
     return NextStep(step.words, step.address)
 
 
@@ -279,7 +278,7 @@ class OversightScreens:
     # Generators
 
     def _generators(self, visit: Visit) -> Response:
-        newest = [run.run for run in overview.list_runs(self._home)[:RUNS_COUNTED]]
+        newest = [run.run for run in self._context.list_runs(visit)[:RUNS_COUNTED]]
         figures = {"runs": newest, "rate": overview.answer_rate, "latency": overview.mean_latency_s}
         return visit.page(
             "Generators", {"generators": lambda: {"used": overview.generator_usage(self._home, newest), **figures}}

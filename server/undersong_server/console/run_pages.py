@@ -33,6 +33,7 @@ from undersong_server.operations import (
     runs,
     tasks,
 )
+from undersong_server.operations.runs import RunSummary
 from undersong_server.report.html import epsilon_chart, shares_chart
 from undersong_server.runs.folder import ENDED
 
@@ -57,6 +58,14 @@ class ConsoleContext:
     keys: tuple[tuple[str, str], ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     public_cache: Path = Path("public-embeddings.sqlite")
+
+    def list_runs(self, visit: Visit) -> list[RunSummary]:
+        """Returns every run, newest first; all parts of a screen share one list."""
+        state = visit.request.state
+        if not hasattr(state, "runs"):
+            state.runs = overview.list_runs(self.home)
+        listed: list[RunSummary] = state.runs
+        return listed
 
     def pulse(self, topic: str) -> Pulse:
         """Version that changes with the state of the coordinator (``topic`` "all") or of one run ("run NAME")."""
@@ -138,7 +147,7 @@ class RunScreens:
         archive = state == ARCHIVE
 
         def listed() -> dict[str, Any]:
-            everything = overview.list_runs(self._home)
+            everything = self._context.list_runs(visit)
             fitting_runs = overview.listed_runs(
                 everything, find=find, state="" if archive else state, tag=tag, archive=archive
             )
@@ -154,7 +163,7 @@ class RunScreens:
             "New run",
             templates=form.templates(),
             files=permissions.offered(self._context.tasks),
-            earlier=overview.listed_runs(overview.list_runs(self._home))[:50],
+            earlier=overview.listed_runs(self._context.list_runs(visit))[:50],
             unfinished=drafts.unfinished(self._home),
         )
 
@@ -427,7 +436,7 @@ class RunScreens:
 
     def _compare(self, visit: Visit) -> Response:
         run_names, sort = self._asked(visit)
-        choices = [run.run for run in overview.listed_runs(overview.list_runs(self._home))[:200]]
+        choices = [run.run for run in overview.listed_runs(self._context.list_runs(visit))[:200]]
         return visit.page(
             "Compare runs",
             {"compared": lambda: {"found": comparison.compare(self._home, run_names, sort=sort), "named": run_names}},

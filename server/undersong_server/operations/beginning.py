@@ -1,6 +1,6 @@
 """What the operator does next: the steps of the first day, the one step after, and the frame of a letter."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -8,8 +8,8 @@ from urllib.parse import quote
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import coordinator, drafts
-from undersong_server.operations.enrolment import PartyFacts
-from undersong_server.operations.overview import list_runs
+from undersong_server.operations.enrolment import PartyFacts, parties
+from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import RunSummary
 from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE
@@ -51,19 +51,19 @@ class OperatorStep:
     address: str
 
 
-def next_step(
-    home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts], run_shown: str = ""
-) -> OperatorStep:
+def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_shown: str = "") -> OperatorStep:
     """Returns the step that comes next: for the run that is shown, else for the first thing that needs attention.
 
     Args:
+        every_run: lists the runs, where the run that is shown needs no step.
         run_shown: name of the run whose screen it is; "" for another screen.
     """
-    shown = next((run for run in runs if run.run == run_shown), None)
+    shown = find_run(home, run_shown)
     if shown is not None and (step := _step_of_run(home, shown)) is not None:
         return step
+    runs = every_run()
     if not runs:
-        first = next(step for step in first_steps(home, runs, parties) if not step.is_done)
+        first = next(step for step in first_steps(home, runs, parties(home)) if not step.is_done)
         return OperatorStep(first.words, first.address)
     urgency = ("failed", "waiting", "paused", "planned", "running", "finished")
     ranked = [run for run in runs if not run.put_away and run.status.state in urgency]

@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_common.errors import UndersongError
+from undersong_common.errors import ConfigurationError, UndersongError
 from undersong_common.files import file_state
 from undersong_common.printable import duration, json_text, with_iso_times
 from undersong_common.privacy import impact
@@ -44,6 +44,15 @@ def list_runs(home: Path) -> list[RunSummary]:
     """Returns every run of a coordinator, newest first. A run whose status has not changed is not read again."""
     summaries = [_summary(run.path) for run in CoordinatorHome(home).runs()]
     return [run for _, run in sorted(summaries, key=lambda summary: (-summary[0], summary[1].run))]
+
+
+def find_run(home: Path, name: str) -> RunSummary | None:
+    """Returns one run as :func:`list_runs` has it, without a look at the others; None if there is none of this name."""
+    try:
+        run = CoordinatorHome(home).run(name)
+    except ConfigurationError:  # a name that no run can have
+        return None
+    return _summary(run.path)[1] if run.exists else None
 
 
 def _summary(path: Path) -> tuple[float, RunSummary]:

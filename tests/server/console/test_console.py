@@ -203,6 +203,18 @@ def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state)
     assert (" left" in shown.partition("Timeline")[2].partition("Latest texts")[0]) == is_open
 
 
+def test_the_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
+    home = make_home(tmp_path / "home", PARTIES)
+    runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
+    console, listed = entered(home.path), []
+    monkeypatch.setattr(overview, "list_runs", lambda home: listed.append(home) or list_runs(home))
+    assert next_step_of(console.get("/runs/one/spring").text).startswith("Start the run spring")
+    assert listed == []
+    assert next_step_of(console.get("/").text).startswith("Start the run spring")
+    assert len(listed) == 2  # for all parts, and for the mark by which the screen renews itself
+    assert next_step_of(console.get("/runs/one/other").text).startswith("Start the run spring")
+
+
 def test_the_next_step_after_an_evaluation_is_to_publish(tmp_path, entered):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
