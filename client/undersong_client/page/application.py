@@ -180,11 +180,15 @@ class HospitalPage:
     def _now(self, visit: Visit) -> Response:
         parts: dict[str, Part] = {
             "first_steps": lambda: {"steps": _first_steps(self._home)},
-            "standing": lambda: {"status": daemon.status(self._home), "facts": dict(daemon.status(self._home).facts)},
+            "standing": self._standing,
             "waiting": lambda: {"waiting": [proposal for proposal in runs.requests(self._home) if proposal.undecided]},
             "spending": lambda: {"found": rules.budget(self._home)},
         }
         return visit.page("Now", parts, **self._live())
+
+    def _standing(self) -> dict[str, Any]:
+        daemon_status = daemon.status(self._home)
+        return {"status": daemon_status, "facts": dict(daemon_status.facts)}
 
     def _pause(self, visit: Visit) -> str:
         daemon.pause(self._home)
