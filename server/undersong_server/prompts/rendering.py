@@ -250,7 +250,7 @@ class Prompts:
         attributes = self._draw_attributes(number)
         number = number if self._varies else 0
         values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
-        values["label"] = _readable_label(str(fields.get("label") or ""))
+        values["label"] = readable_label(str(fields.get("label") or ""))
         if style == "completion":
             values["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
         filled_values = {
@@ -285,9 +285,7 @@ class Prompts:
         return {
             "description": task.description,
             "bad_reason": "far",
-            "labels": [
-                _readable_label(label) for label in (other_labels[start:] + other_labels[:start])[:OTHER_LABELS]
-            ],
+            "labels": [readable_label(label) for label in (other_labels[start:] + other_labels[:start])[:OTHER_LABELS]],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
             "author": task.author,
@@ -300,7 +298,7 @@ class Prompts:
         return [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()]
 
 
-def _readable_label(label: str) -> str:
+def readable_label(label: str) -> str:
     """Writes a label as words: models read ``activate_my_card`` as one identifier."""
     return label.replace("_", " ")
 

@@ -24,6 +24,7 @@ from undersong_server.methods.parts.constants import constant
 from undersong_server.methods.parts.metadata import RANGE_EDGES, draw_by
 from undersong_server.methods.parts.selection import highest
 from undersong_server.methods.parts.signal import TELLING, Signal, expected_signal, least_count
+from undersong_server.prompts.rendering import readable_label
 
 BINS = len(RANGE_EDGES) - 1
 LENGTHS, WORDS, EXAMPLES = "lengths", "words", "voted_examples"  # names of the method's options
@@ -304,7 +305,7 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
         for writer, label in zip(asked.tolist(), setting.labels, strict=True)
     ]
     public = [*samples, *(answer for answer in run.write("words", 0, orders) if answer is not None)]
-    names = [name.replace("_", " ") for name in setting.labels]  # words of its name tell about a label
+    names = [readable_label(name) for name in setting.labels]  # words of its name tell about a label
     texts = [*(each.text for each in public), *names]
     label_of = np.concatenate([run.label_numbers(public), np.arange(len(names))])
     apart = labels_apart(records, planned.sigma, planned.dimension)

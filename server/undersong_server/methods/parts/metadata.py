@@ -17,6 +17,7 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LengthHistogram
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.reading import listed
+from undersong_server.prompts.rendering import readable_label
 
 # Edges in words. Each bin is at most 1.5 times as wide as the one before, so that a range is close.
 RANGE_EDGES = (
@@ -248,7 +249,7 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
 
 
 def _fold_label(label: str) -> str:
-    return label.replace("_", " ").strip().casefold()
+    return readable_label(label).strip().casefold()
 
 
 def _distinctive_words(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
