@@ -49,7 +49,7 @@ from undersong_protocol.wire.public import Block, Input, named_blocks, resolve
 LESS_PRIORITY = 5
 LEAST_PRIORITY = 19
 RESTART_S = 5.0  # least time between two starts of a process that nobody waits for
-_ENDING_S = 1.0  # in which a process that has closed its connection ends by itself
+_ENDING_S = 1.0  # in which a process that has closed its connection ends by itself, while nobody waits for a vector
 _WARM = "warm"
 _TAKEN_OVER = "taken over"
 _HEAD_BYTES = 4  # A message is the length of the cautions, the cautions as JSON, then the vector.
@@ -134,7 +134,7 @@ class ComputingProcess(Computation):
                 if self._started_at and self._monotonic() - self._started_at > RESTART_S:
                     self._ensure_running()
             elif self._readable.poll(0):  # nothing was asked: it has ended
-                self._discard_process("")
+                self._discard_process("", patience_s=_ENDING_S)
         except OSError as error:
             log.error("the process that computes vectors cannot be started: %s", error.strerror or type(error).__name__)
         finally:
@@ -202,11 +202,11 @@ class ComputingProcess(Computation):
             raise EOFError("another vector came than was asked for")
         return Computed(GridVector(values), tuple(json.loads(data[_HEAD_BYTES:end])))
 
-    def _discard_process(self, words: str) -> None:
+    def _discard_process(self, words: str, patience_s: float = 0.0) -> None:
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
         reason = "it cannot be started"
         if self._process is not None:
-            reason = _end_process(self._process)
+            reason = _end_process(self._process, patience_s)
         say = log.info if self._stopped else log.error  # an orderly stop is no error
         say("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
         self._close_connection()
@@ -218,14 +218,17 @@ class ComputingProcess(Computation):
         self._connection = self._process = None
 
 
-def _end_process(process: subprocess.Popen[bytes]) -> str:
-    """Ends a process of which nothing comes any more, and returns in words how it ended."""
+def _end_process(process: subprocess.Popen[bytes], patience_s: float) -> str:
+    """Ends a process that is of no use any more, and returns in words how it ended.
+
+    A vector's reply must not wait for it: how long it takes to end may tell of the records.
+    """
     try:
-        code = process.wait(_ENDING_S)  # it closes its connection a moment before it has ended
+        code = process.wait(patience_s)  # it closes its connection a moment before it has ended
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-        return "it closed its connection and ran on"
+        return "it ran on and was of no use"
     if code == -signal.SIGKILL:
         return "SIGKILL; where memory is short, give this machine more"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"

@@ -278,17 +278,14 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize(
-    ("program", "words"),
+    ("program", "patience_s", "words"),
     [
-        ("import time; time.sleep(60)", "it closed its connection and ran on"),
-        ("raise SystemExit(3)", "exit code 3"),
-        ("import os; os.kill(os.getpid(), 15)", "SIGTERM"),
-        ("import os; os.kill(os.getpid(), 9)", "SIGKILL; where memory is short, give this machine more"),
+        ("import time; time.sleep(60)", 0.0, "it ran on and was of no use"),
+        ("raise SystemExit(3)", 60.0, "exit code 3"),
+        ("import os; os.kill(os.getpid(), 15)", 60.0, "SIGTERM"),
+        ("import os; os.kill(os.getpid(), 9)", 60.0, "SIGKILL; where memory is short, give this machine more"),
     ],
 )
-def test_how_the_computing_process_ended_is_not_told_from_our_own_kill(monkeypatch, program, words):
-    if "sleep" in program:
-        monkeypatch.setattr(computing_process, "_ENDING_S", 0.05)
-    else:
-        monkeypatch.setattr(computing_process, "_ENDING_S", 60.0)
-    assert computing_process._end_process(subprocess.Popen([sys.executable, "-c", program])) == words
+def test_how_the_computing_process_ended_is_not_told_from_our_own_kill(program, patience_s, words):
+    process = subprocess.Popen([sys.executable, "-c", program])
+    assert computing_process._end_process(process, patience_s) == words
