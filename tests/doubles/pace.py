@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 from hypothesis import settings
 
 # Names of hypothesis' profiles (conftest.py): of `make test-all`, and of the two quicker suites.
@@ -22,29 +21,31 @@ def slow_but(values: Iterable[Any], kept: Collection[Any], quick: Collection[Any
 
     Of these, all but ``quick`` are marked `heavy`, where it is given.
     """
-    found = []
-    for value in values:
-        several = value if isinstance(value, tuple) else (value,)
-        heavy = pytest.mark.heavy if quick is not None and value not in quick else ()
-        found.append(pytest.param(*several, marks=heavy if value in kept else pytest.mark.slow))
-    return found
+
+    def marks_of(value: Any) -> tuple[pytest.MarkDecorator, ...]:
+        if value not in kept:
+            return (pytest.mark.slow,)
+        if quick is None or value in quick:
+            return ()
+        return (pytest.mark.heavy,)
+
+    return [_add_marks(value, marks_of(value)) for value in values]
 
 
 def slow_after(values: Iterable[Any], count: int) -> list[Any]:
     """Returns the parameters of a test, marked `slow` after the first ``count``."""
-    found = []
-    for place, value in enumerate(values):
-        if isinstance(value, ParameterSet):
-            parameter = value
-        else:
-            parameter = pytest.param(*(value if isinstance(value, tuple) else (value,)))
-        if place >= count:
-            parameter = pytest.param(*parameter.values, id=parameter.id, marks=(*parameter.marks, pytest.mark.slow))
-        found.append(parameter)
-    return found
+    return [_add_marks(value, (pytest.mark.slow,) if place >= count else ()) for place, value in enumerate(values)]
 
 
 def heavy_but(values: Iterable[Any], quick: Collection[Any]) -> list[Any]:
     """Returns the parameters of a test, marked `heavy` but for those that `make quick` keeps."""
     listed = list(values)
     return slow_but(listed, listed, quick)
+
+
+def _add_marks(value: Any, marks: tuple[pytest.MarkDecorator, ...]) -> pytest.ParameterSet:
+    """Returns a parameter of a test with further marks; a tuple has a value for each name."""
+    if isinstance(value, pytest.ParameterSet):
+        return pytest.param(*value.values, id=value.id, marks=(*value.marks, *marks))
+    values = value if isinstance(value, tuple) else (value,)
+    return pytest.param(*values, marks=marks)

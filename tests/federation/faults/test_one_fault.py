@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.doubles.pace import slow_after
 from undersong_client.home import SETTINGS, PartyHome
 from undersong_client.storage.outbox import Outbox
 from undersong_common.program.machine import held_steps
@@ -73,19 +74,15 @@ def foreign(file, content):
         os.replace(kept, file)
 
 
-def first_quickly(*values):
-    """The first value in every run of the suite, the others in the long one."""
-    slow = pytest.mark.slow
-    rest = [pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=slow) for value in values[1:]]
-    return [values[0], *rest]
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
-    first_quickly(
-        ("requested.json", "a folder"),
-        *(("requested.json", content) for content in CONTENTS),
-        *(("plan.json", content) for content in ("a folder", *CONTENTS)),
+    slow_after(
+        [
+            ("requested.json", "a folder"),
+            *(("requested.json", content) for content in CONTENTS),
+            *(("plan.json", content) for content in ("a folder", *CONTENTS)),
+        ],
+        1,
     ),
 )
 def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
@@ -105,7 +102,7 @@ def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
 
 
 @pytest.mark.parametrize(
-    "number", first_quickly(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM)
+    "number", slow_after([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM], 1)
 )
 def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number, monkeypatch):
     run = f"hospital {errno.errorcode[number]}"
@@ -134,7 +131,7 @@ def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", first_quickly(errno.ENOSPC, errno.EIO, errno.EROFS, errno.ENFILE))
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.ENFILE])
 def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number, monkeypatch):
     run = f"coordinator {errno.errorcode[number]}"
     write = RunFolder.write_status
@@ -181,13 +178,13 @@ def test_a_run_that_is_tried_again_says_what_it_does_once(alliance, monkeypatch)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
-    first_quickly(
+    [
         ("ledger.jsonl", "NUL-filled"),
         *(("ledger.jsonl", content) for content in ("a folder", *CONTENTS) if content != "NUL-filled"),
         *(("keys/identity.key", content) for content in ("a folder", *CONTENTS)),
         # Other keys are those of another version, which is said of the whole folder.
         *(("settings.json", content) for content in ("a folder", *CONTENTS) if content != "other keys"),
-    ),
+    ],
 )
 def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, name, content):
     run, hospital = f"{name.replace('/', ' ')} {content} in an answer", alliance.hospitals["delta"]
@@ -210,10 +207,13 @@ def test_a_file_that_answers_need_holds_them_up_and_refuses_nothing(alliance, na
 
 @pytest.mark.parametrize(
     ("name", "content"),
-    first_quickly(
-        ("policy.json", "NUL-filled"),
-        *(("policy.json", content) for content in ("a folder", *CONTENTS) if content != "NUL-filled"),
-        *(("coordinator.json", content) for content in ("a folder", *CONTENTS)),
+    slow_after(
+        [
+            ("policy.json", "NUL-filled"),
+            *(("policy.json", content) for content in ("a folder", *CONTENTS) if content != "NUL-filled"),
+            *(("coordinator.json", content) for content in ("a folder", *CONTENTS)),
+        ],
+        1,
     ),
 )
 def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, name, content):
@@ -236,7 +236,7 @@ def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, n
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "content"),
-    first_quickly(
+    [
         ("registry.sqlite", "truncated"),
         *(
             (name, content)
@@ -252,7 +252,7 @@ def test_a_hospitals_file_that_cannot_be_read_holds_up_that_hospital(alliance, n
             )
             for content in ("NUL-filled", "a folder")
         ),
-    ),
+    ],
 )
 def test_a_damaged_file_of_the_coordinator_ends_nothing(alliance, name, content):
     run = f"coordinator {name.replace('/', ' ')} {content}"
