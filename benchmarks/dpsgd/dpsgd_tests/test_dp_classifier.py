@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from tests.doubles.pace import slow_but
 from tests.doubles.tasks import LABELS, make_replay_task, make_task
 from tests.doubles.tiny_bert import write_bert
 from tests.doubles.topic_writer import topic_writer
@@ -91,7 +90,7 @@ def test_a_step_that_drew_nobody_is_noise(bert):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(["dp-sgd-classifier", "ghost-classifier"], ["dp-sgd-classifier"]))
+@pytest.mark.parametrize("name", ["dp-sgd-classifier", "ghost-classifier"])
 def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
@@ -112,7 +111,7 @@ def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", slow_but(["da-dp-sgd", "da-ghost"], ["da-ghost"]))
+@pytest.mark.parametrize("name", ["da-dp-sgd", "da-ghost"])
 def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path, embedded_by, name):
     """Labels in the noisy shares of the records (2 : 1); half of the pool begins as the records do, half does not."""
     embedded_by(embed)

@@ -276,7 +276,7 @@ LENGTHS = [2, 6, 7, 8, 15, 16, 31, 40, 70, 127, 128, 200, 254, 255, 256]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tokens", slow_but(LENGTHS, [40]))
+@pytest.mark.parametrize("tokens", LENGTHS)
 def test_a_text_has_the_same_bits_at_every_place_of_a_batch(packaged: Embedder, tokens: int) -> None:
     encoder: Any = packaged._load_encoder()
     rng = np.random.default_rng(tokens)

@@ -652,7 +652,7 @@ def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
 # --- the k-regular graph --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stage", [pytest.param(Stage.MASK, marks=pytest.mark.slow), Stage.CONSISTENCY])
+@pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
 @pytest.mark.slow
 def test_neighbours_said_to_have_dropped_out(stage: Stage) -> None:
     """Enough survivors in all, but a lying coordinator takes them from one party's neighbourhood."""

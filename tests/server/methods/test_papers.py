@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.doubles.bench import Records, run_method
-from tests.doubles.pace import slow_after, slow_but
+from tests.doubles.pace import slow_after
 from tests.doubles.parties import embed
 from tests.doubles.tasks import LABELS, make_task
 from tests.doubles.topic_writer import VOCABULARY, topic_writer
@@ -298,7 +298,7 @@ FIGURES = [(1.0, 18.37, 17.566), (2.0, 10.11, 9.389), (4.0, 5.65, 5.079)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("epsilon", "sigma", "exact"), slow_but(FIGURES, FIGURES[2:]))
+@pytest.mark.parametrize(("epsilon", "sigma", "exact"), FIGURES)
 def test_dpga_s_votes_have_the_noise_of_its_formulas(tmp_path, epsilon, sigma, exact):
     """4.2 with D.3's half of epsilon, written out; Laplace histograms of scale 1 / (0.1 epsilon)."""
     whole = math.log(1 + (math.exp(0.5 * epsilon) - 1) / 0.8)

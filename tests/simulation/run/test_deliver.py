@@ -458,7 +458,7 @@ def test_every_prompt_is_the_tasks_own_those_of_the_zero_shot_baseline_too(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("encoder", [None, pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("encoder", [None, "bert"])
 def test_report_has_every_measure_and_interval_but_no_record(tmp_path, encoder):
     judged = {**JUDGED, "repeats": 2}
     if encoder is not None:

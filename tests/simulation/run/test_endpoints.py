@@ -20,7 +20,6 @@ import pytest
 from tests.doubles.chat_server import ChatServer, FaultProxy, completion, serving
 from tests.doubles.coded import raises
 from tests.doubles.delivery import delivered
-from tests.doubles.pace import slow_but
 from tests.doubles.processes import SOURCES
 from tests.doubles.refusals import REFUSALS
 from tests.doubles.tasks import LABELS, make_task
@@ -187,7 +186,7 @@ def test_cap_below_the_expected_cost_is_refused_before_any_call(tmp_path: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", slow_but(["price_budget_usd", "token_budget"], ["token_budget"]))
+@pytest.mark.parametrize("key", ["price_budget_usd", "token_budget"])
 def test_cap_between_expected_and_highest_cost_is_taken_with_a_warning(tmp_path: Path, key: str) -> None:
     prices = {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 1.0}
     with serving(ChatServer(Writer())) as server:
