@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from undersong_common.printable import counted
@@ -70,9 +70,9 @@ def distinct_kernels() -> dict[str, list[str]]:
     return {first: others for first, *others in names.values()}
 
 
-def rows() -> Iterator[tuple[str, dict[str, str], tuple[str, ...]]]:
-    """Yields each row's name, environment and files of tests."""
-    for kernel in distinct_kernels():
+def rows(distinct: Iterable[str]) -> Iterator[tuple[str, dict[str, str], tuple[str, ...]]]:
+    """Yields each row's name, environment and files of tests, for kernels of OpenBLAS and all of torch's."""
+    for kernel in distinct:
         for threads in THREADS:
             number = str(threads)
             of_row = {"OPENBLAS_CORETYPE": kernel, "OPENBLAS_NUM_THREADS": number, "UNDERSONG_TEST_THREADS": number}
@@ -86,15 +86,15 @@ def main() -> int:
     parser.add_argument("--only", metavar="WORD", default="", help="rows with this word in their names")
     parser.add_argument("--processes", default="2", help="of pytest, for each row")
     arguments = parser.parse_args()
-    failed = []
-    for name, environment, files in rows():
+    distinct, failed = distinct_kernels(), []
+    for name, environment, files in rows(distinct):
         if arguments.only in name:
             print(f"== {name}", flush=True)
             command = [sys.executable, "-m", "pytest", "-n", arguments.processes, *files]
             if subprocess.run(command, cwd=ROOT, env={**os.environ, **environment}, check=False).returncode:
                 failed.append(name)
     missing = [*sorted(set(KERNELS) - set(kernels())), *sorted(set(TORCH_KERNELS) - set(kernels(TORCH_KERNELS)))]
-    for kernel, others in distinct_kernels().items():
+    for kernel, others in distinct.items():
         if others:
             print(f"not run, because the libraries take {kernel}'s kernel for it: {', '.join(others)}")
     print(f"not run, because this processor lacks them: {', '.join(missing) or 'none'}")
