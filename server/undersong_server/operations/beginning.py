@@ -12,7 +12,7 @@ from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
 from undersong_server.operations.runs import RunSummary
 from undersong_server.report.evaluations import evaluated
-from undersong_server.runs.folder import UNREADABLE
+from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
-        if evaluated(CoordinatorHome(home).run(run.run)) is None:
+        if not _is_evaluated(CoordinatorHome(home).run(run.run)):
             return OperatorStep(f"Read the result of {run.run}, and evaluate it on a public test file", result)
         return OperatorStep(f"Read texts of {run.run}, then download everything and publish it", result)
     if status.waiting is not None:
@@ -98,6 +98,13 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if words:
         return OperatorStep(words, address)
     return None
+
+
+def _is_evaluated(folder: RunFolder) -> bool:
+    try:
+        return evaluated(folder) is not None
+    except UnreadableRun:  # The result tells of the damage, which another evaluation replaces.
+        return False
 
 
 @dataclass(frozen=True)

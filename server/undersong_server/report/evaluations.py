@@ -4,9 +4,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
+from pydantic import TypeAdapter
+
 from undersong_common.intervals import Interval
 from undersong_server.report.data import PANEL_SCORE, Good, Measure
-from undersong_server.runs.folder import RunFolder, read_json, replace_json
+from undersong_server.runs.folder import RunFolder, replace_json
 
 EVALUATION_FILE = "evaluation.json"  # file of a run's folder
 
@@ -42,6 +44,9 @@ class Evaluated:
         return f"{self.texts:,}" if self.texts else "all"
 
 
+_EVALUATED = TypeAdapter(Evaluated)
+
+
 def make_evaluation(
     test_name: str, test_content: bytes, measures: Sequence[Measure], by_texts: Interval | None, texts: int
 ) -> Evaluated:
@@ -71,9 +76,8 @@ def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:
 
 
 def evaluated(folder: RunFolder) -> Evaluated | None:
-    """Reads the figures that :func:`keep_evaluation` wrote of a run; None if there are none yet."""
-    value = read_json(folder.path / EVALUATION_FILE)
-    if value is None:
-        return None
-    measures = {name: KeptMeasure(**fields) for name, fields in value.get("measures", {}).items()}
-    return Evaluated(**{**value, "measures": measures})
+    """Reads the figures that :func:`keep_evaluation` wrote of a run; None if there are none yet.
+
+    Raises UnreadableRun if they are damaged.
+    """
+    return folder.read_object(EVALUATION_FILE, _EVALUATED.validate_python)

@@ -279,7 +279,7 @@ class RunFolder:
 
     def annotations(self) -> Annotations:
         """Reads the operator's words about the run. Raises UnreadableRun if they are damaged."""
-        return self._read_object("annotations.json", _ANNOTATIONS.validate_python) or Annotations()
+        return self.read_object("annotations.json", _ANNOTATIONS.validate_python) or Annotations()
 
     def annotate(self, annotations: Annotations) -> None:
         """Replaces the operator's words about the run. Raises ConfigurationError if there is no run."""
@@ -320,7 +320,7 @@ class RunFolder:
 
     def planned(self) -> Planned:
         """Reads the plan. Raises ConfigurationError if the folder holds no run, UnreadableRun if it is damaged."""
-        return self._read_object("plan.json", _read_planned) or self._raise_missing()
+        return self.read_object("plan.json", _read_planned) or self._raise_missing()
 
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
@@ -339,13 +339,13 @@ class RunFolder:
 
     def requested(self) -> RequestedAction:
         """Reads the action that the operator requested last."""
-        return self._read_object("requested.json", _ACTION.validate_python) or RequestedAction(None, 0)
+        return self.read_object("requested.json", _ACTION.validate_python) or RequestedAction(None, 0)
 
     def status(self) -> RunStatus:
         """Reads the last status that was written. Raises ConfigurationError if the folder holds no run."""
         self._check_exists()  # create() may have been killed after it wrote the status
         # Keys of a newer program are ignored; a state that it alone has is not.
-        return self._read_object("status.json", _written_status) or RunStatus()
+        return self.read_object("status.json", _written_status) or RunStatus()
 
     def _check_exists(self) -> None:
         if not self.exists:
@@ -356,7 +356,7 @@ class RunFolder:
 
     # The one reader of a run's files
 
-    def _read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
+    def read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
         """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""
         data = self._read_file(name)
         if data is None:
@@ -411,7 +411,7 @@ class RunFolder:
 
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""
-        heard = self._read_object("heard.json", _HEARD.validate_python)
+        heard = self.read_object("heard.json", _HEARD.validate_python)
         is_same_ending = heard is not None and (heard.state, heard.number) == (status.state, status.number)
         if heard is not None and is_same_ending:
             return set(heard.parties)

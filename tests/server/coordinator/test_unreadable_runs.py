@@ -24,12 +24,17 @@ from undersong_server.coordinator.service import Coordinator
 from undersong_server.defaults import RunOptions
 from undersong_server.operations import coordinator as operations
 from undersong_server.operations import runs
+from undersong_server.operations.beginning import next_step
 from undersong_server.operations.overview import generator_usage, list_runs, needs, spending, support_bundle
-from undersong_server.runs.folder import UnreadableRun
+from undersong_server.report.evaluations import EVALUATION_FILE, Evaluated, KeptMeasure, evaluated, keep_evaluation
+from undersong_server.runs.folder import RunStatus, UnreadableRun
 
 READ_BY_SERVING = ("plan.json", "status.json", "requested.json")
 
-READ = (*READ_BY_SERVING, "heard.json")  # the last one by endings
+READ = (*READ_BY_SERVING, "heard.json", EVALUATION_FILE)  # the fourth by endings, the last one by Result and Compare
+
+
+KEPT = Evaluated("test.jsonl, 0123abcd", {"recall": "0.5"}, {"recall": KeptMeasure(0.5, "high", False, (0.4, 0.6))}, 9)
 
 
 def truncate(path):
@@ -94,8 +99,8 @@ def serving(home, monkeypatch):
 
 
 def read_all(folder):
-    """Reads every file of a run as the serving process does."""
-    folder.planned(), folder.requested(), folder.heard(folder.status())
+    """Reads every file of a run as the serving process does, and the kept figures."""
+    folder.planned(), folder.requested(), folder.heard(folder.status()), evaluated(folder)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +109,7 @@ def read_all(folder):
 def test_whatever_is_wrong_with_a_file_has_one_outcome(home, name, damage):
     folder = CoordinatorHome(home).run("first")
     folder.note_heard(folder.status(), ["alpha"])
+    keep_evaluation(folder, KEPT)
     if (name, damage) == ("status.json", "no keys"):
         return  # as a run is planned that has not been driven yet
     DAMAGES[damage](folder.path / name)
@@ -112,6 +118,15 @@ def test_whatever_is_wrong_with_a_file_has_one_outcome(home, name, damage):
     assert (unreadable.value.run, unreadable.value.file, unreadable.value.code) == ("first", name, "unreadable")
     assert unreadable.value.reason
     assert unreadable.value.remedy
+
+
+def test_kept_figures_come_back_and_damaged_ones_ask_for_an_evaluation(home):
+    folder = CoordinatorHome(home).run("first")
+    folder.write_status(RunStatus("finished", since=1.0))
+    keep_evaluation(folder, KEPT)
+    assert evaluated(folder) == KEPT
+    truncate(folder.path / EVALUATION_FILE)
+    assert next_step(home, lambda: [], "first").words.endswith("and evaluate it on a public test file")
 
 
 @pytest.mark.parametrize("name", READ_BY_SERVING)
