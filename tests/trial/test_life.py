@@ -38,7 +38,7 @@ class Life:
         self._type_one = type_one
         self.port = free_port()
         self.env = separate(folder)
-        self.type_in_process = []
+        self.typed = []
         self.printed = {}  # all that a command printed, by (program, names of the command)
         self.daemons = {}
 
@@ -47,7 +47,7 @@ class Life:
         said = self._type_one(program, [str(word) for word in words], self.folder, env)
         assert said.code == code, f"{words}: {said.code}\n{said.out}{said.err}"
         _, names, _ = command_of(program, [str(word) for word in words])
-        self.type_in_process.append((program, *names))
+        self.typed.append((program, *names))
         self.printed[program, *names] = self.printed.get((program, *names), "") + said.out
         return said.out
 
@@ -61,7 +61,7 @@ class Life:
     def serving(self):
         """The coordinator, and whatever daemons are started meanwhile; all of them end with the context."""
         serve = CoordinatorProcess(self.folder / "coordinator", self.port, env=self.env, weights=self.weights)
-        self.type_in_process.append(("undersong", "coordinator", "serve"))
+        self.typed.append(("undersong", "coordinator", "serve"))
         try:
             serve.start()
             yield
@@ -73,7 +73,7 @@ class Life:
     def run_daemon(self, name):
         home, log = self.folder / "parties" / name, self.folder / f"{name}.log"
         self.daemons[name] = Process(HOSPITAL, ["run", "--home", home], log, self.env, weights=self.weights)
-        self.type_in_process.append(("undersong-party", "run"))
+        self.typed.append(("undersong-party", "run"))
         self.daemons[name].start()
 
     def wait_until_connected(self):
