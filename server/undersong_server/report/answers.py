@@ -1,6 +1,7 @@
 """The first screen of card and report: five answers to whoever receives a corpus, made from the run's own values."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from undersong_common.printable import counted, joined
@@ -66,10 +67,8 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
 
 
 def _describe_corpus(data: ReportData) -> tuple[str, ...]:
-    label_names = [name for name in data.label_names if name]
-    texts = counted(len(data.samples), "synthetic text") + (
-        f" with {counted(len(label_names), 'label')}" if label_names else ""
-    )
+    labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
+    texts = f"{counted(len(data.samples), 'synthetic text')}{labels}"
     # Whether each text is what was ordered is a figure's matter, not the opening's.
     kind = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
     sentences = [f"{texts}{kind}.", *_name_authors(data)]
@@ -169,7 +168,7 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
         else f"On the hospitals' own records: {NOT_MEASURED}.",
         *_state_panel(data, test),
     ]
-    labels = sum(bool(name) for name in data.label_names)
+    labels = len(data.named_labels)
     if labels > 1 and (data.score or data.own_accuracy):
         sentences.append(f"Guessing among the {labels} labels would be right in {round(100 / labels)} % of cases.")
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
@@ -188,7 +187,7 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
     if own is None:
         reason = "" if data.test_set else ": the task names none"
         return [f"On a test file of real texts: {NOT_MEASURED}{reason}."]
-    models = _name_models(own.model.partition(": ")[2])
+    models = _name_models(own.by_model)
     comparisons = [f"{figure.data} {_share_words(figure)}" for figure in data.published_accuracy if figure.reference]
     return [
         f"On {test}: small models trained on these texts label {_share_words(own)} of its texts rightly{models}."
@@ -198,10 +197,9 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
     ]
 
 
-def _name_models(scores: str) -> str:
+def _name_models(shares: Mapping[str, str]) -> str:
     """Says which models' mean a panel score is, with the score of each; "" for one model."""
-    named = [score.partition(" ") for score in scores.split(", ") if score]
-    models = [f"{PANEL_MODELS.get(name, name)} {share}" for name, _, share in named]
+    models = [f"{PANEL_MODELS.get(name, name)} {share}" for name, share in shares.items()]
     return f" (the mean of {', '.join(models)})" if models else ""
 
 

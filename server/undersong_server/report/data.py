@@ -5,7 +5,7 @@ Everything here is public or synthetic. No count, text or statistic of private r
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
@@ -182,6 +182,12 @@ class Accuracy:
     reference: bool = False
     by_texts: Interval | None = None
 
+    @property
+    def by_model(self) -> Mapping[str, str]:
+        """The share of each of the panel's models, such as "91.0 %", by its name in ``model``; {} for one model."""
+        scores = (score.partition(" ") for score in self.model.partition(": ")[2].split(", ") if score)
+        return {name: share for name, _, share in scores}
+
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
@@ -320,6 +326,11 @@ class ReportData:
         """The task's labels, then every other label that a sample carries, such as ""."""
         extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
         return (*self.labels, *extra)
+
+    @property
+    def named_labels(self) -> tuple[str, ...]:
+        """The labels but for "", which samples without a label carry."""
+        return tuple(name for name in self.label_names if name)
 
     def counts(self) -> Int64:
         """Number of samples by label name and generator, int64 [labels, generators]."""

@@ -174,7 +174,7 @@ def render_card(data: ReportData) -> str:
         said=data.publication,
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
         texts=len(data.samples),
-        named=[name for name in data.label_names if name],
+        named=data.named_labels,
         counts=list(zip(data.label_names, counts, strict=True)),
         totals=[sum(column) for column in zip(*counts, strict=True)],
         lengths=[f"{value:.0f}" for value in np.quantile(words, [0.05, 0.5, 0.95])] if words else [],

@@ -40,7 +40,7 @@ def final_screen(data: ReportData, folder: Path) -> RenderableType:
 
 
 def _summary_text(data: ReportData) -> Text:
-    labels = len([name for name in data.label_names if name])
+    labels = len(data.named_labels)
     dropped = sum(use.count.dropped for use in data.usage)
     words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
     words += f", {counted(labels, 'label')}" if labels else ""

@@ -1,7 +1,5 @@
 """The verdict on a corpus: one sentence from its figures, and what it forbids. The rules stand in docs/judging.md."""
 
-import re
-
 from undersong_common.intervals import Interval
 from undersong_server.report.data import ReportData
 
@@ -40,27 +38,23 @@ def is_unfit(data: ReportData) -> bool:
 
 def is_guessing(data: ReportData, low: float) -> bool:
     """True if ``low``, the lower end of a share that is labelled rightly, is hardly above guessing among the labels."""
-    guess = 1 / sum(bool(name) for name in data.label_names)
+    guess = 1 / len(data.named_labels)
     return low < guess + GUESSING * (1 - guess)
 
 
 def caution(data: ReportData) -> str:
     """Says that distances mean little where every model that reads embeddings hardly beats guessing; "" elsewhere."""
     own = data.own_accuracy
-    if own is None or sum(bool(name) for name in data.label_names) < 2:
+    if own is None or len(data.named_labels) < 2:
         return ""
-    shares = [
-        float(share) / 100
-        for name, share in re.findall(r"(\w+) ([\d.]+) %", own.model.partition(": ")[2])
-        if name in READ_EMBEDDINGS
-    ]
+    shares = [float(share.rstrip(" %")) / 100 for name, share in own.by_model.items() if name in READ_EMBEDDINGS]
     reach = 0.0 if own.by_texts is None else own.by_texts.value - own.by_texts.low
     return FAR_FROM_TASK if shares and all(is_guessing(data, share - reach) for share in shares) else ""
 
 
 def _measured_shares(data: ReportData) -> list[float]:
     """Returns the lower ends of the private score and of the panel's, as far as they are measured."""
-    if sum(bool(name) for name in data.label_names) < 2:
+    if len(data.named_labels) < 2:
         return []
     low_ends = [data.score.low] if data.score is not None else []
     if data.own_accuracy is not None:
