@@ -41,7 +41,7 @@ from undersong_server.release.files import Signer, publish, report_data
 from undersong_server.release.rounds import figures_by_round
 from undersong_server.report import usefulness
 from undersong_server.report.data import Figures, ReportData
-from undersong_server.report.evaluations import keep_evaluation, make_evaluation
+from undersong_server.report.evaluations import keep_evaluation, make_evaluation, name_test
 from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor, RunParties, StartedRun, execute
 from undersong_server.runs.folder import (
     FAILED,
@@ -57,6 +57,7 @@ from undersong_server.runs.folder import (
     UnreadableRun,
 )
 from undersong_server.runs.planning import Planned, RunPlan, build_author, require_packages
+from undersong_server.runs.task import Task
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +236,7 @@ class RunDriver(Progress, ABC):
         self.say("prepares the run; the parties are asked once it is ready, which may take minutes")
         run_plan = planned.load()
         test = usefulness.read_test_file(run_plan.task)  # A bad test file ends the run before any party is asked.
+        test_name = _name_test(run_plan.task)  # now: in hours another file may have its place
         require_packages(run_plan)
         quorum = run_plan.plan.quorum
         self._needed = quorum.parties - quorum.tolerated_dropouts
@@ -287,21 +289,17 @@ class RunDriver(Progress, ABC):
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
-            self._keep_evaluation(run_plan, report)
+            self._keep_evaluation(test_name, report)
             self.folder.share_output()
         return report.summary
 
-    def _keep_evaluation(self, run_plan: RunPlan, report: ReportData) -> None:
+    def _keep_evaluation(self, test_name: str, report: ReportData) -> None:
         """Keeps the card's figures beside the test file for Result and Compare; nothing without a test file."""
-        if run_plan.task.evaluation.test is None or not report.measures:
+        if not test_name or not report.measures:
             return
-        test_path = run_plan.task.locate(run_plan.task.evaluation.test)
         panel = report.own_accuracy
         by_texts = None if panel is None else panel.by_texts
-        texts = len(report.samples)
-        keep_evaluation(
-            self.folder, make_evaluation(test_path.name, test_path.read_bytes(), report.measures, by_texts, texts)
-        )
+        keep_evaluation(self.folder, make_evaluation(test_name, report.measures, by_texts, len(report.samples)))
 
     def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> Figures:
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
@@ -464,6 +462,11 @@ class GrpcRunDriver(RunDriver):
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
         return _described(self._transport.presence(parties))
+
+
+def _name_test(task: Task) -> str:
+    """Returns how the run's kept figures name its test file; "" without one."""
+    return "" if task.evaluation.test is None else name_test(task.locate(task.evaluation.test))
 
 
 def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:

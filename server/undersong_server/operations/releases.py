@@ -44,7 +44,7 @@ from undersong_server.release.files import (
 )
 from undersong_server.release.verify import PrivacyVerdict, dossier_page, verify
 from undersong_server.report.data import measures_of
-from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation
+from undersong_server.report.evaluations import Evaluated, keep_evaluation, make_evaluation, name_test
 
 __all__ = ["PrivacyVerdict", "verify"]  # commands and pages use these of release.verify
 DRAWN_TEXTS = 1_000  # most texts that are drawn from a corpus where runs are compared
@@ -269,8 +269,7 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
     evaluation = make_evaluation(
-        test_name or test.name,
-        test.read_bytes(),
+        name_test(test, test_name),
         measures_of(report),
         report.trained[0].accuracy_by_texts if report.trained else None,
         report.synthetic_rows,

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
@@ -47,18 +48,26 @@ class Evaluated:
 _EVALUATED = TypeAdapter(Evaluated)
 
 
-def make_evaluation(
-    test_name: str, test_content: bytes, measures: Sequence[Measure], by_texts: Interval | None, texts: int
-) -> Evaluated:
+def name_test(path: Path, name: str = "") -> str:
+    """Returns the words by which kept figures name a test file, of its name and its content.
+
+    Args:
+        name: the file's name where it was uploaded; "" takes that of the path.
+    """
+    return f"{name or path.name}, {hashlib.sha256(path.read_bytes()).hexdigest()[:8]}"
+
+
+def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval | None, texts: int) -> Evaluated:
     """Returns the figures of one evaluation as they are kept.
 
     Args:
+        test: the test file, by :func:`name_test`.
         by_texts: interval of the panel score by the choice of test texts; None without a panel.
         texts: number of the corpus's texts that were judged.
     """
     intervals = {} if by_texts is None else {PANEL_SCORE: by_texts}
     return Evaluated(
-        f"{test_name}, {hashlib.sha256(test_content).hexdigest()[:8]}",
+        test,
         {measure.name: measure.shown for measure in measures},
         {measure.name: _kept_measure(measure, intervals.get(measure.name, measure.interval)) for measure in measures},
         texts,
