@@ -62,6 +62,10 @@ _NUMBERED_ALONE = re.compile(rf"(?:[^\n\d.,;!?]{{1,80}}[{COLONS}][ \t]*\n+)?(?:[
 _DIVIDER = re.compile(r"\n[ \t]*(?:-{3,}|\*{3,}|={3,}|#{3,}|_{3,})[ \t]*\n")
 
 
+# A line that begins with up to three words and a colon: "Customer:", "Customer's question:"
+_TITLED = re.compile(rf"^\W{{0,3}}([^\W\d_]+(?:['’]s?)?(?: [^\W\d_]+){{0,2}})\**\s*[{COLONS}]\**(?=\s)", re.MULTILINE)
+_OWNER = re.compile(r"\b([^\W\d_]{2,}?)(?:['’]s|s['’])(?!\w)")  # "a customer's question", "customers' questions"
+
 LONGEST_WORDS = 8  # words of an item; a longer one is a sentence and is left out
 FEWEST_ITEMS = 3  # an answer with fewer is a text, not a list
 
@@ -132,7 +136,7 @@ def _read_text(
     if request.kind in LIST_KINDS:
         is_list = not whole or request.kind == VOCABULARY or listed(answer)  # any text has a vocabulary
         return ReadText(answer, REFUSED if is_refusal(wrapped) else "" if is_list else NO_LIST)
-    text = unpacked(wrapped, tagged=bool(tagged))
+    text = without_writer(unpacked(wrapped, tagged=bool(tagged)), request.told)
     is_asked = request.style == "chat" and "<text>" in request.prompt
     is_marked = bool(tagged) or text != wrapped
     are_listed = not line_breaks and (_NUMBERED_ALONE.fullmatch(text) or _are_headed(text))
@@ -173,6 +177,26 @@ def _text_fault(text: str, wrapped: str, language: str) -> str:
         OTHER_LANGUAGE: bool(language) and is_other_language(text, language),
     }
     return next((fault for fault, is_there in faults.items() if is_there), "")
+
+
+def without_writer(text: str, told: Sequence[str]) -> str:
+    """Returns the text without the name of who writes it, where the task says whose texts are wanted.
+
+    A real text of a customer does not begin with "Customer:". It stays where other lines begin so too: a dialogue. A
+    title that the task does not tell ("Note:", "User:") is the text's own.
+
+    >>> without_writer("Customer: where is my card?", ("a customer's question",))
+    'where is my card?'
+    """
+    titles = list(_TITLED.finditer(text))
+    if len(titles) != 1 or text[: titles[0].start()].strip():
+        return text
+    said = " ".join(told).casefold()
+    owners = set(_OWNER.findall(said))
+    first, *others = re.sub(r"['’]s?(?!\w)", "", titles[0][1].casefold()).split()
+    if first in owners and set(others) <= set(re.findall(r"[^\W\d_]+", said)):
+        return text[titles[0].end() :].strip()
+    return text
 
 
 def _unmarked_fault(text: str, request: GenerationRequest, *, line_breaks: bool, is_asked: bool) -> str:

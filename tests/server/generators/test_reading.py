@@ -25,6 +25,36 @@ REQUEST = GenerationRequest(
 CONTINUED = GenerationRequest("zero_shot", "card", "Text:", 1, style="completion", stop=("\n",))
 
 
+OWNED = GenerationRequest(
+    "zero_shot", "card", "Put it in <text> and </text>.", 1, told=("a customer's question to an online bank", "brief")
+)
+
+
+@pytest.mark.parametrize(
+    "title", ["Customer: ", "Customer Question:\n", "customer’s question: ", "**Customer:** ", "Customer：\n"]
+)
+@pytest.mark.parametrize("tags", ["{}", "<text>{}</text>"])
+def test_the_name_of_who_writes_is_no_part_of_a_text(title: str, tags: str) -> None:
+    assert read(Completion(tags.format(title + TEXT)), OWNED) == ReadText(TEXT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "User: 12345 cannot log in.",
+        "Note: allergic to penicillin.",
+        "Question: where is my card?",
+        "Bank: what is its number?",
+        "Customer number: 12345, and my card is gone.",
+        "Customer: my card is gone.\nAgent: since when?",
+        "My card is gone.\nCustomer: Ann",
+        "Customer:service is slow",
+    ],
+)
+def test_a_title_that_the_task_does_not_tell_stays(text: str) -> None:
+    assert read(Completion(f"<text>{text}</text>"), OWNED) == ReadText(text)
+
+
 def fault(text: str, finish: str = "", **options: str) -> str:
     return read(Completion(text, finish=finish), REQUEST, **options).fault  # type: ignore[arg-type]
 
