@@ -21,7 +21,7 @@ from undersong_protocol.statistics.vectors import NoisySum
 from undersong_protocol.statistics.votes import EqualVotes
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.kinds.ngram import NgramGenerator
-from undersong_server.methods.interface import Attribute, Sample, Setting
+from undersong_server.methods.interface import Attribute, Sample, Setting, plan_sums
 from undersong_server.methods.parts import constants, form
 from undersong_server.methods.parts.signal import Signal, expected_signal, least_count
 from undersong_server.methods.undersong import METHOD, Options, plan
@@ -96,6 +96,21 @@ def test_words_and_examples_are_not_asked_where_the_answer_would_be_noise():
     assert METHOD.notes(Options(samples=120, words=True, voted_examples=3), many) == METHOD.notes(Options(), few) == []
 
 
+@pytest.mark.parametrize("labels", [2, 10, 30])
+def test_words_are_asked_where_a_label_of_equal_share_has_its_own_list(labels):
+    options = Options(samples=40 * labels, words=True)
+    (note,) = METHOD.notes(options, setting(labels=labels, expected_records=labels))
+    stated = int(note.partition("asked from ")[2].split()[0])
+    for records, is_asked in ((stated - 1, False), (stated, True)):
+        planned = setting(labels=labels, expected_records=records)
+        requests = plan(options, planned)
+        assert ("words" in {request.name for request in requests}) == is_asked
+    sigma = plan_sums(requests, planned.privacy, planned.quorum)["words"].sigma
+    cells = next(request for request in requests if request.name == "words").statistic.cells
+    assert form.labels_apart(np.full(labels, stated / labels), sigma, cells).all()
+    assert not form.labels_apart(np.full(labels, (stated - 1) / labels), sigma, cells).any()
+
+
 def test_a_generator_of_recorded_texts_is_asked_for_no_form():
     recorded = setting(generators=2, recorded=frozenset({"generator 0", "generator 1"}))
     assert list(plan_by_name(recorded, lengths=True, words=True, voted_examples=3)) == list(plan_by_name(recorded))
@@ -127,7 +142,7 @@ def test_one_request_of_each_label_counts_among_the_calls():
 
 def test_signal_grows_with_the_records_and_noise_hides_at_most_its_bound():
     counted = LabelWords(400, 10, 4)
-    assert expected_signal(counted, 2.0, 400) == Signal(100.0, least_count(2.0, 400))
+    assert expected_signal(counted, 2.0, 400) == Signal(10.0, least_count(2.0, 400))  # of the 40 of a label
     assert expected_signal(EqualVotes(4, 40, 4), 3.0, 100) == Signal(10.0, 3.0)
     assert Signal(1.0, 2.0).is_noise
     assert not Signal(2.0, 2.0).is_noise

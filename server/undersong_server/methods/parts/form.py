@@ -180,8 +180,11 @@ def _part(request: SumRequest) -> str:
 
 def notes(requests: Requests, options: FormOptions, setting: Setting) -> list[str]:
     """Returns a sentence on each question about form that is wanted and not asked, for whoever plans a run."""
+    records = setting.expected_records
     told = [
-        f"method.{part}: not asked, its answer would be noise ({signal}, of {setting.expected_records} records)."
+        f"method.{part}: not asked, its answer would be noise ({signal}, of {records} records in"
+        f" {len(setting.labels)} labels). It is asked from {signal.least_records(records)} records on"
+        " (privacy.expected_records)."
         for part, signal in left_out(requests, options, setting).items()
     ]
     if _named(options, setting) and not wanted(options, setting):

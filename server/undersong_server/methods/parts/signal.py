@@ -20,6 +20,10 @@ class Signal(NamedTuple):
     def is_noise(self) -> bool:
         return self.expected < self.noise
 
+    def least_records(self, records: int) -> int:
+        """Returns how many records' answer is told from noise, where that of ``records`` is this signal."""
+        return math.ceil(records * self.noise / self.expected)
+
     def __str__(self) -> str:
         return f"{self.expected:.3g} expected, noise up to {self.noise:.3g}"
 
@@ -32,9 +36,10 @@ def least_count(sigma: float, counted: int) -> float:
 def expected_signal(statistic: Statistic, sigma: float, records: float) -> Signal:
     """Returns what ``records`` records are expected to answer, and the noise of ``sigma`` that hides less.
 
-    Of counted words it is the count of a telling word. Of any other sum it is what each coordinate gets where every
-    record adds all that it may, spread evenly.
+    Nobody declares how many records each label has, so labels count as equally frequent. Of counted words it is the
+    count of a telling word of one label: no other label's records have it. Of any other sum it is what each coordinate
+    gets where every record adds all that it may, spread evenly.
     """
     if isinstance(statistic, LabelWords):
-        return Signal(TELLING * records, least_count(sigma, statistic.cells))
+        return Signal(TELLING * records / statistic.labels, least_count(sigma, statistic.cells))
     return Signal(records * statistic.sensitivity.l1 / statistic.dimension, sigma)
