@@ -242,7 +242,7 @@ class RunState:
         labels = len(self.run.setting.labels)
         if form.LENGTHS in self.form:
             opened = self.run.private_sum("labels", [form.length_edges(self.run)])
-            self.draw_length = form.length_drawer(opened, labels)
+            self.draw_length = form.length_drawer(self.run, opened, labels)
         else:
             opened = self.run.private_sum("labels", attribute_inputs(self.run))
             self.values = attribute_shares(self.run, opened.natural[labels:])

@@ -170,12 +170,16 @@ def execute(
     )
     signatures = phases.measure("agreement", federation.agree)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
-        author.draw_words_by(metadata.draw_by(run.private_sum(metadata.NAME, [])))
+        opened_lengths = run.private_sum(metadata.NAME, [])
+        run.record(metadata.RECORD, 0, metadata.length_quantiles(opened_lengths))
+        author.draw_words_by(metadata.draw_by(opened_lengths))
     returned = _run_method(method, run_plan, run)
     author.check_finished()
     _compare_calls(run_plan, author, monitor.progress)
     samples = _read_corpus(run_plan.task.method.name, returned)
     _compare_attributes(run, samples)
+    for _, quantiles in run.records.get(metadata.RECORD, ()):
+        run.record("remarks", 0, metadata.compare_lengths(quantiles, [sample.text for sample in samples]))
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
     opened_distance = run.private_sum(distance.NAME, []) if asks_distance else None
     receipts = phases.measure("agreement", federation.receipts)

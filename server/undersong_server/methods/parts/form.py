@@ -21,7 +21,7 @@ from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Input, RunContext, Sample, Setting, SumRequest, plan_sums
 from undersong_server.methods.parts.constants import constant
-from undersong_server.methods.parts.metadata import RANGE_EDGES, draw_by
+from undersong_server.methods.parts.metadata import RANGE_EDGES, RECORD, draw_by, length_quantiles
 from undersong_server.methods.parts.selection import highest
 from undersong_server.methods.parts.signal import TELLING, Signal, expected_signal, least_count
 from undersong_server.prompts.rendering import readable_label
@@ -120,9 +120,14 @@ def length_edges(run: RunContext) -> Input:
     return run.publish_numbers("length_edges", np.array(RANGE_EDGES, dtype=np.float64))
 
 
-def length_drawer(opened: NoisySum, labels: int) -> Callable[[np.random.Generator], int]:
-    """Returns a function that draws a length in words by the opened histogram, which stands behind counts of labels."""
-    draw = draw_by(replace(opened, values=opened.values[labels:]))
+def length_drawer(run: RunContext, opened: NoisySum, labels: int) -> Callable[[np.random.Generator], int]:
+    """Returns a function that draws a length in words by the opened histogram, which stands behind counts of labels.
+
+    Records the histogram's quantiles, by which the report compares the corpus.
+    """
+    lengths = replace(opened, values=opened.values[labels:])
+    run.record(RECORD, 0, length_quantiles(lengths))
+    draw = draw_by(lengths)
     return lambda rng: draw(Random(int(rng.integers(2**62))))
 
 

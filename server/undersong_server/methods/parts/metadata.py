@@ -172,17 +172,24 @@ def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumReques
     return [replace(asked, budget_share=total * share / (1.0 - share), law=requests[0].law), *requests]
 
 
-def draw_by(opened: NoisySum) -> Callable[[Random], int]:
-    """Returns a function that draws a length in words: a bin of the opened histogram by its share, uniform within it.
-
-    Bins outside the :func:`length_range` of the histogram are left out.
-    """
+def likely_lengths(opened: NoisySum) -> Float64:
+    """Returns the share of each bin of the opened histogram, 0 outside its :func:`length_range`."""
     low, high = length_range(opened.natural, opened.sigma)
     edges = np.array(RANGE_EDGES)
     is_inside = (edges[:-1] >= low) & (edges[1:] <= high)
     shares = shares_of_counts(np.where(is_inside, opened.natural, 0.0))
     likely = np.where(is_inside, shares, 0.0)
-    weights = (likely if likely.sum() > 0 else is_inside.astype(np.float64)).tolist()
+    weights = likely if likely.sum() > 0 else is_inside.astype(np.float64)
+    result: Float64 = weights / weights.sum()
+    return result
+
+
+def draw_by(opened: NoisySum) -> Callable[[Random], int]:
+    """Returns a function that draws a length in words: a bin of the opened histogram by its share, uniform within it.
+
+    Bins outside the :func:`length_range` of the histogram are left out.
+    """
+    weights = likely_lengths(opened).tolist()
     bins = list(pairwise(RANGE_EDGES))
 
     def draw(random: Random) -> int:
@@ -190,6 +197,35 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
         return max(1, random.randrange(first, beyond))
 
     return draw
+
+
+RECORD = "lengths"  # name under which a run records the quantiles of the records' lengths
+LEVELS = (0.1, 0.5, 0.9)
+ALIKE = 1.5  # times as long, up to which texts are called as long as the records
+
+
+def length_quantiles(opened: NoisySum) -> list[float]:
+    """Returns the lengths in words that a tenth, half and nine tenths of the records do not exceed."""
+    shares = likely_lengths(opened)
+    reached = np.concatenate([[0.0], np.cumsum(shares)])
+    inside = np.flatnonzero(shares) + 1  # the upper edges of the bins with records; flat parts have no inverse
+    steps = np.concatenate([[inside[0] - 1], inside])
+    return [float(level) for level in np.interp(LEVELS, reached[steps], np.array(RANGE_EDGES, dtype=float)[steps])]
+
+
+def compare_lengths(records: Sequence[float], texts: Sequence[str]) -> str:
+    """Returns the sentence for the report on how long the texts are, beside the quantiles of the records' lengths."""
+    low, middle, high = np.quantile([len(text.split()) for text in texts], LEVELS)
+    least, median, most = records
+    times = middle / max(median, 1.0)
+    if max(times, 1 / max(times, 1e-9)) <= ALIKE:
+        said = "as long as the records"
+    else:
+        said = f"{times:.1f} times as long as the records, so their form is another"
+    return (
+        f"Length: the texts have {middle:.0f} words at the median ({low:.0f} to {high:.0f} in four of five), the"
+        f" records {median:.0f} ({least:.0f} to {most:.0f}), by a private histogram: they are {said}."
+    )
 
 
 # Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts.

@@ -16,7 +16,13 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LabelHistogram
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.kinds.ngram import NgramGenerator
-from undersong_server.methods.parts.metadata import RANGE_EDGES, draw_by, with_lengths
+from undersong_server.methods.parts.metadata import (
+    RANGE_EDGES,
+    compare_lengths,
+    draw_by,
+    length_quantiles,
+    with_lengths,
+)
 from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
@@ -48,6 +54,23 @@ def test_lengths_are_drawn_as_the_records_have_them() -> None:
     assert min(draw_by(opened({}, 3.0))(Random(seed)) for seed in range(200)) >= 1
 
 
+def test_quantiles_of_the_records_lengths_are_read_off_the_histogram() -> None:
+    low, median, high = length_quantiles(opened({9: 300.0, 30: 100.0}, 3.0))
+    assert 8 <= low < median < 11
+    assert 26 < high < 34
+    assert length_quantiles(opened({9: 300.0}, 0.0)) == pytest.approx([8.3, 9.5, 10.7])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(12, "as long as the records"), (33, "3.3 times as long"), (4, "0.4 times as long")],
+)
+def test_the_report_says_how_long_texts_are_beside_the_records(words: int, said: str) -> None:
+    sentence = compare_lengths([8.0, 10.0, 14.0], ["word " * words] * 5)
+    assert said in sentence
+    assert ("another" in sentence) == (words != 12)
+
+
 @pytest.mark.heavy
 def test_a_run_that_asks_for_them_orders_texts_of_the_records_lengths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +90,7 @@ def test_a_run_that_asks_for_them_orders_texts_of_the_records_lengths(
     tables = {f"p{n}": read_table(file, "text", "label") for n, file in enumerate(task.files)}
     outcome = run_federated(task, plan, tmp_path / "run", tables, seed=1)
     assert "lengths" in outcome.sums
+    assert any(remark.startswith("Length: ") for _, remark in outcome.records["remarks"])
     assert len(outcome.samples) > 10
     assert None not in words
     # Every private text has eight words; noise alone lets another bin in now and then, with little weight.
