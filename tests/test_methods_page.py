@@ -12,6 +12,7 @@ from benchmarks import papers as measured
 from tests.doubles.pace import slow_but
 from tests.trial.stranger import command_of
 from tools import papers as pages
+from undersong.comparison import reference_methods
 from undersong.comparison.cell import Variant
 from undersong_server import methods
 from undersong_server.methods.parts import papers
@@ -35,7 +36,7 @@ CALIBRATED_LONG = "Table 2 and Fig. 4"  # of DP-KPS: its sub-sampled votes take 
 COMMANDS = [
     (name, each["name"], each["command"])
     for name in pages.methods()
-    for each in papers.table(name).get("tables", [])
+    for each in pages.table_of(name).get("tables", [])
     if "command" in each
 ]
 
@@ -43,7 +44,7 @@ COMMANDS = [
 @pytest.mark.parametrize("name", pages.methods())
 def test_page_shows_every_element_and_every_value_of_its_preset(name):
     rows = [line for line in pages.page(name).split("\n") if line.startswith("| ")]
-    for element in papers.table(name)["elements"]:
+    for element in pages.table_of(name)["elements"]:
         row = next(line for line in rows if element["element"].replace("|", "\\|") in line)
         assert element["here"].replace("|", "\\|") in row
         assert f"| {element['verdict']} |" in row
@@ -51,16 +52,17 @@ def test_page_shows_every_element_and_every_value_of_its_preset(name):
 
 
 def test_overview_links_to_the_page_of_every_paper():
-    assert re.findall(r"\((papers/\w+\.md)\)", pages.overview()) == list(pages.pages())
+    assert re.findall(r"\((papers/[\w-]+\.md)\)", pages.overview()) == list(pages.pages())
 
 
 def test_the_papers_methods_have_tables():
-    assert {"wasp", "augpe", "pretext", "fusegen"} <= set(pages.methods()) <= set(methods.own_names())
+    named = {*methods.own_names(), *reference_methods.names()}
+    assert {"wasp", "augpe", "pretext", "fusegen", *reference_methods.names()} <= set(pages.methods()) <= named
 
 
 @pytest.mark.parametrize("name", pages.methods())
 def test_a_row_names_code_and_a_test_that_exist(name: str) -> None:
-    for row in papers.table(name)["elements"]:
+    for row in pages.table_of(name)["elements"]:
         assert row["verdict"] in pages.VERDICTS
         assert row["where"]
         assert row["here"]

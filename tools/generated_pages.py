@@ -35,7 +35,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "screens": screens,
 }
 SOURCES = {
-    **{f"server/undersong_server/methods/papers/{name}.toml": f"papers/{name}.md" for name in papers.methods()},
+    **{papers.source(name): f"papers/{name}.md" for name in papers.methods()},
     "server/undersong_server/runs/task.py": task_keys.PAGE,
     "simulation/undersong/cli.py": command_options.PAGE,
 }

@@ -1,13 +1,20 @@
-"""The site's pages of the papers, from the table of every paper (undersong_server/methods/papers).
+"""The site's pages of the papers, from the table of every paper.
+
+A method's table lies in undersong_server/methods/papers, that of a method which only a comparison can name in
+undersong/comparison/reference_methods.
 
 ``python -m tools.papers METHOD`` prints the page of one paper.
 """
 
 import sys
+import tomllib
 from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from benchmarks import paper_tables as measured
+from undersong.comparison import reference_methods
 from undersong_server.methods.parts import papers
 
 VERDICTS = {
@@ -17,14 +24,16 @@ VERDICTS = {
     "not done": "missing",
 }
 HEAD = ("where in the paper", "element", "here", "`preset` sets", "code", "verdict", "test")
+OFFERED = '`[method] name = "{}"`'
+COMPARED = "`undersong compare --methods {}`; no task can name it"
 PUBLISHED = "the published code"  # heading of a column that a page without such code does not have
 
 
 def page(method: str) -> str:
     """The page of one method's paper."""
-    table = papers.table(method)
+    table, called = table_of(method), COMPARED if is_reference(method) else OFFERED
     lines = [f"# {table['title']}: the paper, element by element", "", f"{table['paper']}", ""]
-    lines += [f'`[method] name = "{method}"`. {table["about"].strip()}', ""]
+    lines += [f"{called.format(method)}. {table['about'].strip()}", ""]
     for key, said in papers.NOT_PRIVATE.items():
         if steps := [f"{row[key]}." for row in table["elements"] if key in row]:
             lines += [f"**{said.capitalize()}.** {' '.join(step[0].upper() + step[1:] for step in steps)}", ""]
@@ -56,17 +65,35 @@ def overview() -> str:
     lines += [f"| {verdict} | {meaning} |" for verdict, meaning in VERDICTS.items()]
     lines += ["", "| paper | method | page |", "|---|---|---|"]
     for name in methods():
-        table = papers.table(name)
+        table = table_of(name)
         lines.append(f"| {table['paper'].split(': ')[0]} | `{name}` | [{table['title']}](papers/{name}.md) |")
     return "\n".join(lines)
 
 
 def methods() -> list[str]:
     """The methods that have a table, in the order of the index."""
-    return sorted(
-        (file.name.removesuffix(".toml") for file in papers.FILES.iterdir() if file.name.endswith(".toml")),
-        key=lambda name: (papers.table(name).get("order", 9), name),
-    )
+    offered = [file.name.removesuffix(".toml") for file in papers.FILES.iterdir() if file.name.endswith(".toml")]
+    return sorted([*offered, *reference_methods.names()], key=lambda name: (table_of(name).get("order", 9), name))
+
+
+def is_reference(method: str) -> bool:
+    """Whether only a comparison can name the method."""
+    return method in reference_methods.names()
+
+
+def table_of(method: str) -> Mapping[str, Any]:
+    """Returns the contents of a method's table."""
+    if is_reference(method):
+        file = resources.files(reference_methods).joinpath(Path(source(method)).name)
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    return papers.table(method)
+
+
+def source(method: str) -> str:
+    """Returns the path of a method's table in the repository."""
+    if is_reference(method):
+        return f"simulation/undersong/comparison/reference_methods/{method.replace('-', '_')}.toml"
+    return f"server/undersong_server/methods/papers/{method}.toml"
 
 
 def pages() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from undersong.comparison import references
+from undersong.comparison import reference_methods, references
 from undersong.run.options import SimulationOptions
 from undersong.run.records import check_units, dealt, table_of
 from undersong.run.simulation import Embeddings, Host, LayeredCache, simulate
@@ -67,6 +67,7 @@ class Variant:
             return cls(text, "", training=training)
         method_text, _, option_text = text.partition(":")
         method, _, generator = method_text.partition("@")
+        reference_methods.offer(method)
         methods.load(method)  # an unknown name is an error now, not in a worker
         pairs = [part.partition("=") for part in option_text.split("+") if part]
         wrong = [key for key, equals, value in pairs if not (key and equals and value)]
@@ -143,6 +144,7 @@ class Bench:
             "data.records": cell.records,
         }
         cell_assignments = [f"{key}={value}" for key, value in values.items() if value is not None]
+        reference_methods.offer(cell.variant.method)  # A worker has parsed no variant.
         task = tasks.load(self.task_file, [*self.assignments, *cell_assignments])
         if not cell.variant.generator:
             return task

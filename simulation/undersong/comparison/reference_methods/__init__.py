@@ -1,0 +1,23 @@
+"""Methods of newer papers that a comparison may name and a task may not, one file each.
+
+They make their private sums like any other method, and their plans charge them. Each has lost its comparison, or has
+not been compared enough, so that no user is offered it. A page of each follows from the table beside its file
+(tools/papers.py). The file's name with hyphens is the method's.
+"""
+
+import importlib
+import pkgutil
+
+from undersong_server import methods
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of the methods of this folder, sorted."""
+    return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
+
+
+def offer(name: str) -> None:
+    """Makes the method ``name`` known to this process if it is one of this folder; does nothing for another name."""
+    if name in names():
+        module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+        methods.offer(name, module.METHOD)
