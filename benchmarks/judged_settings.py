@@ -32,7 +32,9 @@ All have 300 records but ``stars``, epsilon 4 but ``low-epsilon``, and 1 000 tex
 most 800 texts. Not among them and measured when named (``BESIDE``): ``movies``, the six movie pools as they are;
 ``only-POOL``, one generator, which has the pool of that name of ``mixed``, ``movies`` or ``stars``;
 ``many-movies``, the same with all 4 000 records to draw from, and ``all-movies``, which takes all of the pools, the
-records and the test set and orders 6 000 texts.
+records and the test set and orders 6 000 texts. Two are ``mixed`` with a column beside the private text, which the
+task has as an attribute: ``subjects``, the intent, of which each of the ten labels has its own; and ``word-counts``, a
+third of the questions by their number of words, which hardly depends on the label.
 
 Each has a folder with ``task.toml``, ``private.jsonl``, ``test.jsonl`` and one file for each pool. The same data give
 the same files.
@@ -64,6 +66,7 @@ RARE, RARE_SHARE = "exchange", 0.05
 WRONG_SHARE, WRONG_RECORDS = 0.35, 0.15
 UNLABELLED_POOLS = ("good", "narrow", "style", "offdomain50")
 MANY_LABELS = 30
+LENGTHS, LENGTH_EDGES = ("short", "medium", "long"), (9, 13)  # words: about a third of the bank's questions each
 
 ASPECTS = {
     **{"room": "the room", "bed": "the bed", "breakfast": "breakfast", "staff": "the service", "pool": "the pool"},
@@ -97,6 +100,7 @@ class Setting(NamedTuple):
         private, test, pools: rows to draw records from, of the test set, and of each generator.
         records: how many are drawn; ``expected``: how many are declared.
         samples: texts ordered.
+        column: of the private rows, an attribute of the task, whose values are all that occur in it; "" for none.
     """
 
     description: str
@@ -107,6 +111,7 @@ class Setting(NamedTuple):
     samples: int = 1000
     epsilon: float = 4.0
     expected: int = EXPECTED_RECORDS
+    column: str = ""
 
 
 def mixed(data: Path) -> Setting:
@@ -269,6 +274,26 @@ def only(of: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
     return found._replace(pools={pool: found.pools[pool]})
 
 
+def subjects(data: Path) -> Setting:
+    found = _bank(data)
+    intents = {row["text"]: row["label"] for row in _rows(data / "banking77" / "train.jsonl")}
+    private = [
+        {**row, "subject": intents[row["text"]].replace("_", " ").lower()}
+        for row in found.private
+        if row["text"] in intents
+    ]
+    return found._replace(private=private, column="subject")
+
+
+def word_counts(data: Path) -> Setting:
+    found = _bank(data)
+    private = [
+        {**row, "length": LENGTHS[int(np.searchsorted(LENGTH_EDGES, len(row["text"].split()), side="right"))]}
+        for row in found.private
+    ]
+    return found._replace(private=private, column="length")
+
+
 def all_movies(data: Path) -> Setting:
     folder = data / "movie_reviews"
     pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
@@ -303,6 +328,8 @@ BESIDE: dict[str, Callable[[Path], Setting]] = {
     "movies": movies,
     "many-movies": many_movies,
     "all-movies": all_movies,
+    "subjects": subjects,
+    "word-counts": word_counts,
     **{f"only-{pool}": partial(only, mixed, pool) for pool in BANK_POOLS},
     **{f"only-{pool}": partial(only, movies, pool) for pool in MOVIE_POOLS},
     **{f"only-{pool}": partial(only, stars, pool) for pool in STARS_POOLS},
@@ -320,7 +347,8 @@ def write(name: str, setting: Setting, out: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     files = {"private": setting.private, "test": setting.test, **{f"pool-{k}": v for k, v in setting.pools.items()}}
     for stem, rows in files.items():
-        text = "".join(json.dumps({"text": row["text"], "label": row["label"]}) + "\n" for row in rows)
+        keys = ("text", "label", *([setting.column] if setting.column and stem == "private" else []))
+        text = "".join(json.dumps({key: row[key] for key in keys}) + "\n" for row in rows)
         (folder / f"{stem}.jsonl").write_text(text, encoding="utf-8")
     path = folder / "task.toml"
     path.write_text(_toml(name, setting, folder), encoding="utf-8")
@@ -331,6 +359,18 @@ def json_lines(path: Path) -> list[dict[str, Any]]:
     """One object for each line."""
     with path.open(encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
+
+
+def _attribute(setting: Setting) -> str:
+    if not setting.column:
+        return ""
+    values = sorted({row[setting.column] for row in setting.private})
+    return f"""
+[[attributes]]
+name = {json.dumps(setting.column)}
+values = {json.dumps(values)}
+column = {json.dumps(setting.column)}
+"""
 
 
 def _toml(name: str, setting: Setting, folder: Path) -> str:
@@ -357,7 +397,7 @@ epsilon = {setting.epsilon}
 delta = 1e-5
 unit = "sample"
 expected_records = {setting.expected}
-
+{_attribute(setting)}
 [federation]
 parties = 3
 alpha = 1.0

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,10 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.models.fine_tuning import FineTuning
 from undersong_common.models.model_files import model_folder
 from undersong_common.program import entry
+from undersong_common.text import overlap
 from undersong_common.text.table import Table
 from undersong_server import learning
-from undersong_server.evaluation import panel
+from undersong_server.evaluation import metrics, panel
 from undersong_server.evaluation.evaluate import membership, sequences_of
 from undersong_server.evaluation.panel import score
 from undersong_server.methods.parts.keyphrases import sequence_text
@@ -137,16 +139,32 @@ class Papers:
         )
         figures = {"rows": len(corpus), "panel": judged.figures()["accuracy"], **judged.models["head"].averages}
         figures["accuracy"] = judged.models["head"].accuracy
+        if self._name == "joint-attributes":
+            figures |= self._distances(bench, corpus, embeddings, real, row, seed)
         if self._name == "dpkps":
             layers = learning.train(embeddings, labels, head="three-layer", seed=seed)
             figures["layers"] = score(test.labels, learning.predict(layers, real)).accuracy
-            place = {"method": PRIVATE_ONLY, "epsilon": None, "records": self._paper["records"]}
-            records = bench.made(_cell({**row, **place}, seed)).corpus
-            assert records is not None  # private-only trains on the records themselves
+            records = self._records(bench, {**row, "records": self._paper["records"]}, seed)
             client = np.random.default_rng(seed).permutation(len(records))[: max(20, len(corpus) // 2)]
             own = bench._embed_public([records.texts[at] for at in client])
             adapted = learning.adapt(embeddings, labels, own, seed=seed, head="three-layer")
             figures["adapted"] = score(test.labels, learning.predict(adapted, real)).accuracy
+        return figures
+
+    def _records(self, bench: Bench, row: Mapping[str, Any], seed: int) -> Table:
+        """The records that a row's method had."""
+        records = bench.made(_cell({**row, "method": PRIVATE_ONLY, "epsilon": None}, seed)).corpus
+        assert records is not None  # private-only trains on the records themselves
+        return records
+
+    def _distances(
+        self, bench: Bench, corpus: Table, embeddings: Any, real: Any, row: Mapping[str, Any], seed: int
+    ) -> dict[str, float]:
+        """Frechet distance to the test texts, and total variation of label and attribute from the records."""
+        rows = overlap.equal_choice(len(corpus), len(real), rows=min(FRECHET_ROWS, len(corpus), len(real)), seed=seed)
+        figures = {"frechet": metrics.frechet_distance(embeddings[rows[0]], real[rows[1]])}
+        for name in corpus.columns:
+            figures["variation"] = variation(corpus, self._records(bench, row, seed), name)
         return figures
 
     def shuffled(self, row: Mapping[str, Any], times: int) -> dict[str, list[float]]:
@@ -170,6 +188,19 @@ class Papers:
         model = learning.train(bench._embed_public(drawn.texts), drawn.labels or (), head="three-layer", seed=seed)
         own = sequences_of(test, drawn, keep_empty=True)  # test records are turned into sequences too (B.2.2)
         return {"sequences": score(own.labels or (), learning.predict(model, bench._embed_public(own.texts))).accuracy}
+
+
+def variation(corpus: Table, records: Table, column: str) -> float:
+    """Total variation distance of two tables' shares of label and value of a column, which is read without case."""
+    shares = [
+        {pair: count / len(table) for pair, count in Counter(_pairs(table, column)).items()}
+        for table in (corpus, records)
+    ]
+    return sum(abs(shares[0].get(pair, 0.0) - shares[1].get(pair, 0.0)) for pair in {*shares[0], *shares[1]}) / 2
+
+
+def _pairs(table: Table, column: str) -> list[tuple[str, str]]:
+    return [(label, value.casefold()) for label, value in zip(table.labels or (), table.columns[column], strict=True)]
 
 
 def _drawn(rows: Sequence[tuple[str, Sequence[str]]]) -> Table:

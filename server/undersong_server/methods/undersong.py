@@ -161,8 +161,13 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
-    """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
-    state = RunState(options, run, [request.name for request in plan(options, run.setting)])
+    """Runs the method. Returns the corpus."""
+    return publish(RunState(options, run, [request.name for request in plan(options, run.setting)]))
+
+
+def publish(state: "RunState") -> Sequence[Sample]:
+    """Takes all steps of a run. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
+    options, run = state.options, state.run
     # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
@@ -221,7 +226,7 @@ class RunState:
         generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
         self.shares, self.records = np.full(labels, 1.0 / labels), np.ones(labels)
         self.rare: Bools = np.zeros(labels, dtype=np.bool_)
-        self.values: list[Float64] = []
+        self.values: list[list[Float64]] = [[]] * labels  # of each label, the shares of each attribute's values
         self.chosen = np.ones((generators, labels), dtype=np.bool_)
         self.weights = np.full((generators, labels), 1.0 / generators)
         self.by_label = True  # holds until the records show that generators differ alike on all labels
@@ -245,15 +250,19 @@ class RunState:
             self.draw_length = form.length_drawer(self.run, opened, labels)
         else:
             opened = self.run.private_sum("labels", attribute_inputs(self.run))
-            self.values = attribute_shares(self.run, opened.natural[labels:])
+            self.values = [attribute_shares(self.run, opened.natural[labels:])] * max(1, labels)
         if labels:
-            counts = replace(opened, values=opened.values[:labels])
-            half = shares.label_shares(counts)
-            self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
-            self.rare = self.shares < TUNING.rare / labels
-            self.records = shares.records_shares(half) * shares.records_of(counts)
-            self.records_error = float(counts.sigma * np.sqrt(labels))
-            self.run.record("label shares", 0, self.shares.tolist())
+            self.take_label_counts(replace(opened, values=opened.values[:labels]))
+
+    def take_label_counts(self, counts: NoisySum) -> None:
+        """Takes the noisy number of records of each label for the shares of the corpus."""
+        labels = len(self.run.setting.labels)
+        half = shares.label_shares(counts)
+        self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
+        self.rare = self.shares < TUNING.rare / labels
+        self.records = shares.records_shares(half) * shares.records_of(counts)
+        self.records_error = float(counts.sigma * np.sqrt(labels))
+        self.run.record("label shares", 0, self.shares.tolist())
 
     def open_centres(self) -> None:
         """Opens the sum of the embeddings of each label's records."""
@@ -292,7 +301,7 @@ class RunState:
         name, worded = (setting.labels or ("",))[label], bool(self.form) and len(setting.labels) > 1
         if worded and recorded:
             return Order(generator, "zero_shot", name)
-        named = drawn_attributes(setting, self.values, rng)
+        named = drawn_attributes(setting, self.values[label], rng)
         terms = attribute_terms(setting, named) or self.frequent[label].draw(rng)
         good = sample_without_replacement(rng, self.examples[label], self.options.voted_examples or TUNING.examples)
         kind = "worded" if worded else "contrast" if good else "metadata"

@@ -149,6 +149,13 @@ def _unit_positions(table: Table, key: bytes) -> Float64:
 
 
 def table_of(samples: Iterable[Sample]) -> Table:
-    """Makes a table of the texts and labels of samples."""
+    """Makes a table of the texts, labels and attributes of samples."""
     sample_list = list(samples)
-    return Table(tuple(sample.text for sample in sample_list), tuple(sample.label for sample in sample_list), None)
+    names = dict.fromkeys(name for sample in sample_list for name, _ in sample.attributes)
+    values = [dict(sample.attributes) for sample in sample_list]
+    return Table(
+        tuple(sample.text for sample in sample_list),
+        tuple(sample.label for sample in sample_list),
+        None,
+        {name: tuple(own.get(name, "") for own in values) for name in names},
+    )
