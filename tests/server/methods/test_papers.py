@@ -28,7 +28,6 @@ from undersong_protocol.statistics.interface import LabelledEmbeddings, PublicIn
 from undersong_protocol.statistics.terms import TermHistogram
 from undersong_protocol.wire.public import decode_block, encode_texts
 from undersong_server import methods
-from undersong_server.generators.author import Author
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.orders import Order, Requests, shown_once
 from undersong_server.methods import augpe, discriminator, dpga, dpkps, fusegen, pretext, wasp
@@ -439,45 +438,6 @@ def test_dpga_s_operators_are_those_of_3_4(ran):
     asked, _, _, _ = ran("dpga", [*SMALL, "method.preset=pubmed"])
     assert not [request for _, request in asked if request.kind == "cross" and request.terms]
     assert {request.kind for _, request in asked if request.parents} == {"rewrite", "fill_in", "cross"}
-
-
-ATTRIBUTES = 'task.attributes={ size = ["as large as a house", "as small as a thimble"] }'
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("wasp", ["method.samples=40"]),
-        ("dpga", SMALL),
-        ("fusegen", ["method.samples=40"]),
-        ("pretext", ["method.samples=40"]),
-    ],
-)
-def test_a_preset_s_prompts_have_the_task_s_attributes(ran, name, changes):
-    asked, _, _, _ = ran(name, [*changes, ATTRIBUTES])
-    texts = [request.prompt for _, request in asked if not request.kind.startswith("keywords")]
-    assert len(texts) > 20
-    for text in texts:
-        assert ("as large as a house" in text) != ("as small as a thimble" in text)
-    assert len({"large" in text for text in texts}) == 2
-
-
-@pytest.mark.parametrize(("name", "preset"), [("dpkps", "paper"), ("augpe", "dpkps")])
-def test_no_request_tells_a_class_that_prompts_hide(ran, name, preset, monkeypatch):
-    """DP-KPS 3: never the class; texts that only try a model out ask without it too."""
-    trials: list[tuple[str, ...]] = []
-    monkeypatch.setattr(Author, "try_out", lambda _self, labels: trials.append(tuple(labels)))
-    changes = ["method.vocabulary=words.txt", f"method.preset={preset}"]
-    changes += WORDS[1:] if name == "dpkps" else ["method.corpus=24", "method.rounds=2"]
-    asked, samples, _, _ = ran(name, changes)
-    assert asked
-    assert {sample.label for sample in samples} == set(LABELS)
-    for _, request in asked:
-        assert not request.label
-        assert not any(label in request.system + request.prompt for label in LABELS)
-    assert set(trials) == {()}
-    ran(name, [*changes, "method.class_in_prompt=true"])
-    assert set(trials) == {(), LABELS}
 
 
 # DP-KPS
