@@ -48,6 +48,31 @@ def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong
     assert sorted(path.name for path in tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize("files", ["one file", "a file for each hospital"])
+def test_plan_names_what_a_preset_replaces_and_what_was_changed(tmp_path, undersong, files):
+    hospitals = 5 if files == "a file for each hospital" else 1
+    task = make_task(tmp_path, parties=hospitals, records=20, federation={"parties": 5})
+    stated = ("samples =", "rounds =", "votes =", "examples =", "shortlist =")
+    lines = [line for line in task.read_text(encoding="utf-8").splitlines() if not line.startswith(stated)]
+    task.write_text("\n".join(lines).replace('path = "private"', 'path = "private/*.jsonl"'), encoding="utf-8")
+    preset = ("--method", "discriminator", "--set", "method.preset=paper")
+
+    def plan(*changes):
+        on_screen = undersong("plan", task, *preset, *changes)
+        assert on_screen.returncode == 0, on_screen.stderr
+        remarks = json.loads(undersong("plan", task, *preset, *changes, "--json").stdout)["remarks"]
+        return " ".join(on_screen.stdout.split()), remarks[0]
+
+    screen, remark = plan()
+    assert "Federation: 15 parties" in screen
+    assert remark == "the preset 'paper' replaces the task file's: federation.parties = 15, not 5"
+    assert remark in screen
+    screen, remark = plan("--set", "federation.parties=5")
+    assert "Federation: 5 parties" in screen
+    assert remark == "the task changes the preset 'paper': federation.parties = 5, not 15"
+    assert remark in screen
+
+
 def test_plan_for_people_says_that_prompts_are_public(tmp_path, undersong):
     finished = undersong("plan", make_task(tmp_path))
     assert finished.returncode == 0, finished.stderr
