@@ -30,7 +30,9 @@ def plan() -> dict[str, Any]:
 
 def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the rows of a table, each with every key that its table or its paper gives once for all."""
-    common = {key: level[key] for level in (paper, table) for key in (*PLACE, "seeds", "setting") if key in level}
+    common = {
+        key: level[key] for level in (paper, table) for key in (*PLACE, "seeds", "setting", "test") if key in level
+    }
     return [{**common, **row, "set": [*paper.get("set", []), *table.get("set", [])]} for row in table["rows"]]
 
 
