@@ -167,13 +167,12 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 def publish(state: "RunState") -> Sequence[Sample]:
     """Takes all steps of a run. Returns the corpus. The comments have the numbers of the steps in docs/method.md."""
-    options, run = state.options, state.run
     # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
-    for t, count in enumerate(options.per_round(form.WORDS in state.asked)):
+    for t, count in enumerate(state.options.per_round(form.WORDS in state.asked)):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
-        run.record("weights", t, (state.weights @ state.shares).tolist())
+        state.run.record("weights", t, (state.weights @ state.shares).tolist())
         state.write(f"round {t + 1}", t, count)
         # 2.4. Support: generators whose texts lie where no record lies write no more, and their texts are set aside.
         if not t and "support" in state.asked:
@@ -256,12 +255,11 @@ class RunState:
 
     def take_label_counts(self, counts: NoisySum) -> None:
         """Takes the noisy number of records of each label for the shares of the corpus."""
-        labels = len(self.run.setting.labels)
         half = shares.label_shares(counts)
         self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
-        self.rare = self.shares < TUNING.rare / labels
+        self.rare = self.shares < TUNING.rare / len(half)
         self.records = shares.records_shares(half) * shares.records_of(counts)
-        self.records_error = float(counts.sigma * np.sqrt(labels))
+        self.records_error = float(counts.sigma * np.sqrt(len(half)))
         self.run.record("label shares", 0, self.shares.tolist())
 
     def open_centres(self) -> None:
