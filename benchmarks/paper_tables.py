@@ -20,6 +20,7 @@ from undersong_common.intervals import Interval, over_seeds
 HERE = Path(__file__).parent
 FIGURES = HERE / "papers.jsonl"
 PLACE = ("epsilon", "parties", "records")
+LEAST_SEEDS = 3  # of a row that a page shows
 LEAST_REACH = 1.0  # points. Rows whose seeds agree: another kernel may decide a few test texts otherwise.
 
 
@@ -30,9 +31,7 @@ def plan() -> dict[str, Any]:
 
 def rows_of(paper: Mapping[str, Any], table: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the rows of a table, each with every key that its table or its paper gives once for all."""
-    common = {
-        key: level[key] for level in (paper, table) for key in (*PLACE, "seeds", "setting", "test") if key in level
-    }
+    common = {key: level[key] for level in (paper, table) for key in (*PLACE, "seeds", "setting") if key in level}
     return [{**common, **row, "set": [*paper.get("set", []), *table.get("set", [])]} for row in table["rows"]]
 
 
@@ -140,30 +139,37 @@ def section(name: str, cells: Iterable[Mapping[str, Any]]) -> list[str]:
     paper = plan().get(name, {})
     known = by_cell(cells)
     lines: list[str] = []
+    unmeasured: list[str] = []
     for table in paper.get("tables", []):
         rows = rows_of(paper, table)
-        figures = {
-            row["name"]: {
-                seed: known[key]
-                for seed in range(row["seeds"])
-                if (key := json.dumps(key_of(name, row, seed))) in known
-            }
-            for row in rows
-        }
-        measured = [row for row in rows if shares_by_seed(figures[row["name"]], table["judged"])]
-        if len(measured) > 1:  # rows that can be set side by side
-            lines += ["", f"### {table['name']}, measured here", "", table["about"].strip()]
-            lines += ["", f"    {command_of(name, table)}", *_table(table, rows, figures), *_claims(table, figures)]
-    return ["", "## Measured here, small", "", paper["about"].strip(), "", RULE.strip(), *lines] if lines else []
+        figures = {row["name"]: _shown_cells(name, row, table["judged"], known) for row in rows}
+        if sum(map(bool, figures.values())) < 2:  # no two rows can be set side by side
+            unmeasured.append(table["name"])
+            continue
+        lines += ["", f"### {table['name']}, measured here", "", table["about"].strip()]
+        lines += ["", f"    {command_of(name, table)}", *_table(table, rows, figures), *_claims(table, figures)]
+    if not lines:
+        return []
+    if unmeasured:
+        lines += ["", f"Not measured by three seeds yet: {', '.join(unmeasured)}."]
+    return ["", "## Measured here, small", "", paper["about"].strip(), "", RULE.strip(), *lines]
+
+
+def _shown_cells(
+    name: str, row: Mapping[str, Any], judged: str, known: Mapping[str, Mapping[str, Any]]
+) -> dict[int, Mapping[str, Any]]:
+    """Returns a row's cells by seed; none where too few seeds have the figure that is judged."""
+    cells = {seed: known[key] for seed in range(row["seeds"]) if (key := json.dumps(key_of(name, row, seed))) in known}
+    return cells if len(shares_by_seed(cells, judged)) >= LEAST_SEEDS else {}
 
 
 RULE = """
 A figure is the mean of its seeds with Student's interval of 95 %; records, their division, noise, texts and task model
-all change with the seed. Each row names the commit that it was measured at. A row of one seed has no interval: it is an
-older figure that has not been measured anew. The command above a table measures its missing cells, cheapest first, into
-a journal (`--out FILE`) that it continues after any interruption; the machine was shared, on which the figures do not
-depend. `python -m benchmarks.papers --data FOLDER --check 12` measures twelve drawn cells anew, at least one of each
-paper, and fails where one is farther from its row's mean than twice half the interval (one point at least).
+all change with the seed. Each row names the commit that it was measured at. A row with fewer than three seeds is not
+shown: it stands below its table as not measured yet. The command above a table measures its missing cells, cheapest
+first, into a journal (`--out FILE`) that it continues after any interruption; the machine was shared, on which the
+figures do not depend. `python -m benchmarks.papers --data FOLDER --check 12` measures twelve drawn cells anew, at least
+one of each paper, and fails where one is farther from its row's mean than twice half the interval (one point at least).
 
 A claim of the paper, or one that decides a choice made here, is judged on the differences of two rows, paired by seed:
 *seen* where the interval of the difference is above zero, *against* where it is below, else *not resolved*, which says
@@ -194,7 +200,7 @@ def _table(
             commits = ", ".join(dict.fromkeys(cell["commit"] for cell in cells.values()))
             lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(values)} | {commits} |")
     missing = [f"{row['name']} (the paper's: {row['paper']})" for row in rows if not figures[row["name"]]]
-    return [*lines, "", f"Not measured yet: {'; '.join(missing)}."] if missing else lines
+    return [*lines, "", f"Not measured by three seeds yet: {'; '.join(missing)}."] if missing else lines
 
 
 def _figure(values: Iterable[float]) -> str:
@@ -212,7 +218,8 @@ def _claims(table: Mapping[str, Any], figures: Mapping[str, Mapping[int, Any]]) 
         better, worse = (shares_by_seed(figures.get(claim[side], {}), table["judged"]) for side in ("better", "than"))
         pairs = sorted(better.keys() & worse.keys())
         gain = over_seeds([better[seed] - worse[seed] for seed in pairs])
-        text = f"* {claim['better']} above {claim['than']}: {verdict_of(gain)}"
+        prefix = f"{claim['of']}: " if "of" in claim else ""
+        text = f"* {prefix}{claim['better']} above {claim['than']}: {verdict_of(gain)}"
         if math.isfinite(gain.low):
             text += f", {gain.value:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}; {len(pairs)} pairs)"
         lines.append(f"{text}.")
@@ -222,5 +229,5 @@ def _claims(table: Mapping[str, Any], figures: Mapping[str, Mapping[int, Any]]) 
 def verdict_of(gain: Interval) -> str:
     """Returns what the interval of a paired difference says of the claim that the difference is above zero."""
     if not math.isfinite(gain.low):
-        return "not judged, fewer than two seeds"
+        return "not judged, a row is not measured yet"
     return "seen" if gain.low > 0 else "against" if gain.high < 0 else "not resolved"

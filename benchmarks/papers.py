@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
 import statistics
 import subprocess
 import sys
@@ -66,7 +65,6 @@ from undersong_server.methods.parts.keyphrases import sequence_text
 
 JOURNAL = Path("runs/papers.jsonl")
 NOISE_SEED, FRECHET_ROWS = 1, 500
-TASK_FILE = ".toml"  # a setting of this name is a file of benchmarks/tasks
 ATTACKED = 300  # members and others of a membership attack
 
 
@@ -83,27 +81,20 @@ class Papers:
         """One for all cells of the same task."""
         place = (row.get("setting", ""), row.get("keywords", False), *row["set"])
         if place not in self._benches:
-            task, test, assignments = self._files_of(row)
-            # the file's own numbers of texts and rounds would win over the preset's
-            text = re.sub(r"(?m)^(samples|rounds) = .*\n", "", task.read_text(encoding="utf-8"))
-            task.write_text(text, encoding="utf-8")
+            if setting := place[0]:
+                task = judged_settings.build(setting, self._data, self._folder / ("keywords" if place[1] else "plain"))
+                # the setting's own numbers of texts and rounds would win over the preset's
+                task.write_text(re.sub(r"(?m)^(samples|rounds) = .*\n", "", task.read_text(encoding="utf-8")), "utf-8")
+                test, given = task.parent / "test.jsonl", row["set"]
+                if place[1]:
+                    _with_keywords(task, self._data, labelled=setting != "no-labels")
+            else:
+                task, test = HERE / "tasks" / self._paper["task"], self._data / self._paper["test"]
+                given = [f"data.root={json.dumps(str(self._data.absolute()))}", *row["set"]]
             self._benches[place] = Bench(
-                task, assignments, test, FRECHET_ROWS, insecure_noise_seed=NOISE_SEED, public_data=True
+                task, tuple(given), test, FRECHET_ROWS, insecure_noise_seed=NOISE_SEED, public_data=True
             )
         return self._benches[place]
-
-    def _files_of(self, row: Mapping[str, Any]) -> tuple[Path, Path, tuple[str, ...]]:
-        """Returns a row's task file, which may be changed, its test set, and what is set beside the file."""
-        setting, has_keywords = row.get("setting", self._paper.get("task", "")), row.get("keywords", False)
-        if setting.endswith(TASK_FILE):
-            task = self._folder / setting
-            shutil.copyfile(HERE / "tasks" / setting, task)
-            root = f"data.root={json.dumps(str(self._data.absolute()))}"
-            return task, self._data / row["test"], (root, *row["set"])
-        task = judged_settings.build(setting, self._data, self._folder / ("keywords" if has_keywords else "plain"))
-        if has_keywords:
-            _with_keywords(task, self._data, labelled=setting != "no-labels")
-        return task, task.parent / "test.jsonl", tuple(row["set"])
 
     def measure(self, row: Mapping[str, Any], seed: int) -> dict[str, Any]:
         """The figures of one cell, plain JSON values; shares are 0 to 1."""

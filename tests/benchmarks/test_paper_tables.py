@@ -37,7 +37,6 @@ def test_every_row_names_a_variant_and_what_its_table_shows():
         assert line.row["paper"], (line.paper, line.row["name"])
         assert {"parties", "seeds"} <= line.row.keys()
         assert ("setting" in line.row) != ("task" in PLAN[line.paper])
-        assert ("test" in line.row) == (line.row.get("setting", papers.TASK_FILE).endswith(papers.TASK_FILE))
     for paper in PLAN.values():
         for table in paper["tables"]:
             names = [row["name"] for row in table["rows"]]
@@ -88,31 +87,35 @@ def test_a_page_states_means_commits_and_which_claims_are_seen(monkeypatch):
         f"* other above one: against, -9.7 ({-gain[1]:+.1f} to {-gain[0]:+.1f}; 3 pairs).",
         "* one above third: not resolved, +1.0 (-26.3 to +28.3; 3 pairs).",
     ]
-    few = paper_tables.section("wasp", cells[::3])  # one seed
-    assert [line.partition(": ")[2] for line in few if line.startswith("* ")] == [
-        "not judged, fewer than two seeds."
-    ] * 3
-    assert "| one | 2.0 / 9 | 80.0 | 20 | 1 | 0123abcd |" in few
+    assert paper_tables.section("wasp", cells[::3]) == []  # one seed
+    few = paper_tables.section("wasp", [cell for cell in cells if cell["cell"][1] != "other" or cell["cell"][-1] < 2])
+    assert "Not measured by three seeds yet: other (the paper's: 3.0)." in few
+    assert [line.partition(": ")[2] for line in few if line.startswith("* ")][:2] == [
+        "not judged, a row is not measured yet."
+    ] * 2
+    bare = {**TABLE, "name": "Table 8", "rows": [{"name": name, "method": f"{name}:8"} for name in ROWS]}
+    monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": {**PAPER, "tables": [TABLE, bare]}})
+    assert "Not measured by three seeds yet: Table 8." in paper_tables.section("wasp", cells)
     assert paper_tables.section("wasp", []) == []
     assert paper_tables.section("augpe", cells) == []
 
 
 def test_an_older_figure_stays_beside_new_ones_and_names_its_commit(monkeypatch, tmp_path):
     monkeypatch.setattr(paper_tables, "plan", lambda: {"wasp": PAPER})
-    old = invented({"one": [0.5], "other": [0.6]}, "oldoldol")
+    old = invented({"one": [0.5], "other": [0.6, 0.6, 0.6]}, "oldoldol")
     old[0]["figures"]["tuned"] = {"accuracy": 0.9}
     kept, journal = tmp_path / "papers.jsonl", tmp_path / "cells" / "journal.jsonl"
     kept.write_text("".join(json.dumps(cell) + "\n" for cell in old), encoding="utf-8")
-    for cell in invented({"one": [0.8, 0.82]}):
+    for cell in invented({"one": [0.8, 0.82, 0.81]}):
         paper_tables.append_cell(journal, cell)
     stranger = {"cell": ["wasp", "no row"], "commit": "0123abcd", "figures": {}}
     paper_tables.append_cell(journal, stranger)
-    assert paper_tables.adopt(paper_tables.read_cells(journal), kept) == 2
+    assert paper_tables.adopt(paper_tables.read_cells(journal), kept) == 3
     figures = [(cell["commit"], cell["figures"]) for cell in paper_tables.read_cells(kept)]
-    fresh = [("0123abcd", {"panel": share, "rows": 20}) for share in (0.8, 0.82)]
-    assert figures == [*fresh, ("oldoldol", {"panel": 0.6, "rows": 20})]
+    fresh = [("0123abcd", {"panel": share, "rows": 20}) for share in (0.8, 0.82, 0.81)]
+    assert figures == [*fresh, *[("oldoldol", {"panel": 0.6, "rows": 20})] * 3]
     page = paper_tables.section("wasp", paper_tables.read_cells(kept))
-    assert "| other | 3.0 | 60.0 | 20 | 1 | oldoldol |" in page
+    assert "| other | 3.0 | 60.0 ± 0.0 | 20 | 3 | oldoldol |" in page
 
 
 @pytest.fixture
