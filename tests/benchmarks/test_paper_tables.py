@@ -36,7 +36,7 @@ def test_every_row_names_a_variant_and_what_its_table_shows():
         Variant.parse(line.row["method"])
         assert line.row["paper"], (line.paper, line.row["name"])
         assert {"parties", "seeds"} <= line.row.keys()
-        assert ("setting" in line.row) != ("task" in PLAN[line.paper])
+        assert "setting" in line.row or "task" in PLAN[line.paper]
     for paper in PLAN.values():
         for table in paper["tables"]:
             names = [row["name"] for row in table["rows"]]
