@@ -63,7 +63,10 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", pa
 
     start_s = time.monotonic()
     with home.running():
-        answered = [] if home.pause.exists() else _answered(home, requests, address)
+        if home.pause.exists():
+            answered = []
+        else:
+            answered = _answered(home, requests, address)
     # Only now, when what the party held is freed: that takes the longer the more records there are.
     if paced:
         wait_for_rung(start_s, max((answer.first_rung_s for answer in answered), default=0.0))

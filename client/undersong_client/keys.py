@@ -28,7 +28,10 @@ def create(home: PartyHome) -> None:
     settings = home.settings
     for name in SECRETS:
         seed = settings.insecure_noise_seed if name in ("identity", "data") else None
-        source = os.urandom if seed is None else insecure(seed, settings.party)(name)
+        if seed is None:
+            source = os.urandom
+        else:
+            source = insecure(seed, settings.party)(name)
         create_file(home.keys / f"{name}.key", f"{source(KEY_BYTES).hex()}\n".encode("ascii"))
 
 

@@ -27,7 +27,10 @@ class Interval:
         """
         if math.isnan(self.value):
             return "–"
-        ends = "" if math.isnan(self.low) else f" ({show(self.low)} to {show(self.high)})"
+        if math.isnan(self.low):
+            ends = ""
+        else:
+            ends = f" ({show(self.low)} to {show(self.high)})"
         return f"{show(self.value)}{unit}{ends}"
 
     @property

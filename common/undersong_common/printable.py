@@ -53,7 +53,10 @@ def printable(text: str, longest: int = LONGEST) -> str:
     turned = False
     previous = ""
     for character in text:
-        marks = marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if unicodedata.category(character) in ("Mn", "Me"):
+            marks = marks + 1
+        else:
+            marks = 0
         visible = _visible_character(character, previous, marks)
         length += len(visible)
         if length > longest:
@@ -196,7 +199,12 @@ def with_iso_times(value: Any) -> Any:
 def _iso_item(key: str, item: Any) -> tuple[str, Any]:
     is_time = key in _NAMES or key.endswith(("_at", "_s"))
     if is_time and isinstance(item, (int, float)) and not isinstance(item, bool) and _EPOCHS[0] <= item < _EPOCHS[1]:
-        name = "at" if key == "at_s" else f"{key.removesuffix('_s')}_at" if key.endswith("_s") else key
+        if key == "at_s":
+            name = "at"
+        elif key.endswith("_s"):
+            name = f"{key.removesuffix('_s')}_at"
+        else:
+            name = key
         return name, iso_time(item)
     return key, with_iso_times(item)
 

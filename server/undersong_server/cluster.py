@@ -100,7 +100,10 @@ class Cluster(AbstractContextManager["Cluster"]):
         if not calls:
             return
         ray = self._ensure_ray()
-        of_gpus = {"num_gpus": gpus, "max_calls": 0} if gpus and ray.cluster_resources().get("GPU") else {}
+        if gpus and ray.cluster_resources().get("GPU"):
+            of_gpus = {"num_gpus": gpus, "max_calls": 0}
+        else:
+            of_gpus = {}
         remote = ray.remote(num_cpus=1, max_retries=RESTARTS, **of_gpus)(function)
         kept = {id(argument): argument for call in calls for argument in call}
         sent = {name: ray.put(argument) for name, argument in kept.items()}
@@ -137,7 +140,10 @@ class Cluster(AbstractContextManager["Cluster"]):
             raise ConfigurationError(
                 f"{named}: this process works with Ray already", "end that first", code="ray-in-use"
             )
-        here: dict[str, Any] = {} if self._address else {"num_cpus": self._here, "include_dashboard": False}
+        if self._address:
+            here: dict[str, Any] = {}
+        else:
+            here = {"num_cpus": self._here, "include_dashboard": False}
         try:
             ray.init(
                 address=self._address or HERE,

@@ -115,7 +115,10 @@ def train(
     with one_library_thread():
         # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
         fit, held_rows = _split_rows(y, seed)
-        linear_loss, strength = _choose_strength(x, y, fit, held_rows) if head in ("auto", "linear") else (np.inf, 0.0)
+        if head in ("auto", "linear"):
+            linear_loss, strength = _choose_strength(x, y, fit, held_rows)
+        else:
+            linear_loss, strength = np.inf, 0.0
         if head == "linear":
             return _linear_head(x, y, names, strength)
         sizes = tuple(hidden) or HIDDEN_LAYERS[head]
@@ -151,7 +154,10 @@ def _split_rows(y: Int64, seed: int) -> tuple[Int64, Int64]:
     parts = []
     for label in range(int(y.max()) + 1):
         rows = rng.permutation(np.flatnonzero(y == label))
-        count = 0 if len(rows) < 2 else max(1, round(VALIDATION_SHARE * len(rows)))
+        if len(rows) < 2:
+            count = 0
+        else:
+            count = max(1, round(VALIDATION_SHARE * len(rows)))
         parts.append(rows[:count])
     held_rows = np.sort(np.concatenate(parts))
     return np.setdiff1d(np.arange(len(y)), held_rows), held_rows
@@ -228,7 +234,10 @@ def fit_linear(
         gradient[-1] = z.sum(axis=0)
         return loss + 0.5 * decay * float((parameters[:-1] ** 2).sum()), gradient.ravel()
 
-    begin = np.zeros((width + 1) * classes) if start is None else start.ravel()
+    if start is None:
+        begin = np.zeros((width + 1) * classes)
+    else:
+        begin = start.ravel()
     solution = minimize(
         objective,
         begin,
@@ -255,7 +264,10 @@ def classifier(
     if len(present) < 2:
         weights_and_bias[-1, present] = 0.0
         return weights_and_bias
-    w = np.ones(len(labels)) if weights is None else weights * (len(weights) / weights.sum())
+    if weights is None:
+        w = np.ones(len(labels))
+    else:
+        w = weights * (len(weights) / weights.sum())
     x = np.ascontiguousarray(embeddings, dtype=np.float32)
     with one_library_thread():
         weights_and_bias[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
@@ -570,7 +582,10 @@ def fine_tune(
     import torch
 
     names, number = _number_labels(labels, len(texts))
-    w = np.ones(len(texts)) if weights is None else np.asarray(weights, dtype=np.float64)
+    if weights is None:
+        w = np.ones(len(texts))
+    else:
+        w = np.asarray(weights, dtype=np.float64)
     if w.shape != (len(texts),) or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
         raise ConfigurationError(f"weights of shape {w.shape} for {len(texts)} texts are not usable", "one >= 0 a text")
     w = w * (len(w) / w.sum())

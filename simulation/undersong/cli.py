@@ -54,7 +54,10 @@ def audit(
     from undersong.auditing.verdict import AuditSettings
     from undersong_server.cli.display import display
 
-    samples = [] if attack.samples is None else [f"method.samples={attack.samples}"]
+    if attack.samples is None:
+        samples = []
+    else:
+        samples = [f"method.samples={attack.samples}"]
     settings = AuditSettings(
         task_file, (*samples, *(assignments or ())), attack.runs, attack.canaries, attack.seed, attack.jobs
     )

@@ -179,7 +179,10 @@ class Embeddings:
         self._embedder = embedder
         self._show = show
         self._lock = threading.Lock()
-        folder = Path(home.settings.cache) if home.settings.cache else home.path / "cache"
+        if home.settings.cache:
+            folder = Path(home.settings.cache)
+        else:
+            folder = home.path / "cache"
         try:
             make_folder(folder)  # Only the party's user may read its folder.
             self._cached = CachedEmbedder(

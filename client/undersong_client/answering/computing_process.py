@@ -231,7 +231,9 @@ def _end_process(process: subprocess.Popen[bytes], patience_s: float) -> str:
         return "it ran on and was of no use"
     if code == -signal.SIGKILL:
         return "SIGKILL; where memory is short, give this machine more"
-    return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"exit code {code}"
 
 
 def main() -> None:

@@ -53,7 +53,10 @@ def grid_vector(
         rows: computes the rows in an audit; None asks the statistic.
     """
     statistic = planned.build()
-    record_rows = statistic.rows(records, public, memory) if rows is None else rows(statistic, records, public, memory)
+    if rows is None:
+        record_rows = statistic.rows(records, public, memory)
+    else:
+        record_rows = rows(statistic, records, public, memory)
     if planned.sampling_rate < 1.0:
         record_rows = record_rows.keep_units(poisson_subsample(records, planned.sampling_rate, coins))
     return contribute(

@@ -207,7 +207,10 @@ class JournaledParty:
             return "bytes that are no request", "", "", -1
         kind = request.WhichOneof("body") or ""
         body = getattr(request, kind)
-        hash_ = manifest_hash(body.manifest) if kind in ("propose", "agree") else getattr(body, "manifest_hash", b"")
+        if kind in ("propose", "agree"):
+            hash_ = manifest_hash(body.manifest)
+        else:
+            hash_ = getattr(body, "manifest_hash", b"")
         with suppress(UndersongError):  # a damaged file of a request
             if hash_ not in self._runs and (proposed := self._proposals.known(hash_)) is not None:
                 self._runs[hash_] = proposed.run

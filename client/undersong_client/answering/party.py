@@ -451,7 +451,10 @@ class Party:
         if attempt is not None:
             return attempt
         attempt = self._attempts.new(manifest, name, number)
-        previous = None if attempt.before < 0 else self._attempts.find(manifest, name, attempt.before)
+        if attempt.before < 0:
+            previous = None
+        else:
+            previous = self._attempts.find(manifest, name, attempt.before)
         if previous is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
             self._attempts.end(previous, "a new attempt was begun")

@@ -523,7 +523,10 @@ def show_progress(begun: float) -> Any:
             return
         printed_s = now_s
         remaining_s = (now_s - begun) * (total - done) / max(done, 1)
-        end = "\r" if sys.stderr.isatty() and done < total else "\n"
+        if sys.stderr.isatty() and done < total:
+            end = "\r"
+        else:
+            end = "\n"
         line = f"embedded {done} of {counted(total, 'record')}, about {remaining_s:.0f} s left   "
         print(line, end=end, file=sys.stderr, flush=True)
 
@@ -545,7 +548,10 @@ def teacher_model(
     party_home = PartyHome(home_of(home))
     if none == (folder is not None):
         raise ConfigurationError("teacher-model needs one model", 'name a FOLDER, or "packaged", or pass --none')
-    model_folder = folder if folder in (None, PACKAGED) else str(Path(folder).absolute())
+    if folder in (None, PACKAGED):
+        model_folder = folder
+    else:
+        model_folder = str(Path(folder).absolute())
     if model_folder is not None:
         fine_tuning.load(model_folder, classes=2)
     settings = party_home.change(teacher_model=model_folder or "")
@@ -652,5 +658,8 @@ def _print_costs(facts: "LedgerFacts") -> None:
 
 def _bar(spent: float, total: float) -> str:
     """A bar of ten characters that shows the used part of a budget."""
-    filled = 10 if spent >= total else int(10 * spent / total)
+    if spent >= total:
+        filled = 10
+    else:
+        filled = int(10 * spent / total)
     return "#" * filled + "." * (10 - filled)

@@ -74,7 +74,9 @@ def checkpoints_folder(home: Path) -> Path:
     if base := os.environ.get("XDG_STATE_HOME"):
         return Path(base) / HEADS
     beside = home.absolute().parent / "state" / HEADS
-    return beside if os.path.lexists(beside) else home_folder() / ".local" / "state" / HEADS
+    if os.path.lexists(beside):
+        return beside
+    return home_folder() / ".local" / "state" / HEADS
 
 
 def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
@@ -127,9 +129,18 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
 
 def spending_words(spending: "LedgerSpending") -> str:
     """The spent and the remaining budget, in one line."""
-    spent = "more than can be counted" if math.isinf(spending.spent) else f"epsilon {spending.spent:.4g}"
+    if math.isinf(spending.spent):
+        spent = "more than can be counted"
+    else:
+        spent = f"epsilon {spending.spent:.4g}"
     if spending.budget is None or spending.left is None:
         return f"spent {spent} at delta {spending.delta:g}; no budget is set: undersong-party budget set"
-    total = "no limit" if math.isinf(spending.budget) else f"{spending.budget:g}"
-    remaining = "no limit" if math.isinf(spending.left) else f"{spending.left:.4g}"
+    if math.isinf(spending.budget):
+        total = "no limit"
+    else:
+        total = f"{spending.budget:g}"
+    if math.isinf(spending.left):
+        remaining = "no limit"
+    else:
+        remaining = f"{spending.left:.4g}"
     return f"spent {spent} of {total} at delta {spending.delta:g}; left {remaining}"

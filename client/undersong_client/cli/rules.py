@@ -80,9 +80,14 @@ def budget_lines(facts: "BudgetFacts") -> list[str]:
     allowed = facts.allowed
     lines = ["no budget is set: every run is refused"]
     if allowed.has_budget:
-        divided = f", divided into {allowed.total_parts} parts," if allowed.total_parts > 1 else ""
+        divided = ""
+        if allowed.total_parts > 1:
+            divided = f", divided into {allowed.total_parts} parts,"
         budget_words = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
-        spent = [] if facts.spent is None else [f"spent {facts.spent:.4g}, left {facts.left:.4g}"]
+        if facts.spent is None:
+            spent = []
+        else:
+            spent = [f"spent {facts.spent:.4g}, left {facts.left:.4g}"]
         lines = [f"{budget_words}; at most {allowed.run_epsilon:g} a run", *spent]
     return lines
 

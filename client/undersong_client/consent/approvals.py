@@ -221,7 +221,9 @@ class Proposals(Consent):
     def known(self, manifest: bytes) -> Proposal | None:
         """Returns the request with this manifest hash; None if the manifest was never proposed here."""
         path = self._path_of(manifest.hex())
-        return _read_proposal(path) if len(manifest) == HASH_BYTES and path.exists() else None
+        if len(manifest) == HASH_BYTES and path.exists():
+            return _read_proposal(path)
+        return None
 
     def manifest_bytes(self, request: Proposal) -> bytes:
         """Reads the manifest of a request and checks it against its hash."""
@@ -240,7 +242,9 @@ class Proposals(Consent):
     def sheet(self, request: Proposal) -> Sheet | None:
         """Reads the sheet that was signed; None without one, or if the file has another hash."""
         path = self._path_of(request.manifest).with_suffix(SHEET)
-        figures = read_json(path) if request.sheet and path.exists() else None
+        figures = None
+        if request.sheet and path.exists():
+            figures = read_json(path)
         if figures is None or hash_stored(figures) != request.sheet:
             return None
         return Sheet.from_json(figures)
@@ -351,7 +355,10 @@ class Proposals(Consent):
 
     def _prune_manifests(self, earlier: list[Proposal], proposal: Proposal) -> None:
         """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""
-        compared = {self._last_seen_plan(earlier).manifest, proposal.manifest} if earlier else {proposal.manifest}
+        if earlier:
+            compared = {self._last_seen_plan(earlier).manifest, proposal.manifest}
+        else:
+            compared = {proposal.manifest}
         for request in earlier:
             if request.manifest not in compared and request.number > 1 and request.decision == "pending":
                 self._path_of(request.manifest).with_suffix(".manifest").unlink(missing_ok=True)

@@ -54,7 +54,9 @@ def _value_change(name: str, old_value: Any, new_value: Any) -> str:
     if old_value == new_value:
         return ""
     old, new = _print_value(old_value), _print_value(new_value)
-    return f"{name} {old} -> {new}" if old != new else f"{name} {old_value!r} -> {new_value!r}"
+    if old != new:
+        return f"{name} {old} -> {new}"
+    return f"{name} {old_value!r} -> {new_value!r}"
 
 
 def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
@@ -93,4 +95,6 @@ def _party_changes(old_roster: tuple[Member, ...], new_roster: tuple[Member, ...
 
 
 def _print_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else printable(str(value), 120)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return printable(str(value), 120)

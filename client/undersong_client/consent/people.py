@@ -77,7 +77,10 @@ class Person:
     @property
     def known_by(self) -> str:
         """Returns in words how this person is known: the account, the kind of log-in, and where the role came from."""
-        account = self.account.removesuffix(AT_THE_TERMINAL) if self.log_in == "terminal" else self.account
+        if self.log_in == "terminal":
+            account = self.account.removesuffix(AT_THE_TERMINAL)
+        else:
+            account = self.account
         words = (
             f"account {account}" if account else "",
             LOG_INS.get(self.log_in, ""),
@@ -109,7 +112,9 @@ class PersonalDecision(Person):
 
     def words(self, time_words: str) -> str:
         """Returns the decision and the person in one line; ``time_words`` is the time in words."""
-        comment = f': "{printable(self.comment, LONGEST_COMMENT)}"' if self.comment else ""
+        comment = ""
+        if self.comment:
+            comment = f': "{printable(self.comment, LONGEST_COMMENT)}"'
         identity_words = f" ({self.known_by})" if self.known_by else ""
         return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment}"
 
@@ -173,7 +178,9 @@ def note_decision(home: PartyHome, action: str, subject: str, person: Person | N
     from undersong_common.pages.store import FILE_NAME, AuditLog
 
     account = "terminal" if person is None else person.account or "terminal"
-    identity_words = f" ({person.known_by})" if person is not None and person.known_by else ""
+    identity_words = ""
+    if person is not None and person.known_by:
+        identity_words = f" ({person.known_by})"
     AuditLog(home.page / FILE_NAME).note(account, action, f"{subject}{identity_words}")
 
 

@@ -48,7 +48,8 @@ class HospitalPolicy(PolicyRules):
         """Returns the fields as JSON values, with "inf" for infinity."""
         value = asdict(self)
         for key in ("run_epsilon", "total_epsilon"):
-            value[key] = "inf" if math.isinf(value[key]) else value[key]
+            if math.isinf(value[key]):
+                value[key] = "inf"
         return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
 
 
@@ -116,7 +117,9 @@ def _change_words(policy_before: HospitalPolicy, policy_after: HospitalPolicy, r
 def _rule_words(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(value) or "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value)
 
 
 def change(home: PartyHome, **changes: Any) -> HospitalPolicy:

@@ -57,7 +57,9 @@ def last_signed(home: PartyHome) -> SignedPolicy | None:
     try:
         entry = json.loads(log[begin : log.find(b"\n", begin) + 1])
         digest, _, deciders = entry["about"].partition(", ")
-        return SignedPolicy(digest, deciders == TWO_PEOPLE, str(entry["hash"])) if entry["what"] == SIGNED else None
+        if entry["what"] == SIGNED:
+            return SignedPolicy(digest, deciders == TWO_PEOPLE, str(entry["hash"]))
+        return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # no such entry, or a damaged log, whose chain tells
 
@@ -72,7 +74,9 @@ def write_fields(home: PartyHome, fields: Mapping[str, Any]) -> None:
     Once a policy has asked for two people, the log notes each, so that an older file is not taken for the last one.
     """
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(fields)))
-    former = read_json(home.policy).get("policy") if home.policy.exists() else None
+    former = None
+    if home.policy.exists():
+        former = read_json(home.policy).get("policy")
     is_noted = bool(fields.get("two_people")) or last_signed(home) is not None
     if is_noted:
         _note_signed(home, fields)

@@ -241,7 +241,10 @@ def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | No
     operator = printable(str(task.get("operator") or ""), LONGEST_SENTENCE)
     contact = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)
     name = operator or "the operator"
-    through = "" if coordinator is None else f"coordinator {printable(coordinator.name, 63)!r}"
+    if coordinator is None:
+        through = ""
+    else:
+        through = f"coordinator {printable(coordinator.name, 63)!r}"
     details = ", ".join(filter(None, [contact, through]))
     return f"{name} ({details})" if details else name
 
@@ -303,7 +306,10 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
         if warning == words.by_policy(count):
             allowed = f"only {count}" if count else "none"
             allowed += ", which could subtract its own numbers and see yours, blurred" if count == 1 else ""
-            needs, accept = ("needs", "accept") if sheet.ended is None else ("needed", "have accepted")
+            if sheet.ended is None:
+                needs, accept = "needs", "accept"
+            else:
+                needs, accept = "needed", "have accepted"
             return (
                 f"this run {needs} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
                 f" also {accept} a run with {allowed}. That does not concern this run; for later ones, whoever"
@@ -338,7 +344,10 @@ def _in_short(sheet: Sheet) -> PageSection:
     operator, end = sheet.operator, sheet.ended
     cost = None if end is None else end.cost
     hospitals = counted(len(sheet.parties), "hospital")
-    asks, steer = ("asks", "steer") if end is None else ("asked", "steered")
+    if end is None:
+        asks, steer = "asks", "steer"
+    else:
+        asks, steer = "asked", "steered"
     request_words = f"{operator[0].upper()}{operator[1:]} {asks}: {words.asked(sheet.asked)}."
     if end is not None and cost is None:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
@@ -391,7 +400,10 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
     if sheet.privacy.epsilon is None:
         return []
     is_record = sheet.privacy.unit == "sample"
-    subject = "one record adds" if is_record else f"the records of {_guessed_unit(sheet.privacy)} add"
+    if is_record:
+        subject = "one record adds"
+    else:
+        subject = f"the records of {_guessed_unit(sheet.privacy)} add"
     return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=subject))]
 
 
@@ -404,7 +416,10 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon), guess_alone))]
     if cost is not None and cost.best_guess_after is not None:
         guess_after, is_first = cost.best_guess_after, not cost.before and not cost.worst_before
-        sure_after = 1.0 if cost.after is None else impact.certainty(cost.after)
+        if cost.after is None:
+            sure_after = 1.0
+        else:
+            sure_after = impact.certainty(cost.after)
         worst = guess_alone if is_first else _guess_of_all_if_all_help(cost)
         columns.append(("all runs", (guess_after, sure_after, max(worst, guess_after))))
     names = ("on average", "in rare cases", "on average, if all others help")
@@ -419,7 +434,9 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
 
 def _guess_of_all_if_all_help(cost: BudgetEffect) -> float:
     epsilon = cost.worst_after
-    return 1.0 if epsilon is None else accounting.best_guess_of(epsilon, cost.delta, one_gaussian=False)
+    if epsilon is None:
+        return 1.0
+    return accounting.best_guess_of(epsilon, cost.delta, one_gaussian=False)
 
 
 def _time_words(sheet: Sheet) -> str:
@@ -456,7 +473,10 @@ def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
 
 def _risk_words(sheet: Sheet) -> str:
     privacy = _promise_as_it_ran(sheet)
-    stage = "" if sheet.ended is None else f", {words.AS_IT_RAN}"
+    if sheet.ended is None:
+        stage = ""
+    else:
+        stage = f", {words.AS_IT_RAN}"
     epsilon, unit = privacy.epsilon, privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit}."
@@ -492,19 +512,23 @@ def _helper_words(sheet: Sheet) -> str:
         return ""
     if sheet.colluders >= others:
         return "This holds even if all other hospitals help the operator."
-    helped = f"at most {counted(sheet.colluders, 'other hospital')}" if sheet.colluders else "no other hospital"
+    if sheet.colluders:
+        helped = f"at most {counted(sheet.colluders, 'other hospital')}"
+    else:
+        helped = "no other hospital"
     verb = "help" if sheet.colluders > 1 else "helps"
-    worst = (
-        "nothing would be promised"
-        if privacy.epsilon_if_all_others_collude is None
-        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
-    )
+    if privacy.epsilon_if_all_others_collude is None:
+        worst = "nothing would be promised"
+    else:
+        worst = f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
     return f"This holds only if {helped} {verb} the operator; if all others did, {worst}."
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
     epsilon, is_one_gaussian = privacy.epsilon_if_all_others_collude, privacy.stopping_refunds
-    return 1.0 if epsilon is None else accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=is_one_gaussian)
+    if epsilon is None:
+        return 1.0
+    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=is_one_gaussian)
 
 
 def _budget_sections(sheet: Sheet) -> list[PageSection]:
@@ -520,7 +544,10 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
     before, after = _percent(share_before), _percent(share_after)
-    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    if share_after <= 1:
+        remainder = f"{100 - after} % would be left"
+    else:
+        remainder = "that is MORE than there is"
     summary = f"Used before: {before} %. Used after this run: {after} %; {remainder}."
     sentences = [summary, *_why_less(share_before, share_alone, share_after)]
     if cost.delta != sheet.privacy.delta:
@@ -566,7 +593,10 @@ def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     guess = None if sheet.cost is None else sheet.cost.best_guess_after
     if guess is None:  # no budget, or a sheet that an earlier version signed
         return []
-    stage = "" if sheet.ended is None else f" ({words.AS_PLANNED} when it was decided)"
+    if sheet.ended is None:
+        stage = ""
+    else:
+        stage = f" ({words.AS_PLANNED} when it was decided)"
     guess_words = impact.guess(guess, _guessed_unit(sheet.privacy))
     return [("The risk of all runs", f"From all runs over these records and this one together{stage}, {guess_words}.")]
 
@@ -621,7 +651,9 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         title = "Who was to take part" if end.cost is None else "Who took part, by the plan"
     names = [party.name for party in sheet.parties]
     names_shown = ", ".join(f"{name} (you)" if name == sheet.party else name for name in names[:MOST_NAMES])
-    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    remainder = ""
+    if len(names) > MOST_NAMES:
+        remainder = f" and {len(names) - MOST_NAMES} more"
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
         *([] if end and end.cost is None else [_opened_with(sheet, "In this run your numbers")]),
@@ -717,7 +749,9 @@ def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
 
 
 def _leaves_by(release: ReleaseGroup, unit: str) -> str:
-    times = f"{release.releases} times " if release.releases > 1 else ""
+    times = ""
+    if release.releases > 1:
+        times = f"{release.releases} times "
     low, high = min(release.numbers), max(release.numbers)
     return (
         f"{times}{release.statistic}: {release.meaning}; {low:,}{f' to {high:,}' if high > low else ''}"
@@ -733,7 +767,10 @@ def _figure_section(sheet: Sheet) -> PageSection:
     promised = f"epsilon {_epsilon_words(privacy.epsilon)} at {delta}"
     epsilon_alone = _epsilon_words(privacy.epsilon_if_all_others_collude, "cannot be stated")
     rungs = ", ".join(f"{1000 * sheet.first_rung_s * 2**step:g}" for step in range(3))
-    cap_words = "" if privacy.unit == "sample" else f" (at most {counted(privacy.max_per_unit, 'record')})"
+    if privacy.unit == "sample":
+        cap_words = ""
+    else:
+        cap_words = f" (at most {counted(privacy.max_per_unit, 'record')})"
     rows = [
         (
             "the promise",
@@ -773,7 +810,9 @@ def _figure_section(sheet: Sheet) -> PageSection:
 
 
 def _surest(privacy: UnitPromise) -> str:
-    return "100 %" if privacy.epsilon is None else f"up to {impact.surest(privacy.epsilon)}"
+    if privacy.epsilon is None:
+        return "100 %"
+    return f"up to {impact.surest(privacy.epsilon)}"
 
 
 def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:
@@ -781,9 +820,10 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
     if cost is None:
         return []
     is_same_delta = cost.delta == privacy.delta
-    delta_words = (
-        "Budget and run have the same delta." if is_same_delta else "Your budget has another delta than the run."
-    )
+    if is_same_delta:
+        delta_words = "Budget and run have the same delta."
+    else:
+        delta_words = "Your budget has another delta than the run."
     return [
         (
             "this run, in your budget",
@@ -823,7 +863,9 @@ def who_takes_part(sheet: Sheet) -> PageSection:
 
 def _cut_sentence(text: str) -> str:
     cut = printable(" ".join(text.split()), LONGEST_SENTENCE)
-    return cut if len(text) <= LONGEST_SENTENCE else f"{cut} ({len(text)} characters in all)"
+    if len(text) <= LONGEST_SENTENCE:
+        return cut
+    return f"{cut} ({len(text)} characters in all)"
 
 
 def _epsilon_words(value: float | None, unlimited: str = "without limit") -> str:

@@ -111,11 +111,15 @@ def _check_epsilon(epsilon: float) -> tuple[str, str] | None:
 
 
 def _check_delta(delta: float) -> tuple[str, str] | None:
-    return None if 0 < delta < 1 else (f"delta {delta:g} is not between 0 and 1", REMEDY)
+    if 0 < delta < 1:
+        return None
+    return (f"delta {delta:g} is not between 0 and 1", REMEDY)
 
 
 def _check_parts(parts: int) -> tuple[str, str] | None:
-    return (f"a budget of {parts} parts", REMEDY) if parts < 1 else None
+    if parts < 1:
+        return (f"a budget of {parts} parts", REMEDY)
+    return None
 
 
 def _check_parties(parties: int) -> tuple[str, str] | None:
@@ -147,7 +151,9 @@ def _check_post_quantum(demand: str) -> tuple[str, str] | None:
 
 def _check_units(units: tuple[str, ...]) -> tuple[str, str] | None:
     unknown = sorted(set(units) - set(UNITS))
-    return (f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}") if unknown else None
+    if unknown:
+        return (f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}")
+    return None
 
 
 def _check_required(parties: tuple[str, ...]) -> tuple[str, str] | None:
@@ -376,7 +382,10 @@ def changes_of(policy: type[Any], options: Any) -> dict[str, Any]:
         stated = getattr(options, name, None)
         if stated is not None:
             parsed = rule.parse(stated) if isinstance(stated, str) else stated
-            changes[name] = tuple(parsed) if isinstance(parsed, list) else parsed
+            if isinstance(parsed, list):
+                changes[name] = tuple(parsed)
+            else:
+                changes[name] = parsed
     return changes
 
 

@@ -234,7 +234,9 @@ def check_loosening(
     state = "" if signed is None else signed.entry
     change = hashlib.sha256(canonical_json([policy_before.to_json(), policy_after.to_json(), state])).hexdigest()
     wish = pending_wish(home)
-    deciders = () if wish is None or wish.change != change else (wish.person,)
+    deciders: tuple[Person, ...] = ()
+    if wish is not None and wish.change == change:
+        deciders = (wish.person,)
     is_again = any(decider.account == person.account for decider in deciders)
     check_one_of_two(home, person, () if is_again else deciders)
     if deciders and not is_again:

@@ -193,7 +193,10 @@ def _check_disk(home: PartyHome) -> str:
 def _check_embedder(home: PartyHome) -> str:
     from undersong_client.answering.assemble import embedder_of
 
-    embedder = embedder_of(home) if home.settings.data else home.settings.load_embedder()
+    if home.settings.data:
+        embedder = embedder_of(home)
+    else:
+        embedder = home.settings.load_embedder()
     if home.settings.embedder != PACKAGED:
         embedder.try_out()
     windows = f"{embedder.max_windows} windows of a long text"

@@ -163,7 +163,10 @@ class Connection:
 
     def send_reply(self, reply: framing.Outgoing) -> None:
         """Sends a reply, without the chunks that the coordinator holds already."""
-        held_chunks = {} if self.welcome is None else framing.held_by(self.welcome.held)
+        if self.welcome is None:
+            held_chunks = {}
+        else:
+            held_chunks = framing.held_by(self.welcome.held)
         self._queue_frames(
             wire.FromParty(transfer=frame) if isinstance(frame, wire.Transfer) else wire.FromParty(chunk=frame)
             for frame in reply.frames(held_chunks)

@@ -481,7 +481,10 @@ class Daemon(Listener):
             self._facts["heard_s"] = self._clock() - connection.silent_s(now_s)
             self._facts["longest_silence_s"] = connection.longest_silence_s
         last = self._answering.party.last
-        answer_facts = {"answered_s": last[0], "answered": last[1]} if last else {}
+        if last:
+            answer_facts = {"answered_s": last[0], "answered": last[1]}
+        else:
+            answer_facts = {}
         refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
         current = {
             "refused": refusal_facts,
@@ -524,7 +527,9 @@ class Daemon(Listener):
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:
-    suffix = f", epsilon left {hello.epsilon_left:.3f}" if hello.HasField("epsilon_left") else ""
+    suffix = ""
+    if hello.HasField("epsilon_left"):
+        suffix = f", epsilon left {hello.epsilon_left:.3f}"
     suffix += f", policy {hello.policy}" if hello.policy else ""
     return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{suffix}"
 

@@ -84,8 +84,14 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
 
 
 def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> PageSection:
-    decision = f"{request.decision}, {local_time(request.decided_s)}" if request.decided_s else "nobody has decided yet"
-    reason = [] if request.people or not request.reason else [("reason", printable(request.reason, 400))]
+    if request.decided_s:
+        decision = f"{request.decision}, {local_time(request.decided_s)}"
+    else:
+        decision = "nobody has decided yet"
+    if request.people or not request.reason:
+        reason = []
+    else:
+        reason = [("reason", printable(request.reason, 400))]
     return PageSection(
         "Decision",
         tuple(filter(None, parts)),
@@ -102,9 +108,10 @@ def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[flo
 
 def _flow(sheet: Sheet) -> PageSection:
     coordinator = sheet.coordinator
-    coordinator_words = (
-        "the coordinator" if coordinator is None else f"the coordinator ({printable(coordinator.name, 63)})"
-    )
+    if coordinator is None:
+        coordinator_words = "the coordinator"
+    else:
+        coordinator_words = f"the coordinator ({printable(coordinator.name, 63)})"
     return PageSection(
         "The flow of the data",
         points=(
@@ -151,7 +158,10 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
 def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
     """A sentence for a run before ids of one patient were joined: its guarantee was of each id."""
     # A time ahead of now was read while the clock was wrong: such a run may have been before any of them.
-    received_s = request.received_s if request.received_s <= time.time() + CLOCK_TOLERANCE_S else 0.0
+    if request.received_s <= time.time() + CLOCK_TOLERANCE_S:
+        received_s = request.received_s
+    else:
+        received_s = 0.0
     later = [entry for entry in home.settings.joined_ids if entry["at_s"] > received_s]
     if not later:
         return ()
@@ -164,7 +174,10 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
 
 def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
     privacy = sheet.privacy
-    epsilon = float("inf") if privacy.epsilon is None else float(privacy.epsilon)
+    if privacy.epsilon is None:
+        epsilon = float("inf")
+    else:
+        epsilon = float(privacy.epsilon)
     epsilon_alone = privacy.epsilon_if_all_others_collude
     figures = [
         ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy.delta:g}"),

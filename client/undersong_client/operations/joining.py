@@ -182,7 +182,9 @@ class Installed:
     def words(self) -> str:
         """The beginning of a sentence that states the result."""
         outcome = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
-        moved = f"the coordinator is reached at {', '.join(self.addresses)} from now on; " if self.addresses else ""
+        moved = ""
+        if self.addresses:
+            moved = f"the coordinator is reached at {', '.join(self.addresses)} from now on; "
         return f"{moved}{outcome} is valid until {self.until:%Y-%m-%d}"
 
 

@@ -49,7 +49,9 @@ class Message:
         place = f"run {printable(entry.run)!r}" + (
             f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
         )
-        repetition = f", {entry.times} times" if entry.times > 1 else ""
+        repetition = ""
+        if entry.times > 1:
+            repetition = f", {entry.times} times"
         lines = [
             f"Entry {entry.number}: {entry.bytes} bytes{repetition},"
             f" in answer to {printable(entry.answer_to) or 'nothing'}" + (f" ({place})." if entry.run else ".")

@@ -52,8 +52,13 @@ def budget(home: Path) -> BudgetFacts:
     """Returns the budget that the policy states, and the spent and remaining epsilon from the ledger."""
     party_home = PartyHome(home)
     allowed = policy.read(party_home)
-    spent = Ledger.read(party_home.ledger).spent(allowed.total_delta) if party_home.ledger.exists() else None
-    remaining = None if spent is None else max(0.0, allowed.total_epsilon - spent)
+    spent = None
+    if party_home.ledger.exists():
+        spent = Ledger.read(party_home.ledger).spent(allowed.total_delta)
+    if spent is None:
+        remaining = None
+    else:
+        remaining = max(0.0, allowed.total_epsilon - spent)
     # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
     if remaining is not None and remaining <= TOLERANCE * allowed.total_epsilon:
         remaining = 0.0

@@ -158,7 +158,10 @@ def _check_sqlite_file(query: Path, database: str | None) -> None:
     """Raises ConfigurationError for an SQLite file that is missing: SQLite would make an empty one there."""
     name = database or ""
     if name.startswith("file:"):
-        name = "" if "mode=memory" in name else name.removeprefix("file:").partition("?")[0]
+        if "mode=memory" in name:
+            name = ""
+        else:
+            name = name.removeprefix("file:").partition("?")[0]
     if name not in ("", ":memory:") and not Path(name).is_file():
         raise ConfigurationError(
             f"{query}: the SQLite file that the database's URL names does not exist",
@@ -184,7 +187,9 @@ def _url(query: Path, database: str) -> str:
             loose = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
         except OSError:
             loose = False
-        url = read_text(path).strip() if database and path.is_file() else ""
+        url = ""
+        if database and path.is_file():
+            url = read_text(path).strip()
         if loose:
             raise ConfigurationError(
                 f"{path}: others may read the database's URL", f"chmod 600 {path}", code="database-url"

@@ -231,7 +231,10 @@ class _Reader:
             for patient, place in self._places.items():
                 places.setdefault(self._choice.unit(patient), place)
             table, objections = without_objectors(table, self._declared, self._choice, self._source, places)
-        filter_rows = None if self._filter is None else (self._filter.rows_in, self._filter.rows_out)
+        if self._filter is None:
+            filter_rows = None
+        else:
+            filter_rows = self._filter.rows_in, self._filter.rows_out
         return SourceReading(
             table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit
         )
@@ -367,7 +370,10 @@ def _shaped(row: Row, declared: Declared) -> Row:
 def _label_name(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    name = "" if value is None or value != value else str(value).strip()
+    if value is None or value != value:
+        name = ""
+    else:
+        name = str(value).strip()
     if is_database_null(name):
         return ""
     return name

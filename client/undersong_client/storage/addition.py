@@ -188,7 +188,10 @@ class Addition:
         """Seals the records, and declares them in the settings; returns their counts."""
         home, held_out, settings = self.home, source.held_out, self.home.settings
         declared, texts = self.declared.absolute(), source.records.table.texts
-        lengths = TextLengths(len(texts), 0, 0) if self.embedder is None else self.embedder.lengths(texts)
+        if self.embedder is None:
+            lengths = TextLengths(len(texts), 0, 0)
+        else:
+            lengths = self.embedder.lengths(texts)
         facts = snapshot.Facts(
             source.records.fingerprint,
             source.checkpoints.name,
@@ -266,7 +269,10 @@ def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
 def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
     by_user = declared.user_field or before.user_field
-    is_same_rule = _naming(declared) == _naming(before) if by_user else declared.text_field == before.text_field
+    if by_user:
+        is_same_rule = _naming(declared) == _naming(before)
+    else:
+        is_same_rule = declared.text_field == before.text_field
     if is_same_rule:
         return min(declared.hold_out, before.hold_out)
     return 0

@@ -194,7 +194,9 @@ class Attempts:
             journal_entries[_question_key(manifest, query)] = asked
         if attempt.has_ended:
             assert attempt.compartment is not None
-            forgotten = _replies(attempt.key) if attempt.machine.phase is Phase.TOMBSTONED else ""
+            forgotten = ""
+            if attempt.machine.phase is Phase.TOMBSTONED:
+                forgotten = _replies(attempt.key)
             attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": snapshot}, forgotten)
             attempt.compartment, attempt.coins = None, b""
             self._under_way.pop(attempt.key, None)
@@ -234,10 +236,16 @@ class Attempts:
         self._store.empty_log_again()
         for compartment in self._store.compartments():
             identity = compartment.get("of")
-            hash_, query, number, begun_s = json.loads(identity) if identity else ("", "", 0, 0.0)
+            if identity:
+                hash_, query, number, begun_s = json.loads(identity)
+            else:
+                hash_, query, number, begun_s = "", "", 0, 0.0
             manifest = manifest_of(bytes.fromhex(hash_))
             try:
-                attempt = None if manifest is None else self.find(manifest, query, number)
+                if manifest is None:
+                    attempt = None
+                else:
+                    attempt = self.find(manifest, query, number)
             except ConfigurationError:
                 attempt = None
             if manifest is None or attempt is None:

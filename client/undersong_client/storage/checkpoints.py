@@ -60,7 +60,9 @@ class LedgerSpending:
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
         spent = ledger.spent(delta)
-        total = budget.epsilon if budget is not None and is_set(budget) else None
+        total = None
+        if budget is not None and is_set(budget):
+            total = budget.epsilon
         return cls(delta, spent, total, None if total is None else max(0.0, total - spent))
 
 
@@ -80,8 +82,14 @@ class LedgerCheckpoints:
         self._home = home
         # A test's reproducible party has no privacy that a checkpoint could protect.
         tested = home.settings.insecure_noise_seed is not None
-        self._paths = [] if tested else [beside(path) / "mark.json", checkpoints / f"{name}.json"]
-        self._former = [] if tested or not former else [checkpoints / f"{former}.json"]
+        if tested:
+            self._paths = []
+        else:
+            self._paths = [beside(path) / "mark.json", checkpoints / f"{name}.json"]
+        if tested or not former:
+            self._former = []
+        else:
+            self._former = [checkpoints / f"{former}.json"]
         self._last = ""
 
     def read(self) -> list[str]:

@@ -49,11 +49,9 @@ class OwnFigures:
         """Tells a data set without a list of objections from a list of which nobody is in the file."""
         if self.objectors is None:
             return no_list
-        return (
-            f"{self.objectors:,} in the file, left out"
-            if self.objectors
-            else "a list was given; none of it is in the file"
-        )
+        if self.objectors:
+            return f"{self.objectors:,} in the file, left out"
+        return "a list was given; none of it is in the file"
 
     def for_sheet(self) -> OwnRecords:
         """Returns what a sheet signs: the rows in the words that are signed, and the word for a user."""
@@ -62,10 +60,14 @@ class OwnFigures:
     def rows(self, *, no_list: str = NO_LIST) -> tuple[tuple[str, str], ...]:
         """Returns the figures as (name, words), for sheet, page and command; ``no_list`` says that none was given."""
         people = unit_word("user", self.unit_word, 2)
-        reading_day = (
-            f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}" if self.read_s else "on a day that was not kept"
-        )
-        count = "no column names them" if self.patients is None else f"{self.patients:,}"
+        if self.read_s:
+            reading_day = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}"
+        else:
+            reading_day = "on a day that was not kept"
+        if self.patients is None:
+            count = "no column names them"
+        else:
+            count = f"{self.patients:,}"
         skipped_rows = "; ".join(
             f"{count:,} {printable(reason, 200)}" for reason, count in self.left_out.items() if count
         )
@@ -140,7 +142,7 @@ def delta_sentence(units: int, word: str) -> str:
     '1e-05, which is 1 in 100,000'
     """
     delta = proposed_delta(units)
-    explanation = (
-        f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}" if units else ""
-    )
+    explanation = ""
+    if units:
+        explanation = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}"
     return f"{delta:g}, which is {impact.chance(delta)}{explanation}"

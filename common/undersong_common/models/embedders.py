@@ -192,7 +192,10 @@ def check_pinned(model: str) -> None:
     if not _is_foreign(model) or _split_name(model)[1]:
         return
     plugin = plugins.find("embedders", _split_name(model)[0])
-    installed_words = "" if plugin is None else f"; what is installed here has {plugins.source_hash(plugin)}"
+    if plugin is None:
+        installed_words = ""
+    else:
+        installed_words = f"; what is installed here has {plugins.source_hash(plugin)}"
     raise ConfigurationError(
         f"the embedder {model!r} is another package's and is named without the hash of its source",
         f"read the package, and name it as {model}@SHA256{installed_words}",

@@ -475,9 +475,7 @@ class CachedEmbedder:
         for start in range(0, len(pending), size):
             slab = pending[start : start + size]
             finished_count = cached_count + start
-            slab_progress = (
-                None if progress is None else (lambda done, _all, b=finished_count: progress(b + done, total))
-            )
+            slab_progress = None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total)
             grid = _to_grid(self._embedder.encode([text for _, text in slab], slab_progress))
             rows = [(key, row) for (key, _), row in zip(slab, grid, strict=True)]
             self._cache.put(rows)

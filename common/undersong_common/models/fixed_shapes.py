@@ -79,8 +79,14 @@ class FixedShapes:
     def batch_rows(self, width: int) -> int:
         """Returns the rows of a batch of that width: one if this machine's products mix rows, which is tried once."""
         if width not in self._rows:
-            size = 1 if self._alone or width >= self.window else max(1, _TOKENS_A_BATCH // width)
-            self._rows[width] = size if size == 1 or self._are_independent(size, width) else 1
+            if self._alone or width >= self.window:
+                size = 1
+            else:
+                size = max(1, _TOKENS_A_BATCH // width)
+            if size == 1 or self._are_independent(size, width):
+                self._rows[width] = size
+            else:
+                self._rows[width] = 1
         return self._rows[width]
 
     def _are_independent(self, size: int, width: int) -> bool:

@@ -126,7 +126,10 @@ class NumpyBert:
 
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
-        step, room = (1, TOKENS) if self.places is None else (self.places.period, self.places.count)
+        if self.places is None:
+            step, room = 1, TOKENS
+        else:
+            step, room = self.places.period, self.places.count
         batches: list[list[int]] = []
         free = 0
         for number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):

@@ -40,7 +40,10 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
             return work(item)
 
     # Handing one piece of work on costs more than small ones take.
-    pool = None if isinstance(items, Sized) and len(items) < 2 else _thread_pool()
+    if isinstance(items, Sized) and len(items) < 2:
+        pool = None
+    else:
+        pool = _thread_pool()
     yield from map(compute, items) if pool is None else pool.map(compute, items)
 
 
@@ -50,14 +53,20 @@ def _thread_pool() -> ThreadPoolExecutor | None:
         process = os.getpid()
         if process not in _POOLS:
             cores = _core_count()
-            _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong") if cores > 1 else None
+            if cores > 1:
+                _POOLS[process] = ThreadPoolExecutor(cores, thread_name_prefix="undersong")
+            else:
+                _POOLS[process] = None
         return _POOLS[process]
 
 
 def _core_count() -> int:
     """The cores that this process may use; OMP_NUM_THREADS, by which libraries are limited, limits ours."""
     limit = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
     if limit.isdecimal() and int(limit):
         return min(cores, int(limit))
     return cores

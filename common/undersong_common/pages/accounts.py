@@ -322,7 +322,10 @@ class Accounts:
             with self._store.transaction() as database:
                 tries = self._reserve_tries(database, limits)
                 row = database.execute("SELECT password FROM account WHERE name = ?", (name,)).fetchone()
-            hashed = row["password"] if row is not None and row["password"] else self._nobody
+            if row is not None and row["password"]:
+                hashed = row["password"]
+            else:
+                hashed = self._nobody
             try:
                 with self._hashing:
                     self._hasher.verify(hashed, password[:LONGEST_PASSWORD])

@@ -55,7 +55,10 @@ def issuer_form(issuer: str) -> str:
     """
     try:
         parts = urlsplit(issuer)
-        port = "" if parts.port in (None, USUAL_PORTS.get(parts.scheme)) else f":{parts.port}"
+        if parts.port in (None, USUAL_PORTS.get(parts.scheme)):
+            port = ""
+        else:
+            port = f":{parts.port}"
     except ValueError:
         return issuer
     return f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path.rstrip('/')}"

@@ -85,9 +85,10 @@ class Frame:
         if session_path := INSIDE.fullmatch(scope["path"]):
             scope = {**scope, "tab": session_path[1], "path": session_path[2]}
         # Whatever reads a body before it knows who sent it is open, under an invented session's address too.
-        largest_body_bytes = (
-            LARGEST_BODY_BYTES if session_path and session_path[2] != REPORTS else LARGEST_OPEN_BODY_BYTES
-        )
+        if session_path and session_path[2] != REPORTS:
+            largest_body_bytes = LARGEST_BODY_BYTES
+        else:
+            largest_body_bytes = LARGEST_OPEN_BODY_BYTES
         if not length.isdigit() or int(length) > largest_body_bytes:
             await PlainTextResponse(f"{TOO_LARGE}\n", 413, self._headers)(scope, receive, send)
             return
@@ -234,7 +235,10 @@ def _replace_commands(context: Context, text: Any) -> Markup:
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible_value(str(text))))))  # noqa: S704 - escaped
     clauses = []
     for clause in str(text).split("; "):
-        text_before, command, _ = COMMAND.split(clause, maxsplit=1) if COMMAND.search(clause) else (clause, "", "")
+        if COMMAND.search(clause):
+            text_before, command, _ = COMMAND.split(clause, maxsplit=1)
+        else:
+            text_before, command, _ = clause, "", ""
         page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
         clause_html = escape(_visible_value(text_before))
         if command and page_action is None:

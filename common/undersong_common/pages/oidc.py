@@ -250,7 +250,10 @@ class _OidcLogin:
             asking = next(
                 (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
             )
-            own_session = None if asking is None else self._connecting.pop(asking)[1]
+            if asking is None:
+                own_session = None
+            else:
+                own_session = self._connecting.pop(asking)[1]
         if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
             raise PrivacyRefusal(
                 "another page of this folder has another identity provider, or other roles by group, now",
@@ -300,11 +303,12 @@ class _OidcLogin:
         if (role if provider.roles else account) is None:
             self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
             reason = "is in no group that may enter" if provider.roles else "has no account"
-            remedy = (
-                "ask an administrator"
-                if provider.roles
-                else "have an administrator let you in by a link, then connect the identity provider under Your account"
-            )
+            if provider.roles:
+                remedy = "ask an administrator"
+            else:
+                remedy = (
+                    "have an administrator let you in by a link, then connect the identity provider under Your account"
+                )
             raise PrivacyRefusal(f"{printable(name, 64)} {reason} here", remedy)
         if role is not None and (account is None or account.role != role):
             account_person = {"person": person} if account is None else {}

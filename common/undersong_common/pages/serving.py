@@ -71,7 +71,10 @@ class Listening:
 
     def hosts(self, port: int) -> tuple[str, ...]:
         """Returns the values of the Host header that are answered if the socket has this port."""
-        socket_hosts = ["localhost", "127.0.0.1", "[::1]"] if is_loopback(self.host) else [self.host]
+        if is_loopback(self.host):
+            socket_hosts = ["localhost", "127.0.0.1", "[::1]"]
+        else:
+            socket_hosts = [self.host]
         hosts_with_port = [self._with_port(name, port) for name in (*([] if self.proxy else socket_hosts), *self.names)]
         return tuple(dict.fromkeys([*hosts_with_port, *(name.removesuffix(self._default) for name in hosts_with_port)]))
 
@@ -91,7 +94,12 @@ class Listening:
 
     def address(self, port: int) -> str:
         """Returns the page's address for a browser, by the first of ``names`` if there is one."""
-        name = self.names[0] if self.names else "127.0.0.1" if is_loopback(self.host) else self.host
+        if self.names:
+            name = self.names[0]
+        elif is_loopback(self.host):
+            name = "127.0.0.1"
+        else:
+            name = self.host
         return f"{'https' if self.tls else 'http'}://{self._with_port(name, port).removesuffix(self._default)}"
 
     @property

@@ -119,7 +119,9 @@ class Visit:
     @property
     def identities(self) -> tuple[str, ...]:
         """Identities of the sender (:attr:`Session.identities`); of a script's token, those of its account."""
-        return (self.person.name,) if self.session is None else self.session.identities
+        if self.session is None:
+            return (self.person.name,)
+        return self.session.identities
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -170,7 +172,9 @@ class Visit:
         return HTMLResponse(self.site.render(template, {**context, NEXT_STEP: step_html}), status_code=status)
 
     def _page_context(self, title: str) -> dict[str, Any]:
-        message = self.site.accounts.take_message(self.secret) if "part" not in self.query else ""
+        message = ""
+        if "part" not in self.query:
+            message = self.site.accounts.take_message(self.secret)
         return {
             "title": title,
             "base": self.base,
@@ -362,7 +366,12 @@ class Site:
             with extras.named():
                 return handler(visit)
         except UndersongError as error:
-            status = 403 if isinstance(error, Forbidden) else 409 if request.method == "POST" else 404
+            if isinstance(error, Forbidden):
+                status = 403
+            elif request.method == "POST":
+                status = 409
+            else:
+                status = 404
             error_text = {"problem": error.problem, "remedy": error.remedy}
             code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
@@ -436,7 +445,10 @@ class Site:
         answer = RedirectResponse(f"{session_base(secret)}{location}", status_code=303)
         # Without TLS a browser sends the cookie only below this session's own path, which no server on another port
         # receives. With TLS it sends the cookie for all paths, as the prefix ``__Host-`` demands.
-        path = "/" if self.settings.tls else f"{session_base(secret)}/"
+        if self.settings.tls:
+            path = "/"
+        else:
+            path = f"{session_base(secret)}/"
         self._set_cookie(answer, self.settings.cookie, secret.partition(".")[0], path)
         answer.delete_cookie(f"{self.settings.cookie}_form", path="/")
         return answer

@@ -224,12 +224,16 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
     def excess(log_scale: float, grid: int) -> float:
         """log of (delta spent / delta), negative if the plan is affordable; bounded, for the root finder."""
         spent = _composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid)
-        return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
+        if spent <= 0.0:
+            return -700.0
+        return max(math.log(spent / delta), -700.0)
 
     def likely(log_scale: float) -> float:
         """The same for the one Gaussian that the plan resembles: quick, and a few percent off."""
         spent = _gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon)
-        return -700.0 if spent <= 0.0 else max(math.log(spent / delta), -700.0)
+        if spent <= 0.0:
+            return -700.0
+        return max(math.log(spent / delta), -700.0)
 
     if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely)) is None:
         root = _bracketed_root(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
@@ -405,7 +409,10 @@ def _merge_events(events: Iterable[Event]) -> tuple[Event, ...]:
         _squared_mu(event) for event in noisy if isinstance(event, Gaussian) and event.sampling_rate == 1.0
     )
     counts = count_events(event for event in noisy if not (isinstance(event, Gaussian) and event.sampling_rate == 1.0))
-    gaussian = [Gaussian(1.0 / math.sqrt(square))] if square > 0.0 else []
+    if square > 0.0:
+        gaussian = [Gaussian(1.0 / math.sqrt(square))]
+    else:
+        gaussian = []
     return (*gaussian, *(replace(event, count=counts[event]) for event in sorted(counts, key=repr)))
 
 
@@ -428,7 +435,9 @@ def _releases_nothing(event: Event) -> bool:
 
 def _squared_mu(event: Gaussian) -> float:
     """mu^2; infinite if there is so little noise that its sum with others would leave the range of floats."""
-    return math.inf if event.noise_multiplier < _NO_NOISE else event.count * (1.0 / event.noise_multiplier) ** 2
+    if event.noise_multiplier < _NO_NOISE:
+        return math.inf
+    return event.count * (1.0 / event.noise_multiplier) ** 2
 
 
 def _pure_bound(event: Event) -> float:
@@ -437,14 +446,18 @@ def _pure_bound(event: Event) -> float:
         case Gaussian():
             return math.inf
         case Laplace():
-            return math.inf if event.noise_multiplier == 0.0 else event.count / event.noise_multiplier
+            if event.noise_multiplier == 0.0:
+                return math.inf
+            return event.count / event.noise_multiplier
         case DiscreteLaplace():
             return event.count * event.sensitivity * event.epsilon
     return event.count * event.epsilon
 
 
 def _is_noiseless(event: Event) -> bool:
-    return event.noise_multiplier == 0.0 if isinstance(event, Gaussian) else math.isinf(_pure_bound(event))
+    if isinstance(event, Gaussian):
+        return event.noise_multiplier == 0.0
+    return math.isinf(_pure_bound(event))
 
 
 @lru_cache(maxsize=4096)
@@ -482,7 +495,9 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
 
     first = float(log_ndtr(mu / 2 - epsilon / mu))
     second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    return math.exp(first) * -math.expm1(second - first) if second < first else 0.0
+    if second < first:
+        return math.exp(first) * -math.expm1(second - first)
+    return 0.0
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
@@ -534,7 +549,10 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
                 single = pld.from_privacy_parameters(
                     DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
                 )
-        part = single.self_compose(event.count) if event.count > 1 else single
+        if event.count > 1:
+            part = single.self_compose(event.count)
+        else:
+            part = single
         composed = part if composed is None else composed.compose(part)
     return composed
 
@@ -564,7 +582,10 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 
 def _check_range(name: str, value: float, highest: float = math.inf) -> None:
     if not 0.0 <= value <= highest:  # The comparison refuses nan too.
-        bound = f"between 0 and {highest:g}" if math.isfinite(highest) else "0 or more"
+        if math.isfinite(highest):
+            bound = f"between 0 and {highest:g}"
+        else:
+            bound = "0 or more"
         raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")
 
 

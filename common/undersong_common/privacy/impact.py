@@ -239,11 +239,10 @@ def _checked_list(value: Any) -> list[Any]:
 
 def for_the_assessment(unit: str, *, post_quantum: bool) -> PageSection:
     """Returns the section on risks and measures, in the order of Article 35(7) of the GDPR."""
-    later = (
-        "masks are hybrid, against later quantum computers too"
-        if post_quantum
-        else "masks are NOT safe from later quantum computers"
-    )
+    if post_quantum:
+        later = "masks are hybrid, against later quantum computers too"
+    else:
+        later = "masks are NOT safe from later quantum computers"
     return PageSection(
         "For an impact assessment",
         (

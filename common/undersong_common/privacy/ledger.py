@@ -450,7 +450,10 @@ class Ledger:
         kind = entry["kind"]
         if (kind == "genesis") != (not self._chain.entries):
             raise ValueError
-        run = self._runs[entry["run"]] if "run" in entry else RunRecord()
+        if "run" in entry:
+            run = self._runs[entry["run"]]
+        else:
+            run = RunRecord()
         run.total = None  # This comes first, so that half of an entry leaves no total that is too small.
         match kind:
             case "genesis":

@@ -54,7 +54,9 @@ class Budget:
 
 
 def budget_json(budget: Budget | None) -> dict[str, Any] | None:
-    return None if budget is None else {**vars(budget), "epsilon": number(budget.epsilon)}
+    if budget is None:
+        return None
+    return {**vars(budget), "epsilon": number(budget.epsilon)}
 
 
 def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
@@ -62,7 +64,9 @@ def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
 
     Raises ValueError, KeyError, TypeError or ConfigurationError for another value.
     """
-    return None if value is None else Budget(float(value["epsilon"]), float(value["delta"]), int(value["parts"]))
+    if value is None:
+        return None
+    return Budget(float(value["epsilon"]), float(value["delta"]), int(value["parts"]))
 
 
 def parts(runs: Runs) -> list[list[Event]]:
@@ -79,11 +83,9 @@ def price(runs: Runs, delta: float, divided: int) -> float:
     It is inf if there are more than ``divided`` parts.
     """
     budget_parts = parts(runs)
-    return (
-        math.inf
-        if len(budget_parts) > divided
-        else math.fsum(accounting.epsilon(part_events, delta / divided) for part_events in budget_parts)
-    )
+    if len(budget_parts) > divided:
+        return math.inf
+    return math.fsum(accounting.epsilon(part_events, delta / divided) for part_events in budget_parts)
 
 
 def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
@@ -105,7 +107,9 @@ def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, 
     (Pure(epsilon=0.1, count=1), Pure(epsilon=0.2, count=1))
     """
     charged, plan = compressed(charged), tuple(plan)
-    return charged if accounting.is_one_gaussian((*charged, *plan)) else at_least(charged, plan)
+    if accounting.is_one_gaussian((*charged, *plan)):
+        return charged
+    return at_least(charged, plan)
 
 
 def at_least(one: Iterable[Event], other: Iterable[Event]) -> tuple[Event, ...]:
@@ -327,7 +331,10 @@ class RunRecord:
 
     def spending(self) -> RunSpending:
         if self.total is None:
-            last = self.attempts[-1].charge if self.attempts else self.lost[-1]
+            if self.attempts:
+                last = self.attempts[-1].charge
+            else:
+                last = self.lost[-1]
             plan = self.plan or PlanPrice()
             alone_events = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
             still = PlanPrice() if self.closed else plan

@@ -269,7 +269,9 @@ def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) 
     if kind == "missing":
         return f"{key_path}: is required and missing", f"write {key_path} = ...", place
     value = item.get("input")
-    input_words = f" (given: {value!r})" if isinstance(value, str | int | float | bool) else ""
+    input_words = ""
+    if isinstance(value, str | int | float | bool):
+        input_words = f" (given: {value!r})"
     problem, remedy = in_words(item)
     if problem:
         return f"{key_path}: {problem}{input_words}", f"{key_path}: {remedy}", place
@@ -306,7 +308,9 @@ def _walk_location(
             section = models[0] if models else section
             field = section.model_fields.get(part)
             candidate_models = _models_in(field.annotation) if field is not None else []
-        members = dict(enumerate(given)) if isinstance(given, list | tuple) else given
+        members = given
+        if isinstance(given, list | tuple):
+            members = dict(enumerate(given))
         given = members.get(part) if isinstance(members, Mapping) else None
         written_location.append(part)
     return written_location, section

@@ -332,7 +332,10 @@ class HeldSteps:
 
 def _shorten_step(step: HeldStep) -> dict[str, object]:
     # Escaped, a character may take six bytes: five steps of 100 such characters in each part fit the record.
-    longest = LONGEST_WORDS if (step.problem + step.remedy + step.step).isascii() else LONGEST_WORDS // 6
+    if (step.problem + step.remedy + step.step).isascii():
+        longest = LONGEST_WORDS
+    else:
+        longest = LONGEST_WORDS // 6
     facts = asdict(step)
     return {**facts, **{key: facts[key][:longest] for key in ("step", "problem", "remedy")}}
 

@@ -173,7 +173,10 @@ def command_line(uid: int) -> str:
         program = [os.path.basename(sys.argv[0])]
     arguments = sys.argv[1:]
     if _program_folder is not None and not any(re.match(rf"{HOME_OPTION}(=|$)", word) for word in arguments):
-        end = arguments.index("--") if "--" in arguments else len(arguments)
+        if "--" in arguments:
+            end = arguments.index("--")
+        else:
+            end = len(arguments)
         arguments[end:end] = [HOME_OPTION, str(_program_folder)]
     # A folder of the caller's own, as of a desktop, would be closed to the other account.
     folders = [
@@ -213,7 +216,10 @@ def check_owner(folder: Path, marker: str = "") -> None:
     Args:
         marker: the file whose owner counts; "" takes the folder's own, which a container's volume may have from root.
     """
-    owner = None if _is_missing(folder / marker) else _path_owner(folder / marker)
+    if _is_missing(folder / marker):
+        owner = None
+    else:
+        owner = _path_owner(folder / marker)
     if owner is not None and owner != os.geteuid():
         raise MissingRights(
             f"this folder belongs to {account_name(owner)}, and you are {account_name(os.geteuid())}: {folder}",

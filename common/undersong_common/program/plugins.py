@@ -97,9 +97,9 @@ class _Files:
 
     def check(self, module: str, path: str, data: bytes) -> None:
         """Raises ImportError for a file that is not one of them, or is not what it was."""
-        recorded_digest = (
-            self.digests.get(Path(path).relative_to(self.folder).as_posix()) if self._holds_path(path) else None
-        )
+        recorded_digest = None
+        if self._holds_path(path):
+            recorded_digest = self.digests.get(Path(path).relative_to(self.folder).as_posix())
         if recorded_digest is None:
             raise ImportError(f"{module} is in a file that its package's hash does not cover")
         if recorded_digest != hashlib.sha256(data).digest():
@@ -128,7 +128,10 @@ def _read_files(plugin: Plugin) -> _Files:
         )
     origin = Path(spec.origin)
     folder = origin.parent
-    paths = [origin] if spec.submodule_search_locations is None else sorted(_source_files(folder))
+    if spec.submodule_search_locations is None:
+        paths = [origin]
+    else:
+        paths = sorted(_source_files(folder))
     try:
         return _Files(
             folder, {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).digest() for path in paths}

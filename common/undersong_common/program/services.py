@@ -103,7 +103,9 @@ class MovableFolder:
     @property
     def options(self) -> list[str]:
         """The options of ``install`` that name this folder, for whoever types that command again as root."""
-        return [] if self.source is None else ["--home", str(self.source)]
+        if self.source is None:
+            return []
+        return ["--home", str(self.source)]
 
     def hold(self, owner: Owner) -> AbstractContextManager[Mapping[str, str]]:
         """Holds the locks of :attr:`source` and gives what the record notes of it.

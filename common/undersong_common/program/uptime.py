@@ -26,7 +26,9 @@ class Instant:
 
         The clock counts only where the machine was restarted in between.
         """
-        return now.up - self.up if self.boot and self.boot == now.boot else now.at - self.at
+        if self.boot and self.boot == now.boot:
+            return now.up - self.up
+        return now.at - self.at
 
 
 def instant(clock: Callable[[], float]) -> Instant:

@@ -148,7 +148,10 @@ class _Corpus:
         sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
         text = np.repeat(np.arange(len(self)), self.lengths)
         position = np.arange(count)
-        fits = position + length <= self.starts[1:][text] if count else np.zeros(0, dtype=bool)
+        if count:
+            fits = position + length <= self.starts[1:][text]
+        else:
+            fits = np.zeros(0, dtype=bool)
         start = position[fits]
         return (sums[start + length] - sums[start]) * inverses[start], text[fits]
 

@@ -122,7 +122,10 @@ def _id_text(value: Any) -> str | None:
     if isinstance(value, numbers.Integral) and not isinstance(value, bool):
         integer = int(value)
     elif isinstance(value, decimal.Decimal | numbers.Real) and not isinstance(value, numbers.Rational):
-        number = decimal.Decimal(value) if isinstance(value, decimal.Decimal) else decimal.Decimal(float(value))
+        if isinstance(value, decimal.Decimal):
+            number = decimal.Decimal(value)
+        else:
+            number = decimal.Decimal(float(value))
         if number.is_nan():
             return None
         if not number.is_finite() or abs(number) >= LARGEST_WHOLE_FLOAT or number != int(number):
@@ -144,7 +147,10 @@ def _refuse_type(value: Any) -> ConfigurationError:
         return ConfigurationError("a list is no id", REFERENCE_REMEDY, code="no-id")
     if isinstance(value, bytes | bytearray | memoryview):
         return ConfigurationError("bytes are no id", CAST_REMEDY, code="no-id")
-    kind = "a truth value" if type(value).__name__.startswith("bool") else f"a value of type {type(value).__name__}"
+    if type(value).__name__.startswith("bool"):
+        kind = "a truth value"
+    else:
+        kind = f"a value of type {type(value).__name__}"
     return ConfigurationError(f"{kind} is no id", CAST_REMEDY, code="no-id")
 
 
@@ -361,13 +367,22 @@ class LookAlikes:
             words = difference_words(self.kinds) or "what else stands on its line"
             return f"{subject} an id of the source but for {words}"
         if self.is_shared:
-            subject = "1 Patient resource has" if self.count == 1 else f"{self.count} Patient resources have"
+            if self.count == 1:
+                subject = "1 Patient resource has"
+            else:
+                subject = f"{self.count} Patient resources have"
             return f"{subject} an identifier of another one"
         if self.kinds == ("identifiers",):
-            subject = "1 id is an identifier" if self.count == 1 else f"{self.count} ids are identifiers"
+            if self.count == 1:
+                subject = "1 id is an identifier"
+            else:
+                subject = f"{self.count} ids are identifiers"
             return f"{subject}, and other ids are those of Patient resources"
         words = difference_words(self.kinds)
-        subject = "1 id differs" if self.count == 1 else f"{self.count} ids differ"
+        if self.count == 1:
+            subject = "1 id differs"
+        else:
+            subject = f"{self.count} ids differ"
         return f"{subject} from another one only by {words}"
 
 

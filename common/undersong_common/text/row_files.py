@@ -183,7 +183,10 @@ def _shown_folders(folder: Path, parts: Sequence[Path]) -> dict[Path, _PartFolde
     for path in sorted(below):
         above = folders[path.parent]
         name, equals, value = path.name.partition("=")
-        folder_values = {name: None if value == _HIVE_NULL else unquote(value)} if equals else {}
+        if equals:
+            folder_values = {name: None if value == _HIVE_NULL else unquote(value)}
+        else:
+            folder_values = {}
         folders[path] = _PartFolder(above.shown / numbers.get(path, path.name), {**above.stated, **folder_values})
     return folders
 
@@ -210,7 +213,10 @@ def _part_rows(
 def _file_rows(
     path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, *, is_part: bool = False
 ) -> Iterator[Row]:
-    suffix = plain_suffix(path) if plain_suffix(path) in _TEXT_SUFFIXES else path.suffix.lower()
+    if plain_suffix(path) in _TEXT_SUFFIXES:
+        suffix = plain_suffix(path)
+    else:
+        suffix = path.suffix.lower()
     if is_part and plain_suffix(path) == ".json":
         suffix = ".jsonl"
     if suffix not in SUFFIXES:
@@ -331,12 +337,13 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
         start = error.start if isinstance(error, UnicodeDecodeError) else 0
         line = content[:start].count(b"\n") + 1
     encoding_name = "UTF-8" if file_encoding.startswith("utf-8") else file_encoding
-    remedy = (
-        "save the file as UTF-8, or say how it was saved: --encoding latin-1 (Western Europe, older programs) or"
-        " cp1252 (Windows)"
-        if encoding_name == "UTF-8"
-        else "name the encoding that the file was saved in: --encoding"
-    )
+    if encoding_name == "UTF-8":
+        remedy = (
+            "save the file as UTF-8, or say how it was saved: --encoding latin-1 (Western Europe, older programs) or"
+            " cp1252 (Windows)"
+        )
+    else:
+        remedy = "name the encoding that the file was saved in: --encoding"
     # This stands outside the handler, because the decoder's error holds the whole private file.
     raise ConfigurationError(f"{path}: line {line} is not {encoding_name}", remedy, code="other-encoding")
 
@@ -344,7 +351,10 @@ def read_text(path: Path, encoding: str = UTF_8) -> str:
 def check_names(names: Sequence[str], columns: Collection[str], source: str) -> None:
     """Raises ConfigurationError for a declared column whose name stands twice among ``names``."""
     for column in columns:
-        name = column if column in names else column.partition(".")[0]
+        if column in names:
+            name = column
+        else:
+            name = column.partition(".")[0]
         if names.count(name) > 1:
             raise ConfigurationError(
                 f"{source}: the column {name!r} stands {names.count(name)} times",
@@ -558,7 +568,10 @@ def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]
     # The limit of a field is the process's. Its default is below one long note.
     csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))
     quoting = form.quoting or ("csv" if '"' not in content else _find_quoting(path, content, delimiter))
-    rows = _plain_lines(content, delimiter) if quoting == "none" else _quoted_rows(content, delimiter)
+    if quoting == "none":
+        rows = _plain_lines(content, delimiter)
+    else:
+        rows = _quoted_rows(content, delimiter)
     header: list[str] = []
     number = 0
     try:

@@ -137,9 +137,15 @@ def read_record(row: Row, columns: Columns, empty: str = EMPTY) -> Record:
 
     Raises RefusedRow for a row without an id, NoLabel for one without a label, and NoText for one without a text.
     """
-    user = None if columns.user is None else read_user(row, columns.user)
+    if columns.user is None:
+        user = None
+    else:
+        user = read_user(row, columns.user)
     text = _text_value(row, columns.text, empty)
-    label = "" if columns.label is None else _label_value(row, columns.label)
+    if columns.label is None:
+        label = ""
+    else:
+        label = _label_value(row, columns.label)
     attributes = {name: _attribute_value(row, column) for name, column in columns.attributes.items()}
     return Record(text, label, user, attributes)
 

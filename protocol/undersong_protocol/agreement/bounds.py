@@ -54,7 +54,10 @@ class Policy:
         """Returns the fields as JSON values, with "inf" for infinity."""
         value = asdict(self)
         for key in ("statistics", "units"):
-            value[key] = None if value[key] is None else sorted(value[key])
+            if value[key] is None:
+                value[key] = None
+            else:
+                value[key] = sorted(value[key])
         value["required_parties"] = [list(party) for party in self.required_parties]
         if math.isinf(self.largest_epsilon):
             value["largest_epsilon"] = "inf"
@@ -100,10 +103,16 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     }
     absent = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
     required, fingerprint = absent[0] if absent else ("", "")
-    state_of_absent = f"has the fingerprint {fingerprints[required]}" if required in fingerprints else "takes no part"
+    if required in fingerprints:
+        state_of_absent = f"has the fingerprint {fingerprints[required]}"
+    else:
+        state_of_absent = "takes no part"
     dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
     change = f"federation.tolerated_dropouts = {dropouts}" if dropouts >= 0 else "more parties"
-    least = defaults(quorum.parties)[2] if policy.minimum_colluders == "default" else policy.minimum_colluders
+    if policy.minimum_colluders == "default":
+        least = defaults(quorum.parties)[2]
+    else:
+        least = policy.minimum_colluders
     units = None if policy.units is None else sorted(policy.units)
     if privacy.epsilon > policy.largest_epsilon:
         asks = f"the run asks for epsilon {privacy.epsilon:g}"
@@ -176,7 +185,10 @@ def weak_delta(delta: float) -> list[str]:
 
 def weak_plan(plan: Plan) -> list[str]:
     """Returns warnings about a plan for the operator who makes it, one sentence per weak choice."""
-    warnings = weak_delta(plan.privacy.delta) if math.isfinite(plan.privacy.epsilon) else []
+    if math.isfinite(plan.privacy.epsilon):
+        warnings = weak_delta(plan.privacy.delta)
+    else:
+        warnings = []
     if plan.quorum.parties == 1:
         warnings.append("there is only one party: the sum that opens is its own")
     elif plan.quorum.parties < FEW_PARTIES:

@@ -77,7 +77,9 @@ def check_address(address: str) -> str:
     match = _ADDRESS.fullmatch(address)
     if match is None or not 0 < int(match[1]) < 65536:
         forbidden = _FORBIDDEN_SIGN.search(address)
-        sign = f": {_quote_start(forbidden[0])} may not stand in it" if forbidden else ""
+        sign = ""
+        if forbidden:
+            sign = f": {_quote_start(forbidden[0])} may not stand in it"
         raise ConfigurationError(
             f"{_quote_start(address)} is no address{sign}", "write host:port, for example undersong.org:7443"
         )
@@ -190,7 +192,10 @@ class _SignedFile(BaseModel):
             raise damaged from None
         kind_stated = value.pop("kind", None)
         if kind_stated != cls.kind:
-            other_kind = kind_stated[10:] if kind_stated in (PACKAGE, REQUEST, GRANT) else "another kind of file"
+            if kind_stated in (PACKAGE, REQUEST, GRANT):
+                other_kind = kind_stated[10:]
+            else:
+                other_kind = "another kind of file"
             raise ConfigurationError(
                 f"expected an {kind}, found {other_kind}", "check which file goes where", code="other-file"
             )

@@ -102,5 +102,7 @@ MOST_NAMES = 20  # names of sums in one sentence
 
 
 def _quote_names(names: Sequence[str]) -> str:
-    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    remainder = ""
+    if len(names) > MOST_NAMES:
+        remainder = f" and {len(names) - MOST_NAMES} more"
     return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + remainder

@@ -425,7 +425,10 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON values, with None for an infinite epsilon."""
         privacy = asdict(self.privacy)
-        privacy["epsilon"] = self.privacy.epsilon if math.isfinite(self.privacy.epsilon) else None
+        if math.isfinite(self.privacy.epsilon):
+            privacy["epsilon"] = self.privacy.epsilon
+        else:
+            privacy["epsilon"] = None
         return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
 
     @classmethod

@@ -26,11 +26,9 @@ def question(planned: PlannedSum) -> str:
     same_source = statistic is not None and statistics.source(planned.statistic) == planned.source
     if planned.source:
         program = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
-        explanation = (
-            f"; it says: {printable(statistic.consent, LONGEST_FOREIGN)}"
-            if statistic is not None and same_source
-            else ""
-        )
+        explanation = ""
+        if statistic is not None and same_source:
+            explanation = f"; it says: {printable(statistic.consent, LONGEST_FOREIGN)}"
         return f"bounded numbers that {program}{explanation}"
     if statistic is None or not same_source:
         return "a sum of bounded numbers computed from your records"

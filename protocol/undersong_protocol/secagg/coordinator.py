@@ -188,7 +188,10 @@ class _Attempt:
             openings = self._collect_replies(
                 Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
             )
-            masked = sid.masked_among(question, to_bitmap(sharers, parameters.size)) if parameters.merkle else question
+            if parameters.merkle:
+                masked = sid.masked_among(question, to_bitmap(sharers, parameters.size))
+            else:
+                masked = question
             self._remove_masks(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
             unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
         return UnmaskedSum(
@@ -349,12 +352,12 @@ class _Attempt:
 
         def request(party: int) -> bytes:
             neighbours = topology.neighbours(party, sharing) if parameters.deals else ()
-            dealers = (
-                () if parameters.direct else [dealer for dealer in topology.dealers(party, sharing) if dealer != party]
-            )
-            lower = (
-                [dealer for dealer in neighbours if topology.leads(dealer, party)] if parameters.post_quantum else []
-            )
+            dealers: list[int] = []
+            if not parameters.direct:
+                dealers = [dealer for dealer in topology.dealers(party, sharing) if dealer != party]
+            lower: list[int] = []
+            if parameters.post_quantum:
+                lower = [dealer for dealer in neighbours if topology.leads(dealer, party)]
             return request_bytes(
                 parameters,
                 mask=wire.MaskRequest(
@@ -416,7 +419,10 @@ class _Attempt:
             for neighbour in topology.neighbours(party, alive):
                 shared = mask_keys.agreed(parameters.name(neighbour), adverts[neighbour].keys.mask_key)
                 if parameters.post_quantum:
-                    dealer, holder = (party, neighbour) if topology.leads(party, neighbour) else (neighbour, party)
+                    if topology.leads(party, neighbour):
+                        dealer, holder = party, neighbour
+                    else:
+                        dealer, holder = neighbour, party
                     shared += self._pair_secret(bound[0], mask_keys, shared, dealer, holder, party == dealer, dealt)
                 # The neighbour added its mask where its index is the lower one: the opposite is done here.
                 masks.append((keys.mask_key(*bound, shared, party, neighbour), -1 if neighbour < party else 1))
@@ -537,11 +543,10 @@ class _Attempt:
             shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
             for dealer, share in zip(dealers, shares, strict=True):
                 public = dealt[dealer].hashes[party]
-                kind, expected = (
-                    ("self", public[: keys.SHARE_HASH_BYTES])
-                    if dealer in alive
-                    else ("mask", public[keys.SHARE_HASH_BYTES :])
-                )
+                if dealer in alive:
+                    kind, expected = "self", public[: keys.SHARE_HASH_BYTES]
+                else:
+                    kind, expected = "mask", public[keys.SHARE_HASH_BYTES :]
                 if hasher.one(kind, dealer, party, share) != expected:
                     raise PeerFault(
                         name,

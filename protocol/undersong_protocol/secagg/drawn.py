@@ -122,7 +122,10 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         low, high = 0, largest
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if bound(middle) >= least else (low, middle - 1)
+            if bound(middle) >= least:
+                low, high = middle, high
+            else:
+                low, high = low, middle - 1
         return low
 
     def misled(signers: int) -> int:

@@ -267,7 +267,10 @@ class MaskGraph:
 
 
 def _sort_present(parties: frozenset[int], present: Collection[int]) -> tuple[int, ...]:
-    members = present if isinstance(present, (Set, Mapping)) else frozenset(present)
+    if isinstance(present, (Set, Mapping)):
+        members = present
+    else:
+        members = frozenset(present)
     return tuple(sorted([party for party in parties if party in members]))
 
 

@@ -126,7 +126,10 @@ def mask_key(transcript: bytes, question: bytes, shared: bytes, party: int, peer
     HKDF(shared, "mask" | sid' | q | lo | hi): the masks of two parties that were asked different questions do not
     cancel. ``shared`` is the X25519 secret of the mask keys, followed by the pair's secret if masks are post-quantum.
     """
-    pair = _TWO_PARTIES(party, peer) if party < peer else _TWO_PARTIES(peer, party)
+    if party < peer:
+        pair = _TWO_PARTIES(party, peer)
+    else:
+        pair = _TWO_PARTIES(peer, party)
     return hkdf(transcript, shared, b"mask" + question + pair)
 
 

@@ -70,7 +70,9 @@ class MaskStreams:
 
         Raises InternalError as :func:`add_masks`.
         """
-        word = _WORDS.get(dtype.itemsize) if dtype.kind == "u" else None
+        word = None
+        if dtype.kind == "u":
+            word = _WORDS.get(dtype.itemsize)
         if word is None:
             raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
         chunk = CHUNK_BYTES // word.itemsize
@@ -229,7 +231,10 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     # A multiple of 64 words where there are several chunks, so that packed ones meet at whole bytes.
     size = streams.words
     room = aligned_bytes(size * dtype.itemsize)
-    accumulator: Ring = np.frombuffer(room, np.uint32) if dtype == np.uint32 else np.frombuffer(room, np.uint64)
+    if dtype == np.uint32:
+        accumulator: Ring = np.frombuffer(room, np.uint32)
+    else:
+        accumulator = np.frombuffer(room, np.uint64)
     parts: list[bytes] = []
     hasher = hashlib.sha256()
     for start in range(0, len(values), size):

@@ -69,7 +69,10 @@ def check(
         proof: exactly the nodes that the computation lacks, level by level from the leaves up, ascending.
         subject: names the leaves in the error.
     """
-    required_nodes = sum(map(len, places(size, leaves))) if leaves else -1
+    if leaves:
+        required_nodes = sum(map(len, places(size, leaves)))
+    else:
+        required_nodes = -1
     fault = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
     if len(proof) != required_nodes * DIGEST_BYTES:
         raise fault
@@ -83,8 +86,14 @@ def check(
             if index ^ 1 >= width:
                 above[index // 2] = value
                 continue
-            sibling = level[index ^ 1] if index ^ 1 in level else next(proof_nodes)
-            above[index // 2] = _hash_node(sibling, value) if index & 1 else _hash_node(value, sibling)
+            if index ^ 1 in level:
+                sibling = level[index ^ 1]
+            else:
+                sibling = next(proof_nodes)
+            if index & 1:
+                above[index // 2] = _hash_node(sibling, value)
+            else:
+                above[index // 2] = _hash_node(value, sibling)
         level, width = above, (width + 1) // 2
     if _hash_root(label, size, level[0]) != root:
         raise fault

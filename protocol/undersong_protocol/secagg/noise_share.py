@@ -125,7 +125,9 @@ class NoisePlan:
         """
         if not 0 <= dropped <= self.dropouts:
             raise InternalError(f"{dropped} dropouts where {self.dropouts} are tolerated", code="too-many-dropouts")
-        return range(dropped + 1, self.dropouts + 1) if self.removal else range(0)
+        if self.removal:
+            return range(dropped + 1, self.dropouts + 1)
+        return range(0)
 
     def opened_variance(self, dropped: int, unopened: int = 0) -> Fraction:
         """Returns the variance of all survivors' noise in the opened sum after r = ``dropped`` dropouts.

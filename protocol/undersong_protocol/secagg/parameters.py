@@ -1,7 +1,7 @@
 """The public parameters of one attempt of one private sum, equal at every party and at the coordinator."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
@@ -178,7 +178,10 @@ class SumParameters:
             raise ConfigurationError("the roster is empty", "list at least one party in the manifest")
         if any(len(member.identity) != IDENTITY_BYTES or not member.name for member in self.roster):
             raise ConfigurationError("the roster has a member without a name or a 32-byte Ed25519 identity")
-        member_count = n if isinstance(self.roster, tuple) else len(self.roster.members)
+        if isinstance(self.roster, tuple):
+            member_count = n
+        else:
+            member_count = len(self.roster.members)
         if member_count < n and not self.merkle:
             raise ConfigurationError("a part of the roster is enough only for the Merkle graph", "give all of it")
         if (
@@ -329,7 +332,11 @@ class SumParameters:
 
     @cached_property
     def _index_by_name(self) -> dict[str, int]:
-        numbered = enumerate(self.roster) if isinstance(self.roster, tuple) else self.roster.members.items()
+        numbered: Iterable[tuple[int, Member]]
+        if isinstance(self.roster, tuple):
+            numbered = enumerate(self.roster)
+        else:
+            numbered = self.roster.members.items()
         return {member.name: index for index, member in numbered}
 
     def index(self, name: str) -> int:
@@ -342,7 +349,10 @@ class SumParameters:
     def name(self, index: int) -> str:
         """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not shown here."""
         roster = self.roster
-        is_listed = 0 <= index < self.size if isinstance(roster, tuple) else index in roster.members
+        if isinstance(roster, tuple):
+            is_listed = 0 <= index < self.size
+        else:
+            is_listed = index in roster.members
         if is_listed:
             return roster[index].name
         return f"party {index}"

@@ -317,9 +317,10 @@ class PartyMachine:
         )
         for name, coordinator_term, approved_term in compared:
             if coordinator_term != approved_term:
-                values = (
-                    "" if isinstance(approved_term, bytes) else f": {coordinator_term!r} instead of {approved_term!r}"
-                )
+                if isinstance(approved_term, bytes):
+                    values = ""
+                else:
+                    values = f": {coordinator_term!r} instead of {approved_term!r}"
                 raise PrivacyRefusal(
                     f"the coordinator's {name} is not the approved one{values}",
                     "use the manifest every party signed",
@@ -509,11 +510,10 @@ class PartyMachine:
         parameters, self_index, transcript = self._parameters, self._index, draft.transcript
         topology = self._graph.mask_graph(draft)
         neighbours = topology.neighbours(self_index, draft.sharers)
-        dealers = (
-            [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
-            if parameters.post_quantum
-            else []
-        )
+        if parameters.post_quantum:
+            dealers = [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
+        else:
+            dealers = []
         blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
@@ -688,7 +688,9 @@ class PartyMachine:
 
     def _sign_reply(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._index, digest)
-        kem_keys = b"".join(self._own_kem_keys) if stage is Stage.ADVERTISE else b""
+        kem_keys = b""
+        if stage is Stage.ADVERTISE:
+            kem_keys = b"".join(self._own_kem_keys)
         return reply_bytes(self._parameters, self._index, stage, body, signature, kem_keys)
 
     def _commit_answer(

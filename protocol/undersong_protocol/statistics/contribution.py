@@ -76,7 +76,10 @@ def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_p
     if is_scaled(statistic, unit_contribution, max_per_unit):
         # Rounding takes less than one unit of each coordinate that has votes.
         votes, bound = _most_votes(statistic, max_per_unit), statistic.sensitivity
-        loss = votes / bound.l1 if law == "laplace" else math.sqrt(votes) / bound.l2
+        if law == "laplace":
+            loss = votes / bound.l1
+        else:
+            loss = math.sqrt(votes) / bound.l2
         while scale < loss / TRUNCATION:
             scale *= 2
     return scale

@@ -70,7 +70,10 @@ class Chooser:
             values[-1] = 0.0
             values[-1, 0] = self.one_of([0.0, 1.0, -1.0, 1.0 / PUBLIC_GRID])
         least = 0 if labelled and facts.labels else -1
-        labels = self.rng.integers(least, facts.labels, count) if facts.labels else np.full(count, -1)
+        if facts.labels:
+            labels = self.rng.integers(least, facts.labels, count)
+        else:
+            labels = np.full(count, -1)
         return LabelledEmbeddings(publishable(values), labels.astype(np.int64))
 
     def numbers(self, shape: Sequence[int], grid: Grid) -> GridNumbers:

@@ -244,7 +244,10 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
     The number of entries is checked first, because a peer's plan is built before anybody has agreed to it.
     """
     if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
-        found = f"{len(values)} entries" if isinstance(values, tuple) else repr(values)
+        if isinstance(values, tuple):
+            found = f"{len(values)} entries"
+        else:
+            found = repr(values)
         raise ConfigurationError(f"{statistic}.{name} has {found}", f"give at least 1 and at most {entries} integers")
     for value in values:
         positive_integer(statistic, name, value, least=least, most=most)

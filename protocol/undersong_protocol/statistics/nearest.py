@@ -122,14 +122,19 @@ class Candidates:
 
     def __init__(self, values: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
         self.values, self.labels = values, labels
-        self._correction = np.einsum("nd,nd->n", values, values) if correction is None else correction
+        if correction is None:
+            self._correction = np.einsum("nd,nd->n", values, values)
+        else:
+            self._correction = correction
         self._ready: dict[int, Float32] = {}  # keyed by the label's first candidate
 
     def with_norms(self, columns: Int64) -> Float32:
         """Returns [c, -correction] in groups, float32 [n, d + 1], of a label's candidates, numbers ``columns``."""
         first = int(columns[0])
         if first not in self._ready:
-            chosen = slice(None) if len(columns) == len(self.values) else columns
+            chosen: Int64 | slice = columns
+            if len(columns) == len(self.values):
+                chosen = slice(None)
             self._ready[first] = _with_norms(self.values[chosen], self._correction[chosen])
         return self._ready[first]
 

@@ -108,8 +108,12 @@ class SupportVotes(Statistic, question="nearest"):
         def compute(asked: Int64) -> Float64:
             votes = np.zeros((len(asked), self.generators))
             for label in range(max(1, self.labels)):
-                of_label = labels[asked] == label if self.labels else np.ones(len(asked), dtype=np.bool_)
-                texts = np.flatnonzero(candidates.labels == label) if self.labels else np.arange(len(authors))
+                if self.labels:
+                    of_label = labels[asked] == label
+                    texts = np.flatnonzero(candidates.labels == label)
+                else:
+                    of_label = np.ones(len(asked), dtype=np.bool_)
+                    texts = np.arange(len(authors))
                 if of_label.any() and len(texts):
                     # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
                     near = embeddings[asked[of_label]] @ candidates.values[texts].T

@@ -115,7 +115,10 @@ def votes(
             rows = np.flatnonzero(shards == teacher).tolist()
             candidates = TeacherCandidates([texts[row] for row in rows], classes[rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
-            trained = candidates if rows else TeacherCandidates([""], np.zeros(1, dtype=np.int64))
+            if rows:
+                trained = candidates
+            else:
+                trained = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
                 scores = _teacher_scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
                 ballots = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]

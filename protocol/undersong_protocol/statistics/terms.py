@@ -388,11 +388,17 @@ class FourierFeatures(Statistic, question="directions"):
         terms = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
         texts, most = records.texts, None if self.averaged else self.phrases
-        labels = labels_within(records.labels, self.classes) if self.classes else np.zeros(len(texts), dtype=np.int64)
+        if self.classes:
+            labels = labels_within(records.labels, self.classes)
+        else:
+            labels = np.zeros(len(texts), dtype=np.int64)
         taking = np.array(
             [row for row, text in enumerate(texts) if labels[row] >= 0 and terms.of(text, 1)], dtype=np.int64
         )
-        features = self._phrase_averages(vectors) if self.averaged else self._phrase_sequences(vectors)
+        if self.averaged:
+            features = self._phrase_averages(vectors)
+        else:
+            features = self._phrase_sequences(vectors)
 
         def compute(asked: Int64) -> Matrix:
             rows = taking[asked]

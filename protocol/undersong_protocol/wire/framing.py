@@ -98,7 +98,10 @@ class Arrived:
         Raises:
             PeerFault: the hash or the compression is wrong.
         """
-        body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        if len(self._pieces) == 1:
+            body = self._pieces[0]
+        else:
+            body = b"".join(self._pieces)
         if hashlib.sha256(body).digest() != self._announced.content:
             # Every chunk of the message is suspect: none is kept, so that all of them are sent again.
             raise _transfer_fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
@@ -384,7 +387,9 @@ def _inflate_body(peer: str, body: bytes, plain_size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, plain_size) if plain_size else b""
-        excess = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
+        excess = b""
+        if not inflater.eof:
+            excess = inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error:
         raise _transfer_fault(peer, "sent a deflated message that does not inflate", "not-deflated") from None
     if len(data) != plain_size or excess or not inflater.eof or inflater.unused_data:

@@ -273,7 +273,10 @@ def question(inputs: Iterable[Input]) -> bytes:
     for public_input in inputs:
         parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
         for segment in public_input.segments:
-            rows = b"all" if segment.rows is None else b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            if segment.rows is None:
+                rows = b"all"
+            else:
+                rows = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
             parts += [segment.block, rows]
     return tagged_hash("undersong question", *parts)
 
@@ -310,11 +313,10 @@ class MemoryBlocks:
 def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
     """Reads the inputs that a request names. Raises PeerFault for more inputs than any sum has."""
     segments = sum(len(public_input.segments) for public_input in inputs)
-    rows = (
-        sum(len(part.rows) for public_input in inputs for part in public_input.segments)
-        if segments <= LARGEST_SEGMENTS
-        else 0
-    )
+    if segments <= LARGEST_SEGMENTS:
+        rows = sum(len(part.rows) for public_input in inputs for part in public_input.segments)
+    else:
+        rows = 0
     if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
         raise PeerFault(
             "coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows", code="inputs-too-large"
@@ -346,8 +348,11 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
     for public_input in inputs:
         for segment in public_input.segments:
             block = _held_block(public_input, segment, store)
-            rows_used = slice(None) if segment.rows is None else np.asarray(segment.rows, dtype=np.int64)
-            row_count = block.rows if segment.rows is None else len(segment.rows)
+            rows_used: slice | Int64 = slice(None)
+            row_count = block.rows
+            if segment.rows is not None:
+                rows_used = np.asarray(segment.rows, dtype=np.int64)
+                row_count = len(segment.rows)
             if segment.rows and max(segment.rows) >= block.rows:
                 raise PeerFault(
                     "coordinator",
@@ -356,7 +361,8 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
                 )
             rows += row_count
             numbers += row_count * block.width
-            text_bytes += int(block.text_bytes[rows_used].sum()) if block.texts else 0
+            if block.texts:
+                text_bytes += int(block.text_bytes[rows_used].sum())
     if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
         raise PeerFault(
             "coordinator",

@@ -187,7 +187,10 @@ def restore(
     quiet: entry.Quiet = False,
 ) -> None:
     """Makes a lost coordinator anew from its backup, in an empty folder. Never serve two folders of one coordinator."""
-    archive = operations.coordinator.check_backup(file) if check else operations.coordinator.restore(file, home)
+    if check:
+        archive = operations.coordinator.check_backup(file)
+    else:
+        archive = operations.coordinator.restore(file, home)
     backup_time = time.strftime("%Y-%m-%d %H:%M", time.localtime(archive.made_at))
     lines = [
         f"{archive.coordinator}, {counted(len(archive.runs), 'run')}, of {backup_time};"
@@ -342,7 +345,10 @@ def parties(home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False) -> None:
     for facts in party_facts:
         party = facts.party
         if facts.connected:
-            presence = f"connected, last heard {duration(facts.silent_s)} ago" if facts.silent_s else "connected"
+            if facts.silent_s:
+                presence = f"connected, last heard {duration(facts.silent_s)} ago"
+            else:
+                presence = "connected"
         elif party.last_seen is None:
             presence = "never"
         else:

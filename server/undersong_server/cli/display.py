@@ -163,8 +163,13 @@ def render_plan(figures: PlanFigures) -> RenderableType:
         " retries apart."
     )
     cost = figures.cost
-    price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}" if cost.price_usd else "no price is configured"
-    spent = f" {cost.tokens[0]:,} to {cost.tokens[1]:,} tokens, {price}," if cost.tokens[1] else ""
+    if cost.price_usd:
+        price = f"US$ {cost.price_usd[0]:.2f} to {cost.price_usd[1]:.2f}"
+    else:
+        price = "no price is configured"
+    spent = ""
+    if cost.tokens[1]:
+        spent = f" {cost.tokens[0]:,} to {cost.tokens[1]:,} tokens, {price},"
     lines.append(
         f"Expected, with as many calls of each generator:{spent} {cost.seconds[0]:.0f} to {cost.seconds[1]:.0f} s."
     )
@@ -194,7 +199,9 @@ def _format_sum(figures: SumFigures) -> tuple[str, ...]:
 
 
 def _paper(paper: Mapping[str, float]) -> str:
-    delta_words = f" (at delta {paper['delta_iter']:.3g} for each release)" if "delta_iter" in paper else ""
+    delta_words = ""
+    if "delta_iter" in paper:
+        delta_words = f" (at delta {paper['delta_iter']:.3g} for each release)"
     sentence = (
         f"For information: the paper's own sigma is {paper['sigma']:.4f}{delta_words}, which really spends epsilon"
         f" {paper['epsilon_really_spent']:.3f}"

@@ -161,7 +161,10 @@ def _personal(found: PersonalData) -> Table:
     columns = ["", "found", "different", *(["of these in the private file"] if found.in_private is not None else [])]
     table = _table("Names, numbers and dates in the synthetic texts", *columns)
     for kind, count in found.found.items():
-        private_counts = [] if found.in_private is None else [f"{found.in_private[kind]:,}"]
+        if found.in_private is None:
+            private_counts = []
+        else:
+            private_counts = [f"{found.in_private[kind]:,}"]
         table.add_row(kind, f"{count:,}", f"{found.different[kind]:,}", *private_counts)
     if found.private_rows:
         table.add_row("rows with one that the private file holds", _some(found.private_rows), "", "")
@@ -219,7 +222,10 @@ def _interval(each: Interval) -> str:
 
 
 def _some(rows: Sequence[int]) -> str:
-    remainder = "" if len(rows) <= SHOWN_ROWS else f" … ({len(rows) - SHOWN_ROWS} more in --json)"
+    if len(rows) <= SHOWN_ROWS:
+        remainder = ""
+    else:
+        remainder = f" … ({len(rows) - SHOWN_ROWS} more in --json)"
     return ", ".join(map(str, rows[:SHOWN_ROWS])) + remainder
 
 

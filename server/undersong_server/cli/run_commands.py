@@ -203,7 +203,9 @@ def watch(
         print(status.state)
     if status.error is not None:
         if not as_json:
-            remedy = f"\n  remedy: {status.error.remedy}" if status.error.remedy else ""
+            remedy = ""
+            if status.error.remedy:
+                remedy = f"\n  remedy: {status.error.remedy}"
             print(printable_lines(f"error: {status.error.problem}{remedy}"), file=sys.stderr)
         raise typer.Exit(status.error.exit_code)
     if status.state == "stopped":

@@ -62,7 +62,10 @@ def plan(
     """Shows every private sum of a run, its noise, and the generators' calls. Spends nothing without --check."""
     assignment_list = [*changes.assignments(), *(assignments or ())]
     planned = operations.tasks.plan(task_file, assignment_list, environment=os.environ)
-    answers = operations.tasks.ask_each_generator(task_file, assignment_list, environment=os.environ) if check else {}
+    if check:
+        answers = operations.tasks.ask_each_generator(task_file, assignment_list, environment=os.environ)
+    else:
+        answers = {}
     if as_json:
         print_json({**planned.to_json(), **({"answers": answers} if check else {})})
         return

@@ -228,7 +228,10 @@ class GrpcServer:
         peer = PartyStream(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
         asked = partial(self._registry.refusal, peer.name, peer.serial, now=self._clock())
         try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
-            problem = await asyncio.to_thread(asked) if self._registry.database.remote else asked()
+            if self._registry.database.remote:
+                problem = await asyncio.to_thread(asked)
+            else:
+                problem = asked()
         except TransportError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's registry does not answer; try again")
         if problem:
@@ -549,7 +552,10 @@ class _HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 async def _hello(context: Any, peer: PartyStream) -> wire.Hello:
     data = await context.read()
-    message = wire.FromParty() if data is grpc.aio.EOF else _parsed(data, peer.name)
+    if data is grpc.aio.EOF:
+        message = wire.FromParty()
+    else:
+        message = _parsed(data, peer.name)
     if message.WhichOneof("frame") != "hello":
         raise PeerFault(peer.name, "began without a Hello", "run the same version of Undersong at both ends")
     return message.hello

@@ -219,7 +219,10 @@ class CoordinatorHome:
         """The folder of every run, sorted by name."""
         folder = self.path / "runs"
         with named_faults(folder):
-            paths = sorted(folder.iterdir()) if os.path.lexists(folder) else []
+            if os.path.lexists(folder):
+                paths = sorted(folder.iterdir())
+            else:
+                paths = []
         return [run for run in (RunFolder(path, self.storage) for path in paths) if run.exists]
 
     def invite(

@@ -466,7 +466,9 @@ class GrpcRunDriver(RunDriver):
 
 def _name_test(task: Task) -> str:
     """Returns how the run's kept figures name its test file; "" without one."""
-    return "" if task.evaluation.test is None else name_test(task.locate(task.evaluation.test))
+    if task.evaluation.test is None:
+        return ""
+    return name_test(task.locate(task.evaluation.test))
 
 
 def _described(missing: Mapping[str, Presence]) -> tuple[AwaitedParty, ...]:

@@ -180,7 +180,9 @@ class Coordinator:
         requested = run.requested()
         if requested.action is None:
             return
-        driver = self._drivers[run.name] if self.drives(run.name) else None
+        driver = None
+        if self.drives(run.name):
+            driver = self._drivers[run.name]
         status = run.status()
         self._tell(run.name, status, requested.number)
         # A run that ended begins again only by a newer request (after a failure, `run resume`).

@@ -121,7 +121,10 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
             "copy the whole authority/ of the coordinator that made it",
             code="other-coordinator",
         )
-    served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}")) if standby else {}
+    if standby:
+        served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}"))
+    else:
+        served_facts = {}
     differences = [
         f"{fact} {candidate.facts.get(fact)!r} here, {value!r} there"
         for fact, value in served_facts.items()

@@ -144,7 +144,10 @@ class Preparation:
         if not self._is_batched:
             return None
         names = [planned.name for planned in self._manifest.plan.sums]
-        following = 0 if name is None else names.index(name) + 1
+        if name is None:
+            following = 0
+        else:
+            following = names.index(name) + 1
         if following >= len(names) or opened_sum(self._journal, names[following]) is not None:
             return None
         if self.void_statements(names[following], 0):

@@ -84,10 +84,16 @@ class Federation:
             first = None
 
         def write_requests(name: str) -> list[bytes]:
-            prepare = [] if first is None else [self._write_request(first, "prepare_sum", first.first_requests[name])]
+            if first is None:
+                prepare = []
+            else:
+                prepare = [self._write_request(first, "prepare_sum", first.first_requests[name])]
             return [self._agreement.request, *prepare]
 
-        timeout_s = min(self._exchange.timeout_s, AGREE_TIMEOUT_S) if first is None else self._exchange.timeout_s
+        if first is None:
+            timeout_s = min(self._exchange.timeout_s, AGREE_TIMEOUT_S)
+        else:
+            timeout_s = self._exchange.timeout_s
         for name, replies in self._exchange.ask_each(self._names, write_requests, timeout_s).items():
             try:
                 expect(name, replies[0], "agreed")
@@ -267,7 +273,10 @@ class Federation:
         self, attempt: SumAttempt, party: str, inputs: Sequence[Input], blocks: Sequence[bytes], *, opens: bool
     ) -> list[bytes]:
         """The requests to one party about a sum whose turn it is; ``opens``: with its public inputs."""
-        requests = [] if party in self._agreement.informed else [self._agreement.request]
+        if party in self._agreement.informed:
+            requests = []
+        else:
+            requests = [self._agreement.request]
         if opens:
             requests.append(self._write_request(attempt, "open_sum", attempt.first_requests[party], inputs, blocks))
         elif attempt.round == "advertise":
@@ -344,6 +353,9 @@ class Federation:
                 if reply.WhichOneof("body") == "void_statement":
                     statements[party] = reply.void_statement.statement
             void = secagg.is_void(attempt.parameters, statements)
-        hex_statements = {party: statement.hex() for party, statement in statements.items()} if void else {}
+        if void:
+            hex_statements = {party: statement.hex() for party, statement in statements.items()}
+        else:
+            hex_statements = {}
         self._journal.put_json(f"sum/{attempt.name}/void/{attempt.number}", hex_statements)
         return void

@@ -283,10 +283,16 @@ class FlowerTransport:
         found: dict[int, list[bytes]] = {}
         ends = time.monotonic() + timeout_s
         while unsent or waiting:
-            room = len(unsent) if self._outstanding is None else self._outstanding - len(waiting)
+            if self._outstanding is None:
+                room = len(unsent)
+            else:
+                room = self._outstanding - len(waiting)
             batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
             waiting |= self._push_messages({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
-            came = list(self._grid.pull_messages(list(waiting))) if waiting else []
+            if waiting:
+                came = list(self._grid.pull_messages(list(waiting)))
+            else:
+                came = []
             for message in came:
                 told, identity = message.metadata, message.metadata.reply_to_message_id
                 asked = waiting.get(identity)
@@ -338,7 +344,10 @@ class FlowerTransport:
             # Its reason may quote anything.
             self._say(f"the SuperNode of {self._party_of_node(node)} brings Flower's error {message.error.code}")
             return None
-        replies = codec.batch(message.content[codec.RECORD], codec.REPLIES) if codec.RECORD in message.content else []
+        if codec.RECORD in message.content:
+            replies = codec.batch(message.content[codec.RECORD], codec.REPLIES)
+        else:
+            replies = []
         allowed, largest = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
         if len(replies) > count or largest > allowed:
             self._say(
@@ -361,7 +370,10 @@ class FlowerTransport:
             return False
         introduction = reply.introduction
         name = introduction.name
-        key = introduction.identity if self._identities is None else self._identities.get(name, b"")
+        if self._identities is None:
+            key = introduction.identity
+        else:
+            key = self._identities.get(name, b"")
         address = codec.flower_address(self._grid.run.run_id, node)
         try:
             verified(key, codec.introduction_digest(challenge, address, introduction), introduction.signature)

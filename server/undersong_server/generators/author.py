@@ -497,7 +497,10 @@ class Author:
             failed |= self._answered_later(step, remaining, names)
         numbers_and_names = [(index, name) for index, name in zip(remaining, names, strict=True) if index not in failed]
         answers = self._ask_generators(step, numbers_and_names, requests)
-        reasons = (self._journal.get_json(_failures_key(step)) or {}) if failed else {}
+        if failed:
+            reasons = self._journal.get_json(_failures_key(step)) or {}
+        else:
+            reasons = {}
         answers |= {
             index: GenerationError(reasons.get(str(index), "failed before this program was started"))
             for index in failed
@@ -527,7 +530,10 @@ class Author:
         journaled.
         """
         step_name, _, attempt = step.rpartition("/")
-        in_words = (step_name if attempt == "0" else f"{step_name}, once more") if attempt.isdecimal() else step
+        if attempt.isdecimal():
+            in_words = step_name if attempt == "0" else f"{step_name}, once more"
+        else:
+            in_words = step
         answers: dict[int, Completion | GenerationError] = {}
         missing: dict[str, dict[int, GenerationRequest]] = {}
         for name in dict.fromkeys(name for _, name in numbers_and_names):

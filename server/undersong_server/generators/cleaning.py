@@ -206,7 +206,10 @@ def tagged_texts(text: str) -> list[str]:
     texts = [match[2] for match in _TAGGED.finditer(text) if not is_empty(match[2])]
     longer = [tagged for tagged in texts if len(tagged.split()) > 1 or len(tagged) > _LONG_WORD]
     # A single word in a sentence is only spoken of: "between <text> and </text>".
-    meant = texts if not longer and is_empty(_TAGGED.sub("", text)) else longer
+    if not longer and is_empty(_TAGGED.sub("", text)):
+        meant = texts
+    else:
+        meant = longer
     return list({duplicate_key(tagged): _unwrap_text(tagged) for tagged in meant}.values())
 
 

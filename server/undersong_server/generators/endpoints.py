@@ -169,7 +169,10 @@ class CallBudget:
         with self._changed:
             self._calls -= 1
             # Exactly zero when no call is in flight: rounding of dollars must not accumulate.
-            self._reserved = self._reserved - reserved if self._calls else np.zeros(2)
+            if self._calls:
+                self._reserved = self._reserved - reserved
+            else:
+                self._reserved = np.zeros(2)
             self._spent += took
             self._changed.notify_all()
 
@@ -353,7 +356,10 @@ class CachedGenerator:
         """Keeps the answers to requests that became texts (True), and drops those that did not."""
         for request, is_text in outcomes:
             unjudged = self._unjudged.get(request)
-            key, value = unjudged.pop(0) if unjudged else ("", "")
+            if unjudged:
+                key, value = unjudged.pop(0)
+            else:
+                key, value = "", ""
             if is_text and value:
                 self._database.execute("INSERT OR REPLACE INTO answer VALUES (?, ?)", (key, value))
             elif key and not is_text:

@@ -176,6 +176,9 @@ def shown_once(order: Order, style: Style = "chat") -> PromptTexts:
 
 def _terms_of(order: Order, shown: Sequence[str]) -> tuple[str, ...]:
     """Returns the terms of each shown example, as a list with commas; of one that was cut, those that are left."""
-    known = list(zip(order.good, order.good_terms, strict=True)) if order.good_terms else []
+    if order.good_terms:
+        known = list(zip(order.good, order.good_terms, strict=True))
+    else:
+        known = []
     found = [(text, next(terms for whole, terms in known if whole.startswith(text))) for text in shown if known]
     return tuple(", ".join(term for term in terms if term.casefold() in text.casefold()) for text, terms in found)

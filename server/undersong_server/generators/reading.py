@@ -104,10 +104,15 @@ def read(
         return ReadText("", FAILED)
     if not whole:
         return _read_unprompted(answer.text, answer.end, request.kind, language)
-    raw = answer.text if request.style == "chat" else _until_stop(answer.text, request.stop)
+    if request.style == "chat":
+        raw = answer.text
+    else:
+        raw = _until_stop(answer.text, request.stop)
     if request.style == "completion" and request.bounded and request.words:
         raw = until_length(raw, request.words)
-    end = "good" if raw not in (answer.text, answer.text.lstrip()) else answer.end  # a stop that no server obeyed
+    end = answer.end
+    if raw not in (answer.text, answer.text.lstrip()):
+        end = "good"  # The text has a stop that the server did not obey.
     return _read_text(raw, end, request, language, line_breaks=line_breaks)
 
 

@@ -110,7 +110,10 @@ def answer_ids(tokenizer: Any, text: str, stop: Sequence[str], ends: Sequence[in
         stop: strings that end a completion; empty for a chat, whose prompts ask for a text between tags.
         ends: tokens that end a text of the model.
     """
-    written = text + stop[0] if stop else f"<text>{text}</text>"
+    if stop:
+        written = text + stop[0]
+    else:
+        written = f"<text>{text}</text>"
     ids = tokenizer(written, add_special_tokens=False)["input_ids"]
     return [*map(int, ids), *(() if stop else ends[:1])]
 

@@ -329,14 +329,19 @@ def by_sampling(
     for number, label in enumerate(present):
         members = np.flatnonzero(labels == label)
         weight = np.maximum(votes[members], 0.0)
-        chance = weight / weight.sum() if weight.sum() > 0 else None
+        chance = None
+        if weight.sum() > 0:
+            chance = weight / weight.sum()
         selected.append(rng.choice(members, size=int((share == number).sum()), p=chance))
     return np.concatenate(selected)
 
 
 def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
     """The number within ``present`` of the label of each of ``size`` places, int64."""
-    of_present = np.ones(len(present)) if shares is None else shares[present]
+    if shares is None:
+        of_present = np.ones(len(present))
+    else:
+        of_present = shares[present]
     return deal_labels(size, of_present / of_present.sum(), np.zeros(len(present), dtype=np.int64))
 
 

@@ -145,7 +145,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
     kind = chosen(options, setting)
-    found = [f'Discriminator: "auto" stands for "{kind}" in this plan.'] if options.discriminator == "auto" else []
+    if options.discriminator == "auto":
+        found = [f'Discriminator: "auto" stands for "{kind}" in this plan.']
+    else:
+        found = []
     if not math.isfinite(setting.privacy.epsilon):
         return found
     teachers = _teachers(options, setting)
@@ -211,7 +214,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     run.record("student", 0, student)
     run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
     # The best candidates of each class are kept.
-    share = options.keep if options.kept is None else min(1.0, options.kept / len(run.pool))
+    if options.kept is None:
+        share = options.keep
+    else:
+        share = min(1.0, options.kept / len(run.pool))
     best = kept(scores, run.pool.label_of, label_shares, share)
     return [run.pool.samples[i] for i in best]
 
@@ -265,7 +271,10 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
             fine_tuned=options.teacher == "fine-tuned",
             probabilities=options.answers == "probabilities",
         )
-        own = None if noise is None else noise.answer / statistic.sensitivity.l2 * options.noise
+        if noise is None:
+            own = None
+        else:
+            own = noise.answer / statistic.sensitivity.l2 * options.noise
         asked.append(SumRequest("teachers", statistic, rest, noise_multiplier=own))
     elif kind == "moments":
         asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), rest))
@@ -351,7 +360,9 @@ def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Or
     """Orders without examples; every generator writes the same number of each class, but for the remainder."""
     names, labels = run.setting.generators, run.setting.labels or ("",)
     wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
-    words = PERSONA_WORDS if options.words is None and options.prompt != "zero_shot" else options.words
+    words = options.words
+    if words is None and options.prompt != "zero_shot":
+        words = PERSONA_WORDS
     return [Order(names[i % len(names)], options.prompt, labels[label], words=words) for i, label in enumerate(wanted)]
 
 

@@ -192,7 +192,10 @@ class Options(StatedOptions):
 
         Raises ConfigurationError if ``samples`` does not suffice for a population of two texts.
         """
-        requests = 1 if self.keyword_request == "all" else max(1, len(setting.labels))
+        if self.keyword_request == "all":
+            requests = 1
+        else:
+            requests = max(1, len(setting.labels))
         asked = self.keyword_answers * requests if self.asks_keywords else 0
         if self.samples is None or isinstance(self.population, tuple):
             return Sizes(by_round(self.population, self.rounds), self.elite, asked)
@@ -241,7 +244,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.accounting == "paper":
         return _divided(options, setting, metadata, votes)
     spread, histograms, similarity, voting = options.split
-    requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)] if options.asks_length else []
+    if options.asks_length:
+        requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)]
+    else:
+        requests = []
     requests.append(SumRequest("metadata", metadata, histograms))
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
@@ -301,7 +307,9 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         run.record("elite", t, [sample.text for sample in elite])
         selected = list(dict.fromkeys([*elite, *selected]))
         if t == options.rounds and options.corpus != "population":
-            return elite if options.corpus == "elite" else selected[: sizes.populations[-1]]
+            if options.corpus == "elite":
+                return elite
+            return selected[: sizes.populations[-1]]
         orders = _expansion(options, run, t, elite, metadata, sizes.offspring(t))
         population = [*elite, *run.generate(f"round {t}", t, orders)]
     return population
@@ -365,7 +373,10 @@ def _histograms(
 
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
     bins = options.length_bins if options.asks_length else 0
-    keywords = max(1, labels) * options.keywords_per_label if options.asks_keywords else 0
+    if options.asks_keywords:
+        keywords = max(1, labels) * options.keywords_per_label
+    else:
+        keywords = 0
     return MetadataHistograms(labels, bins, keywords)
 
 
@@ -392,7 +403,10 @@ def _proposed(options: Options, run: RunContext) -> list[Sample]:
         if sample is not None:
             answers[number // options.keyword_answers].append(sample.text)
     most = options.keywords_per_label
-    found = keywords_by_label(answers[0], labels, most) if together else keywords_of(answers, most)
+    if together:
+        found = keywords_by_label(answers[0], labels, most)
+    else:
+        found = keywords_of(answers, most)
     if not any(found):
         raise ConfigurationError(
             "the generator proposed no keyword for any label", "set method.keywords = false, or use another generator"
@@ -413,7 +427,9 @@ def _mean_tau(options: Options, run: RunContext, metadata: Metadata) -> float | 
     estimate = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
     believed = options.curator or estimate.error <= LARGEST_ERROR
     run.record("tau", 0, {"estimate": estimate.value, "error": estimate.error, "believed": believed})
-    return float(np.clip(estimate.value, -1.0, 1.0)) if believed else options.fallback_similarity
+    if believed:
+        return float(np.clip(estimate.value, -1.0, 1.0))
+    return options.fallback_similarity
 
 
 def _nearest_tau(options: Options, run: RunContext, population: Sequence[Sample]) -> float:
@@ -495,14 +511,24 @@ def _expansion(
         parent = elite[int(turn)]
         generator = writers[number % len(writers)]
         group = mates[parent.label if options.mates == "label" else ""]
-        others = [mate for mate in group if mate is not parent] if kind == "cross" else []
-        parents = (parent.text, others[int(rng.integers(len(others)))].text) if others else (parent.text,)
+        if kind == "cross":
+            others = [mate for mate in group if mate is not parent]
+        else:
+            others = []
+        parents: tuple[str, ...] = (parent.text,)
+        if others:
+            parents = parent.text, others[int(rng.integers(len(others)))].text
         if kind == "cross" and not others:
             kind = rewriting  # a label's only elite text has none to be crossed with
         # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
-        words = round(sum(len(text.split()) for text in parents) / len(parents)) if options.asks_length else None
+        words = None
+        if options.asks_length:
+            words = round(sum(len(text.split()) for text in parents) / len(parents))
         drawn = others and options.cross_keyword
-        terms = metadata.draw_terms(numbers.get(parent.label, 0), rng) if drawn else ()
+        if drawn:
+            terms = metadata.draw_terms(numbers.get(parent.label, 0), rng)
+        else:
+            terms = ()
         orders.append(
             Order(generator, kind, parent.label, parents=parents, terms=terms, words=words, mask_rate=mask_rate)
         )
@@ -552,7 +578,10 @@ def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random
         counts: exact records of each length, float64 [n].
         epsilon: epsilon of all mechanisms together; None adds no noise.
     """
-    half = math.inf if epsilon is None else RANGE * epsilon / 2
+    if epsilon is None:
+        half = math.inf
+    else:
+        half = RANGE * epsilon / 2
     longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
     # records shorter than longest - 1, longest - 2, ...
     shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]
@@ -567,7 +596,9 @@ def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) 
     """
     threshold = rng.laplace(0.0, 2.0 / epsilon)
     ended = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
-    return int(ended[0]) if len(ended) else max(0, len(queries) - 1)
+    if len(ended):
+        return int(ended[0])
+    return max(0, len(queries) - 1)
 
 
 @cache

@@ -115,10 +115,15 @@ class Options(VocabularyOptions):
 
     def texts(self, setting: Setting) -> int:
         """Number of texts to write: ``samples``, or ``per_class`` times the number of classes."""
-        return self.samples if self.per_class is None else self.per_class * max(1, len(setting.labels))
+        if self.per_class is None:
+            return self.samples
+        return self.per_class * max(1, len(setting.labels))
 
     def features(self, setting: Setting) -> FourierFeatures:
-        by_structure = 2.0 if self.sampler != "independent" and self.ensemble == "logarithmic" else 1.0
+        if self.sampler != "independent" and self.ensemble == "logarithmic":
+            by_structure = 2.0
+        else:
+            by_structure = 1.0
         return FourierFeatures(
             pairs=self.pairs,
             classes=len(setting.labels),
@@ -167,7 +172,10 @@ def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> l
     shots = [text for texts in _example_shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
     texts = shots or options.examples or public_texts()
     terms = matcher(options.terms(setting)) if texts else None
-    counts = [len(terms.of(text)) for text in texts] if terms else []
+    if terms:
+        counts = [len(terms.of(text)) for text in texts]
+    else:
+        counts = []
     if not counts or options.length <= (median := statistics.median(counts)):
         return []
     effect = "further places of a sequence are filler"
@@ -196,7 +204,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         opened = run.private_sum(name, [run.publish_texts("terms", kept), vectors_input])
         densities = Densities(alternative.features(run.setting), opened.natural, vectors, repeats=options.repeats)
         drawn[alternative.sampler] = _draw_sequences(alternative, run, densities, kept)  # Step 4: sequences
-    sequences = _validated(options, run, drawn, kept) if len(drawn) > 1 else drawn[options.sampler]
+    if len(drawn) > 1:
+        sequences = _validated(options, run, drawn, kept)
+    else:
+        sequences = drawn[options.sampler]
     run.record("sequences", 0, sequences)
 
     # Step 5: prompts
@@ -225,13 +236,17 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
 
 def _draw_sequences(options: Options, run: RunContext, densities: Densities, kept: Sequence[str]) -> Sequences:
     """The sequences of all labels by one sampler; ``kept`` are the terms of its densities."""
-    draw = (
-        densities.independent if options.sampler == "independent" else partial(densities.iterative, ends=options.ends)
-    )
+    if options.sampler == "independent":
+        draw = densities.independent
+    else:
+        draw = partial(densities.iterative, ends=options.ends)
     labels = run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
     written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
-    length = options.length if options.repeats else min(options.length, len(kept))
+    if options.repeats:
+        length = options.length
+    else:
+        length = min(options.length, len(kept))
     sequences: Sequences = []
     for label, count in enumerate(np.bincount(written, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")

@@ -86,7 +86,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     for name, folder in zip(setting.generators, setting.steerable, strict=True):
         settings = setting.folder / folder / "config.json"
-        known = json.loads(settings.read_text(encoding="utf-8")) if folder and settings.is_file() else {}
+        if folder and settings.is_file():
+            known = json.loads(settings.read_text(encoding="utf-8"))
+        else:
+            known = {}
         if not folder or known.get("is_encoder_decoder"):
             raise ConfigurationError(
                 f'generator {name} cannot be tuned: method "tuned" trains a local causal model',
@@ -100,8 +103,14 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.score == "votes":
         size = options.prompts * options.texts
         sums = [_votes_request(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
-    sums += [_votes_request(options, "votes/corpus", options.samples, labels)] if options.keep < 1 else []
-    counted = [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums))] if labels > 1 else []
+    if options.keep < 1:
+        sums += [_votes_request(options, "votes/corpus", options.samples, labels)]
+    else:
+        sums += []
+    if labels > 1:
+        counted = [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums))]
+    else:
+        counted = []
     return [*counted, *sums]
 
 
@@ -131,9 +140,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
         samples = [sample for sample in written if sample is not None]
         run.pool.extend(samples)
         # 2. What the records say of each.
-        scores = (
-            _noisy_votes(run, f"votes/{t + 1}", samples) if mean is None else _mean_similarities(run, mean, samples)
-        )
+        if mean is None:
+            scores = _noisy_votes(run, f"votes/{t + 1}", samples)
+        else:
+            scores = _mean_similarities(run, mean, samples)
         # 3. Preference pairs within each prompt's texts.
         pairs = []
         for start in range(0, len(orders), options.texts):

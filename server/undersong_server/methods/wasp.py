@@ -183,7 +183,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
                 bad[label] = run.pool.texts_of(highest(far, others, options.shortlist))
         # Line 10 (4.5, Eq. 8): weights of the generators.
         if options.plm_weighting:
-            counted = np.maximum(near, 0.0) if options.clip == "candidate" else near
+            if options.clip == "candidate":
+                counted = np.maximum(near, 0.0)
+            else:
+                counted = near
             written = np.bincount(run.pool.generator_of, minlength=generators)
             received = np.bincount(run.pool.generator_of, weights=counted, minlength=generators).astype(np.float64)
             deviations = run.sigma(f"votes/{t + 1}") * np.sqrt(written)

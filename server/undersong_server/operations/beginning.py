@@ -85,7 +85,10 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     if status.waiting is not None:
         whom = ", ".join(party.party for party in status.waiting.parties)
         people = status.waiting.whom == "people"
-        words = f"Telephone whom {run.run} waits for" if people else f"Wait, or ask whom {run.run} waits for"
+        if people:
+            words = f"Telephone whom {run.run} waits for"
+        else:
+            words = f"Wait, or ask whom {run.run} waits for"
         return OperatorStep(f"{words}: {whom}" if whom else words, address)
     words_of_state = {
         "failed": f"Do what stands at the run {run.run}, then resume it",

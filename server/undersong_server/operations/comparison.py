@@ -343,7 +343,9 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         cells = tuple(_evaluated_cell(evaluation, name) for evaluation in evaluated_runs)
         goods = {evaluation.measures[name].good for evaluation in evaluations if name in evaluation.measures}
         percents = {evaluation.measures[name].percent for evaluation in evaluations if name in evaluation.measures}
-        good = goods.pop() if alike and len(goods) == 1 else None
+        good = None
+        if alike and len(goods) == 1:
+            good = goods.pop()
         yield Figure(HOW_GOOD, name, cells, good, percents == {True})
 
 

@@ -427,7 +427,9 @@ def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, s
 
 def _run_of(name: Path) -> str:
     """The run to which a path in a coordinator's folder belongs; "" for what belongs to all."""
-    return name.parts[1] if name.parts[0] == "runs" and len(name.parts) > 1 else ""
+    if name.parts[0] == "runs" and len(name.parts) > 1:
+        return name.parts[1]
+    return ""
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> None:

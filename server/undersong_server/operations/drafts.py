@@ -156,7 +156,10 @@ def _keep(
             f"{source}: is no task file, since it has no [task] section", "choose another file", code="no-task"
         )
     for name in Task.model_fields.keys() & data.keys():
-        entries = data[name] if name in TABLES else [data[name]]
+        if name in TABLES:
+            entries = data[name]
+        else:
+            entries = [data[name]]
         if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
             raise ConfigurationError(f"{source}: {name} is not a section", f"write it as [{name}]", code="no-task")
     revised = data["task"].get("revises", "")
@@ -183,7 +186,10 @@ def save(home: Path, draft: Draft) -> Draft:
 
 def find(home: Path, identity: str) -> Draft:
     """Returns a draft. Raises ConfigurationError if it does not exist."""
-    value = None if not (identity.isalnum() and len(identity) < 64) else read_json(_folder(home) / f"{identity}.json")
+    if not (identity.isalnum() and len(identity) < 64):
+        value = None
+    else:
+        value = read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
     settings = value.pop("options", {})  # Earlier versions kept the run's settings there.
@@ -213,7 +219,10 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
         texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {form_field.path}", ())]
         if not texts:
             continue
-        is_changed = tuple(texts) != form_field.pair if form_field.control == "pair" else texts[-1] != form_field.text
+        if form_field.control == "pair":
+            is_changed = tuple(texts) != form_field.pair
+        else:
+            is_changed = texts[-1] != form_field.text
         if is_changed:
             _put(data, form_field.path, form_field.value(texts))
     labels, meanings = sent.get("label", ()), sent.get("meaning", ())
@@ -243,7 +252,10 @@ def _put(data: dict[str, Any], path: str, value: Any) -> None:
     *sections, key = path.split(".")
     node: Any = data
     for part in sections:
-        node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        if isinstance(node, list):
+            node = node[int(part)]
+        else:
+            node = node.setdefault(part, {})
     if value is None:
         node.pop(key, None)
     else:

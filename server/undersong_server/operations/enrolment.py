@@ -122,7 +122,10 @@ def sign(
         # The message leaves out the request's own fingerprint: it would be copied, not compared.
         raise OtherFingerprint(parsed.party, fingerprint, parsed.fingerprint)
     grant = CoordinatorHome(home).sign(parsed, now=time.time(), days=days, replaces=replaces)
-    kind: Literal["enrolled", "replaced", "renewed"] = "renewed" if parsed.renewal else "enrolled"
+    if parsed.renewal:
+        kind: Literal["enrolled", "replaced", "renewed"] = "renewed"
+    else:
+        kind = "enrolled"
     return Enrolled(parsed.party, "replaced" if replaces is not None else kind, grant, parsed.fingerprint)
 
 
@@ -153,7 +156,10 @@ class PartyFacts:
     def silent_s(self) -> float:
         """Seconds since a connected party was last heard, if that is too long for one that answers; otherwise 0."""
         last_seen = self.party.last_seen
-        silent_s = time.time() - last_seen if self.connected and last_seen is not None else 0.0
+        if self.connected and last_seen is not None:
+            silent_s = time.time() - last_seen
+        else:
+            silent_s = 0.0
         if silent_s > LONGEST_SILENCE_S:
             return silent_s
         return 0.0

@@ -61,7 +61,10 @@ class TaskField:
         """Name of the key with its unit, as the label of its field."""
         key = self.path.rpartition(".")[2]
         key_without_unit, _, last = key.rpartition("_")
-        words, unit = (key_without_unit, f" ({UNITS[last]})") if last in UNITS else (key, "")
+        if last in UNITS:
+            words, unit = key_without_unit, f" ({UNITS[last]})"
+        else:
+            words, unit = key, ""
         return words.replace("_", " ").capitalize() + unit
 
     @property
@@ -134,7 +137,12 @@ def started_table(table: Mapping[str, Any]) -> dict[str, Any]:
 def value_at(data: Any, path: str) -> Any:
     """Returns the value at a path; None if there is none."""
     for part in path.split("."):
-        data = data[int(part)] if isinstance(data, list) else data.get(part) if isinstance(data, Mapping) else None
+        if isinstance(data, list):
+            data = data[int(part)]
+        elif isinstance(data, Mapping):
+            data = data.get(part)
+        else:
+            data = None
     return data
 
 
@@ -150,7 +158,9 @@ def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
             continue
         if name in TABLES:
             for number, table in enumerate(data.get(name, ())):
-                model = kinds.load(str(table.get("kind"))) if name == "generators" else AttributeSection
+                model: type[BaseModel] = AttributeSection
+                if name == "generators":
+                    model = kinds.load(str(table.get("kind")))
                 yield _section(name, model, table, f"{name}.{number}")
             continue
         section, names = cast("type[BaseModel]", info.annotation), _generator_names(data)
@@ -220,7 +230,9 @@ def _section(
             )
         )
     title, _, help_ = " ".join((model.__doc__ or "").partition("\n\n")[0].split()).partition(": ")
-    kind = str(data.get("kind", "")) if name == "generators" else ""
+    kind = ""
+    if name == "generators":
+        kind = str(data.get("kind", ""))
     return FormSection(at, name, help_ or title, tuple(fields), kind)
 
 

@@ -382,20 +382,27 @@ class LiveRun:
         if len(self.times) < 2:
             return None
         (start_s, had), (end_s, has) = self.times[-2:]
-        return (has - had) / (end_s - start_s) if end_s > start_s and has > had else None
+        if end_s > start_s and has > had:
+            return (has - had) / (end_s - start_s)
+        return None
 
     def generator_left_s(self, name: str) -> float | None:
         """Seconds of writing left for a generator at its own rate and last weight; None before its first answer."""
         rate = answer_rate(self.usage.get(name, {}))
         if rate is None or name not in self.generators:
             return None
-        share = self.weights[-1][self.generators.index(name)] if self.weights else 1.0 / len(self.generators)
+        if self.weights:
+            share = self.weights[-1][self.generators.index(name)]
+        else:
+            share = 1.0 / len(self.generators)
         return max(0, self.ordered - self.written) * share / rate
 
     @property
     def left_s(self) -> float | None:
         """Seconds of writing left at :attr:`rate`; None before there is one."""
-        return None if self.rate is None else max(0, self.ordered - self.written) / self.rate
+        if self.rate is None:
+            return None
+        return max(0, self.ordered - self.written) / self.rate
 
 
 def answer_rate(used: Mapping[str, Any]) -> float | None:
@@ -432,7 +439,10 @@ def _computed_plan(home: Path, run: str, _version: object) -> RunPlanFacts:
     loaded = planned.load()
     plan = loaded.plan
     private = math.isfinite(plan.privacy.epsilon)
-    epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums))) if private else ()
+    if private:
+        epsilons = tuple(plan.epsilon_after(count + 1) for count in range(len(plan.sums)))
+    else:
+        epsilons = ()
     return RunPlanFacts(planned, plan_figures(loaded), tuple(planned_sum.name for planned_sum in plan.sums), epsilons)
 
 

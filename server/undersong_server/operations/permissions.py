@@ -2,7 +2,7 @@
 
 import glob
 import os
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import islice
@@ -143,8 +143,8 @@ class FilePermissions:
 def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields (key, text) of every text that may be a path; keys that hold words alone, or are ignored, are left out."""
     for section, value in data.items():
-        if section == "data":
-            value = {"root": value.get("root", "")} if isinstance(value, Mapping) else value
+        if section == "data" and isinstance(value, Mapping):
+            value = {"root": value.get("root", "")}
         if section not in WORD_SECTIONS:
             yield from _texts(section, value)
 
@@ -152,7 +152,11 @@ def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, str):
         yield where, value
-    members = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    members: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
     for key, member in members:
         yield from _texts(f"{where}.{key}", member)
 

@@ -232,7 +232,10 @@ def search(
     rows = _rows(_output(home, run))
     marked = CoordinatorHome(home).run(run).annotations().marked
     needle = find.casefold()
-    candidates = {number: rows[number - 1] for number in marked} if marked_only else dict(enumerate(rows, 1))
+    if marked_only:
+        candidates = {number: rows[number - 1] for number in marked}
+    else:
+        candidates = dict(enumerate(rows, 1))
     matching = {n: row for n, row in candidates.items() if needle in str(row.get("text", "")).casefold()}
     of_label = {n: row for n, row in matching.items() if not label or row.get("label") == label}
     of_generator = {n: row for n, row in matching.items() if not generator or row.get("generator") == generator}

@@ -82,7 +82,8 @@ def plan(
     elif revises is not None:
         earlier = CoordinatorHome(home).run(revises).planned()
         data, folder = dict(earlier.task), Path(earlier.folder)
-        options = options if options.parties is not None else replace(options, parties=earlier.roster)
+        if options.parties is None:
+            options = replace(options, parties=earlier.roster)
     else:
         raise ConfigurationError("neither a task file nor --revises was given", "name one of them", code="no-task")
     if revises is not None:
@@ -123,7 +124,10 @@ def plan_task(
     name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
     if name is None:
         if suffix is None:
-            suffix = os.urandom(4).hex() if insecure is None else f"insecure-{insecure}"
+            if insecure is None:
+                suffix = os.urandom(4).hex()
+            else:
+                suffix = f"insecure-{insecure}"
         name = f"{data['task']['name']} {suffix}"
     planned = Planned(name, data, str(folder), planned_run.parties, options.seed, insecure, options.patience_s)
     CoordinatorHome(home).run(name).create(planned)
@@ -406,7 +410,9 @@ class RunEvent:
     def kind(self) -> tuple[Any, ...]:
         """State, phase, awaited parties and serving: a value by which two events differ in more than a countdown."""
         status = self.status
-        awaited = () if status.waiting is None else (status.waiting.whom, *(p.party for p in status.waiting.parties))
+        awaited: tuple[str, ...] = ()
+        if status.waiting is not None:
+            awaited = status.waiting.whom, *(p.party for p in status.waiting.parties)
         return (status.state, status.phase, awaited, self.served, *self.away_because)
 
 

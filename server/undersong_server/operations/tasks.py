@@ -101,7 +101,10 @@ def write_template(
             )
         name = source.stem
         absolute = source.absolute()
-        path = str(absolute.relative_to(folder)) if absolute.is_relative_to(folder) else str(absolute)
+        if absolute.is_relative_to(folder):
+            path = str(absolute.relative_to(folder))
+        else:
+            path = str(absolute)
     template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
     task_text = template.format(
         name=json.dumps(name),
@@ -207,13 +210,13 @@ def cost_of(tried: Sequence[Tried]) -> str:
     tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried), "token")
     seconds, price = max(order.seconds for order in tried), sum(order.price_usd for order in tried)
     lost_tokens, lost_usd = sum(order.lost_tokens for order in tried), sum(order.lost_usd for order in tried)
-    losses = (
-        f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
-        if lost_tokens
-        else ""
-    )
+    losses = ""
+    if lost_tokens:
+        losses = f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
     unreported = sum(order.note == UNREPORTED for order in tried)
-    notes = f"; {UNREPORTED}: {unreported}, which count at their worst case" if unreported else ""
+    notes = ""
+    if unreported:
+        notes = f"; {UNREPORTED}: {unreported}, which count at their worst case"
     return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{notes}{losses}"
 
 
@@ -322,7 +325,10 @@ def try_task(
     form = settings.prompt_format(folder)
     labels = task.task.labels or ("",)
     orders = [Order(name, trial.kind, labels[number % len(labels)]) for number in range(trial.texts)]
-    seed = time.time_ns() % 2**53 if trial.seed is None else trial.seed
+    if trial.seed is None:
+        seed = time.time_ns() % 2**53
+    else:
+        seed = trial.seed
     requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
     requests_by_number, _ = requests.make("try", orders, range(trial.texts), [1] * trial.texts)
     answers = _ask(name, generator, [requests_by_number[number] for number in range(trial.texts)])

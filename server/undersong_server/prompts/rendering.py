@@ -215,7 +215,10 @@ class Prompts:
             ConfigurationError: an unknown file, an unknown key or field (named, with the nearest known one), a
                 template that Jinja2 cannot read.
         """
-        self._kinds = _built_in() if folder is None else _built_in() | _read_overrides(folder, _built_in())
+        if folder is None:
+            self._kinds = _built_in()
+        else:
+            self._kinds = _built_in() | _read_overrides(folder, _built_in())
         self._task = task
         self._varies = variety
         self._hints = built_in_hints(task.language) if variety else ()
@@ -252,7 +255,10 @@ class Prompts:
         values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
         values["label"] = readable_label(str(fields.get("label") or ""))
         if style == "completion":
-            values["variety"] = f"no. {number % self.combinations + 1}" if self._varies else ""
+            if self._varies:
+                values["variety"] = f"no. {number % self.combinations + 1}"
+            else:
+                values["variety"] = ""
         filled_values = {
             name: template_value for name, value in values.items() if (template_value := _template_value(name, value))
         }
@@ -262,9 +268,10 @@ class Prompts:
         lines = self._task.line_breaks or any(
             "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )
-        filled_values["opening"], filled_values["closing"] = (
-            ("\n", f"\n{_RULE}\n") if lines else (f" {QUOTE}", f"{QUOTE}\n")
-        )
+        if lines:
+            filled_values["opening"], filled_values["closing"] = "\n", f"\n{_RULE}\n"
+        else:
+            filled_values["opening"], filled_values["closing"] = f" {QUOTE}", f"{QUOTE}\n"
         templates = self._kinds[kind]
         own_words = (self._task.description, str(values["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
@@ -386,7 +393,10 @@ def _compile_template(source: str, template: str) -> Template:
         compiled = _ENVIRONMENT.from_string(template)
     except TemplateError as error:
         line = getattr(error, "lineno", None)
-        place = source if line is None else f"{source}, line {line} of the template"
+        if line is None:
+            place = source
+        else:
+            place = f"{source}, line {line} of the template"
         raise ConfigurationError(f"{place}: {error.message}", "see Jinja2's template language") from None
     for name in sorted(meta.find_undeclared_variables(parsed)):
         if name not in FIELDS:

@@ -89,7 +89,10 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             for name, content in contents.items():
-                data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+                if isinstance(content, str):
+                    data = content.encode("utf-8", "replace")
+                else:
+                    data = content
                 handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
                 waiting.append((temporary, folder / name))
                 with os.fdopen(handle, "wb") as file:
@@ -237,7 +240,10 @@ def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes],
     number = LeftOut(len(left_out), len(lines))
     header, end_of_header, card = (folder / CARD_NAME).read_text(encoding="utf-8").partition("\n---\n")
     remark = f"> The coordinator left out {number.words} after the run. Every figure below is of all of them.\n\n"
-    changed_card = f"{header}{end_of_header}\n{remark}{card.lstrip()}" if end_of_header else f"{remark}{header}"
+    if end_of_header:
+        changed_card = f"{header}{end_of_header}\n{remark}{card.lstrip()}"
+    else:
+        changed_card = f"{remark}{header}"
     corpus = {
         JSONL_NAME: b"".join(lines[row] for row in remaining_rows),
         PARQUET_NAME: _parquet_bytes(table.take(remaining_rows)),
@@ -258,7 +264,10 @@ def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) 
     import pyarrow
 
     kinds = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(names)
+    if rows:
+        columns = list(zip(*rows, strict=True))
+    else:
+        columns = [()] * len(names)
     arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
     return _parquet_bytes(pyarrow.Table.from_arrays(arrays, names=list(names)))
 
@@ -516,7 +525,10 @@ def _read_weights(outcome: Outcome) -> tuple[tuple[tuple[float, ...], ...], tupl
     """Returns the generators' weights of each round, and the standard errors of the last ones."""
     recorded = outcome.records.get("weights", ())
     noise = dict(outcome.records.get("weights noise", ()))
-    weight_errors = tuple(noise.get(recorded[-1][0], ())) if recorded else ()
+    if recorded:
+        weight_errors = tuple(noise.get(recorded[-1][0], ()))
+    else:
+        weight_errors = ()
     return tuple(tuple(row) for _, row in recorded), weight_errors
 
 
@@ -532,9 +544,14 @@ def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
     """Yields the name of each option of a method, and its value with the first sentence of its description."""
     said = descriptions(type(options))
     for name, value in options.model_dump().items():
-        shown = {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+        if isinstance(value, bool):
+            shown = {True: "yes", False: "no"}[value]
+        else:
+            shown = str(value)
         first = said.get(name, "").partition(". ")[0].rstrip(".")
-        first = f"with yes: {first}" if value is False and first else first  # so that nobody reads it as done
+        # An option that is off says what it would do, and nobody should read that as done.
+        if value is False and first:
+            first = f"with yes: {first}"
         yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 
@@ -632,7 +649,9 @@ def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
 
 
 def _hash_content(content: bytes | str) -> str:
-    data = content.encode("utf-8", "replace") if isinstance(content, str) else content  # ``write_files`` does the same.
+    data = content
+    if isinstance(content, str):
+        data = content.encode("utf-8", "replace")  # ``write_files`` does the same.
     return hashlib.sha256(data).hexdigest()
 
 
@@ -701,12 +720,16 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     number = {text: place for place, text in enumerate(included_origins)}
     lines = []
     for text, origin in included_origins.items():
-        sample = origin.sample if text not in row_of else corpus[row_of[text]]
+        sample = origin.sample
+        if text in row_of:
+            sample = corpus[row_of[text]]
         ids = {
             name: [number[example] for example in texts if example in number]
             for name, texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
         }
-        place = {"row": row_of[text]} if text in row_of else {"text": text.encode("utf-8", "replace").decode("utf-8")}
+        place: dict[str, Any] = {"text": text.encode("utf-8", "replace").decode("utf-8")}
+        if text in row_of:
+            place = {"row": row_of[text]}
         line = {
             "id": number[text],
             **place,

@@ -241,7 +241,10 @@ def _charged_events(
             )
             faults.extend(receipt.uncharged(took_part))
             charged = [plan[charge.query].event() for charge in receipt.counted]
-            events_by_party[member.name] = tuple(charged_of(charged, plan_events)) if receipt.charges else ()
+            if receipt.charges:
+                events_by_party[member.name] = tuple(charged_of(charged, plan_events))
+            else:
+                events_by_party[member.name] = ()
     return events_by_party
 
 
@@ -475,7 +478,10 @@ class PrivacyVerdict:
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
-        signer = "" if self.signature is None else f"the coordinator '{printable(self.signature.name, 63)}'"
+        if self.signature is None:
+            signer = ""
+        else:
+            signer = f"the coordinator '{printable(self.signature.name, 63)}'"
         if self.faults:
             integrity, signer_words = (
                 f"CHANGED: {counted(len(self.faults), 'fault')}, named above",
@@ -483,13 +489,18 @@ class PrivacyVerdict:
             )
             promise = "none that counts"
         else:
-            integrity_words = (
-                "whole: every file here is as it was when the papers were made"
-                if self.left_out is None
-                else f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
-            )
-            missing = f"; {counted(len(self.unchecked), 'file')} not here" if self.unchecked else ""
-            foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin" if self.outside else ""
+            if self.left_out is None:
+                integrity_words = "whole: every file here is as it was when the papers were made"
+            else:
+                integrity_words = (
+                    f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
+                )
+            missing = ""
+            if self.unchecked:
+                missing = f"; {counted(len(self.unchecked), 'file')} not here"
+            foreign = ""
+            if self.outside:
+                foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin"
             integrity = f"{integrity_words}{missing}{foreign}"
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
@@ -622,7 +633,10 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
     manifest = verdict.manifest
     task, unstated = manifest.task, "its operator has not stated it"
     unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
-    publisher = unsigned if verdict.signature is None else printable(verdict.signature.name, 63)
+    if verdict.signature is None:
+        publisher = unsigned
+    else:
+        publisher = printable(verdict.signature.name, 63)
     if verdict.signature is not None:
         publisher += f", fingerprint {verdict.signature.fingerprint}"
     return PageSection(
@@ -686,7 +700,10 @@ def _sums_section(verdict: PrivacyVerdict) -> PageSection:
 
 def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
     plan = verdict.manifest.plan.privacy
-    alone_words = "nothing that can be stated" if math.isinf(verdict.alone) else f"epsilon {verdict.alone:.6g}"
+    if math.isinf(verdict.alone):
+        alone_words = "nothing that can be stated"
+    else:
+        alone_words = f"epsilon {verdict.alone:.6g}"
     nominal = f"{words.NOMINAL}: " if verdict.insecure else ""
     if verdict.guess_alone is not None and not verdict.insecure:
         alone_words += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
@@ -720,7 +737,10 @@ def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
     rows = [("file", "bytes", "SHA-256, as signed")]
     for name, digest in sorted(dict(published.get("files", {})).items()):
         is_here = name in OUTPUT_NAMES and (folder / name).is_file()
-        size = f"{(folder / name).stat().st_size:,}" if is_here else "not here"
+        if is_here:
+            size = f"{(folder / name).stat().st_size:,}"
+        else:
+            size = "not here"
         rows.append((printable(str(name), 60), size, printable(str(digest), 64)))
     return PageSection("What was published", table=tuple(rows))
 

@@ -205,7 +205,10 @@ class RunFolder:
 
     def __init__(self, path: Path, storage: Storage | None = None) -> None:
         self.path = path
-        self._storage = Storage(path.parent.parent) if storage is None else storage
+        if storage is None:
+            self._storage = Storage(path.parent.parent)
+        else:
+            self._storage = storage
         self.name = path.name
         self.journal_path = path / "journal.sqlite"
         self.output = path / "output"
@@ -390,7 +393,10 @@ class RunFolder:
             with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise UnreadableRun(path, "is not a file", "move it away, and restore the file from a backup")
-                start = 0 if most_bytes is None else max(0, file.seek(0, os.SEEK_END) - most_bytes)
+                if most_bytes is None:
+                    start = 0
+                else:
+                    start = max(0, file.seek(0, os.SEEK_END) - most_bytes)
                 file.seek(start)
                 data = file.read()
         except FileNotFoundError:

@@ -77,7 +77,10 @@ def plan_run(task: Task) -> RunPlan:
     """Plans the private sums of a task and their noise. Raises ConfigurationError if the method cannot run."""
     if not task.generators:
         raise ConfigurationError("the task names no generator", "add a [[generators]] section")
-    task, setting, requests = _with_stated_noise(task) if task.privacy.noise_multiplier else (task, *_task_sums(task))
+    if task.privacy.noise_multiplier:
+        task, setting, requests = _with_stated_noise(task)
+    else:
+        task, setting, requests = task, *_task_sums(task)
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
@@ -277,7 +280,9 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
     Args:
         alike: every prompt of one label is the same, for a model that is trained on it.
     """
-    folder = task.locate(task.prompts.folder) if task.prompts.folder else None
+    folder = None
+    if task.prompts.folder:
+        folder = task.locate(task.prompts.folder)
     words = task.task
     if alike:
         words = words.model_copy(update={"line_breaks": True, "attributes": {}})
@@ -438,12 +443,14 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
     method = methods.load(run.task.method.name)
     options = run.task.options
-    stated_privacy = options.stated(run.plan.privacy) if isinstance(options, papers.StatedOptions) else run.plan.privacy
-    paper = (
-        method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
-        if math.isfinite(stated_privacy.epsilon)
-        else {}
-    )
+    if isinstance(options, papers.StatedOptions):
+        stated_privacy = options.stated(run.plan.privacy)
+    else:
+        stated_privacy = run.plan.privacy
+    if math.isfinite(stated_privacy.epsilon):
+        paper = method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
+    else:
+        paper = {}
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
@@ -486,7 +493,9 @@ def plan_figures(run: RunPlan) -> PlanFigures:
 
 def public_texts(task: Task) -> Sequence[str]:
     """Returns the first texts of the public test file; none where there is no such file."""
-    path = task.locate(task.evaluation.test) if task.evaluation.test else None
+    path = None
+    if task.evaluation.test:
+        path = task.locate(task.evaluation.test)
     if path and path.exists():
         return read_table(path, task.data.text).texts[:_MOST_PUBLIC_TEXTS]
     return ()
@@ -618,9 +627,10 @@ def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: int) 
     words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
     example_words = task.task.words[0] if task.task.words else 0
     lowest, highest = (generator.estimate(calls, extreme(words), example_words) for extreme in (min, max))
-    price = (
-        None if lowest.price_usd is None or highest.price_usd is None else (lowest.price_usd[0], highest.price_usd[1])
-    )
+    if lowest.price_usd is None or highest.price_usd is None:
+        price = None
+    else:
+        price = lowest.price_usd[0], highest.price_usd[1]
     return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price)
 
 

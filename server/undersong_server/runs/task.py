@@ -413,7 +413,10 @@ class Task(StrictSection):
 
     def locate(self, path: str) -> Path:
         """Makes a path absolute: relative ones start at data.root, or else beside the task file."""
-        base = Path(self.data.root) if self.data.root else self.folder
+        if self.data.root:
+            base = Path(self.data.root)
+        else:
+            base = self.folder
         return (base / path).absolute()
 
     @property
@@ -470,7 +473,10 @@ class Task(StrictSection):
         _, dropouts, colluders = defaults(parties)
         dropouts = dropouts if settings.tolerated_dropouts is None else settings.tolerated_dropouts
         colluders = colluders if settings.colluders is None else settings.colluders
-        threshold = default_threshold(parties, colluders) if settings.threshold is None else settings.threshold
+        if settings.threshold is None:
+            threshold = default_threshold(parties, colluders)
+        else:
+            threshold = settings.threshold
         try:
             check_quorum(parties, threshold, dropouts, colluders)
             check_graph(parties, dropouts, colluders)

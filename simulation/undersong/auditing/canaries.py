@@ -53,7 +53,8 @@ def make_canaries(
                 text = " ".join([*words[:prefix_length], *_draw_words(rare_words, 12, rng)])
             case "far off" | "many words":
                 text = " ".join(_draw_words(rare_words, 30 if kind == "far off" else 120, rng))
-                label = labels[int(rng.integers(len(labels)))] if labels else label
+                if labels:
+                    label = labels[int(rng.integers(len(labels)))]
             case _:
                 words[int(rng.integers(len(words)))] = _draw_words(rare_words, 1, rng)[0]
                 text = " ".join(words)

@@ -88,7 +88,10 @@ Evidence = TypeVar("Evidence", noise_checks.Shape, Likeness)
 
 def add_evidence(totals: dict[str, Evidence], name: str, evidence: Evidence) -> None:
     """Adds evidence about noise to the total of that name."""
-    totals[name] = totals[name] + evidence if name in totals else evidence
+    if name in totals:
+        totals[name] = totals[name] + evidence
+    else:
+        totals[name] = evidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +151,10 @@ class Share:
 
     def under(self, plan: NoisePlan) -> "Share":
         """The same integers, scored under the laws of another plan."""
-        lasting = None if self.lasting is None else NoiseDraw.of_law(self.lasting.values, plan, 0)
+        if self.lasting is None:
+            lasting = None
+        else:
+            lasting = NoiseDraw.of_law(self.lasting.values, plan, 0)
         return Share(NoiseDraw.of_law(self.total.values, plan, None), lasting, self.zeros)
 
     def has_law_of(self, share: "Share") -> bool:

@@ -222,8 +222,13 @@ class AuditReport:
         """The report as a person reads it."""
         ways = (self.refutable_by_noise, "by the measured noise"), (self.refutable_by_attack, "by the first attack")
         refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in ways]
-        overrides = f"; set for the audit: {', '.join(self.overrides)}" if self.overrides else ""
-        noise = "unknown" if self.noise is None else f"{self.noise[0]:.3f}"
+        overrides = ""
+        if self.overrides:
+            overrides = f"; set for the audit: {', '.join(self.overrides)}"
+        if self.noise is None:
+            noise = "unknown"
+        else:
+            noise = f"{self.noise[0]:.3f}"
         return [
             f"{self.task!r} with {self.method}: promised epsilon {self.epsilon:g} at delta {self.delta:g}"
             f" per {self.unit}",
@@ -378,7 +383,10 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
         float(t): float((present_scores > t).mean() - (absent_scores > t).mean())
         for t in np.unique([*present_scores, *absent_scores])
     }
-    threshold = max(gains, key=gains.__getitem__) if len(present_scores) and len(absent_scores) else math.inf
+    if len(present_scores) and len(absent_scores):
+        threshold = max(gains, key=gains.__getitem__)
+    else:
+        threshold = math.inf
     return _make_verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
 
 

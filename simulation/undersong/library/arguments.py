@@ -95,7 +95,9 @@ def _resolve_hints(annotated: Any) -> dict[str, Any]:
 def _find_faults(arguments: Mapping[str, Any], hints: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """(problem, remedy) of each unfit argument. A value is shown if it is a number; another may be private."""
     for name, value in arguments.items():
-        number_shown = f" ({value!r})" if isinstance(value, int | float) else ""
+        number_shown = ""
+        if isinstance(value, int | float):
+            number_shown = f" ({value!r})"
         words = _describe_misfit(hints[name], value)
         options = (
             annotation for annotation in getattr(hints[name], "__metadata__", ()) if isinstance(annotation, Option)

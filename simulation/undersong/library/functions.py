@@ -239,7 +239,10 @@ def evaluate(
         {name: argument for name, argument in options.items() if name not in TABLES}, EvaluationOptions
     )
     simulated = corpus if isinstance(corpus, Simulation) else None
-    folder = corpus.folder if isinstance(corpus, Published) else Path(str(corpus))
+    if isinstance(corpus, Published):
+        folder = corpus.folder
+    else:
+        folder = Path(str(corpus))
     text = options.pop("text_field", text) or (simulated.text if simulated else "text")
     label = options.pop("label_field", label) or (simulated.label if simulated else "label")
     for name in TABLES[:-1]:

@@ -110,7 +110,10 @@ class Promise:
     alone: float | None
 
     def __str__(self) -> str:
-        worst = "" if self.alone is None else f"; {self.alone:.3f} if every other party colludes"
+        if self.alone is None:
+            worst = ""
+        else:
+            worst = f"; {self.alone:.3f} if every other party colludes"
         return f"epsilon {self.epsilon:g}, delta {self.delta:g} for one {self.unit}{worst}"
 
 
@@ -133,7 +136,9 @@ class Calls:
         return self.texts
 
     def __str__(self) -> str:
-        tokens = f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens" if self.tokens[1] else ""
+        tokens = ""
+        if self.tokens[1]:
+            tokens = f", {self.tokens[0]:,} to {self.tokens[1]:,} tokens"
         time = f", {self.time_s[0]:.0f} to {self.time_s[1]:.0f} s"
         return f"{counted(self.texts, 'call')} of {', '.join(self.generators)}{tokens}{time}"
 
@@ -238,7 +243,10 @@ class Published(Shown):
 
     def screen(self) -> RenderableType:
 
-        counts = self.corpus["label"].value_counts() if "label" in self.corpus else {}
+        if "label" in self.corpus:
+            counts = self.corpus["label"].value_counts()
+        else:
+            counts = {}
         labels = ", ".join(f"{name} {count}" for name, count in counts.items() if name)
         return Text(f"{counted(len(self.corpus), 'text')} in {self.folder}" + (f": {labels}" if labels else ""))
 

@@ -251,7 +251,9 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         if old_content != content:
             lines = zip_longest(old_content.split("\n"), content.split("\n"), fillvalue="")
             old, new = next(pair for pair in lines if pair[0] != pair[1])
-            difference = f": {old!r} there, {new!r} here" if name == TASK_NAME else ""  # other files may be private
+            difference = ""  # Other files may be private.
+            if name == TASK_NAME:
+                difference = f": {old!r} there, {new!r} here"
             raise ConfigurationError(
                 f"{folder}: holds another task ({name} differs{difference})", "name another folder", code="other-task"
             )

@@ -248,7 +248,10 @@ def _report_embedding(embedder: CachedEmbedder, name: str, progress: Progress) -
 def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None) -> str:
     stored_name = workspace.journal.get_json("run/name")
     if stored_name is None:
-        suffix = os.urandom(4).hex() if insecure_noise_seed is None else f"insecure-{insecure_noise_seed}"
+        if insecure_noise_seed is None:
+            suffix = os.urandom(4).hex()
+        else:
+            suffix = f"insecure-{insecure_noise_seed}"
         stored_name = f"{task.task.name} {suffix}"
         workspace.journal.put_json("run/name", stored_name)
     name: str = stored_name

@@ -172,7 +172,9 @@ def _file_key(file: Path) -> Hashable:
 def _file_content(file: Path) -> bytes:
     try:
         if not has_suffix(file, ".gz"):
-            content = file.read_bytes() if file.stat().st_size <= LARGEST_BYTES else None
+            content = None
+            if file.stat().st_size <= LARGEST_BYTES:
+                content = file.read_bytes()
         else:
             parts, size = [], 0
             for line in gzip_lines(file):

@@ -191,7 +191,9 @@ class Documents:
         """The row of a document; None for one that does not count, which is named."""
         if fault := self._status_fault(entry.facts, entry.kind):
             name, status = fault
-            remedy = f"if it counts: --also-status {status}" if status in STATUSES - {IN_ERROR} else ""
+            remedy = ""
+            if status in STATUSES - {IN_ERROR}:
+                remedy = f"if it counts: --also-status {status}"
             self._skip(entry.place, f"its {name} is {_shown(status)}", remedy=remedy)
             return None
         if reason := self._faults.get(id(entry)):

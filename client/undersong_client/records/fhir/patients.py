@@ -77,19 +77,29 @@ class PersonFacts(NamedTuple):
 
 def read_subject(value: Any, contained: Any = None) -> Subject:
     """Reads a Reference; anything else names nothing."""
-    members: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        members: Mapping[str, Any] = value
+    else:
+        members = {}
     reference, kind = members.get("reference"), members.get("type")
-    reference = clean_text(reference) if isinstance(reference, str) else "" if reference is None else "/"
-    kind = clean_text(kind).rpartition("/")[2] if isinstance(kind, str) else ""
+    if isinstance(reference, str):
+        reference = clean_text(reference)
+    elif reference is None:
+        reference = ""
+    else:
+        reference = "/"
+    if isinstance(kind, str):
+        kind = clean_text(kind).rpartition("/")[2]
+    else:
+        kind = ""
     target = None
     if reference.startswith("#"):
         contained_resources = [resource for resource in objects(contained) if resource.get("id") == reference[1:]]
         kinds = [str(resource.get("resourceType")) for resource in contained_resources]
-        target = (
-            (kinds[0], _identifiers(contained_resources[0].get("identifier")))
-            if len(contained_resources) == 1
-            else ("", ())
-        )
+        if len(contained_resources) == 1:
+            target = kinds[0], _identifiers(contained_resources[0].get("identifier"))
+        else:
+            target = "", ()
     identifiers = _identifiers([members.get("identifier")])
     return Subject(reference, kind, identifiers[0] if identifiers else ("", ""), target, bool(members.get("display")))
 
@@ -279,7 +289,10 @@ class Patients:
 
     def _join_links(self, entry: ResourceEntry) -> None:
         is_patient = entry.kind == "Patient"
-        node: Hashable = self._node(entry.name, entry.system) if is_patient else entry.key
+        if is_patient:
+            node: Hashable = self._node(entry.name, entry.system)
+        else:
+            node = entry.key
         for kind, target in entry.facts.links:
             linked_node: Hashable
             address = read_address(target.reference)
@@ -332,7 +345,10 @@ class Patients:
 
 def _kind_words(kind: str) -> str:
     """The type of a subject in words; a word that is no type may be content."""
-    article = "an" if kind[:1] in ("E", "O") else "a"
+    if kind[:1] in ("E", "O"):
+        article = "an"
+    else:
+        article = "a"
     if kind in _OTHERS:
         return f"{article} {kind}"
     return "another resource"

@@ -249,7 +249,10 @@ class Listing:
     def make(self) -> Resources:
         """Reads all files once. Raises ConfigurationError without any file of resources."""
         path, resources = self._declared.path, self._resources
-        files = list(self._files()) if path.is_dir() else [path]
+        if path.is_dir():
+            files = list(self._files())
+        else:
+            files = [path]
         lines = [file for file in files if is_lines(file)]
         if not lines:
             raise ConfigurationError(
@@ -309,7 +312,9 @@ class Listing:
             manifest = parse(file.read_bytes())
         except (OSError, ValueError, RecursionError):
             return False
-        request = manifest.get("request") if isinstance(manifest, dict) and "transactionTime" in manifest else None
+        request = None
+        if isinstance(manifest, dict) and "transactionTime" in manifest:
+            request = manifest.get("request")
         exported = _EXPORT.fullmatch(request) if isinstance(request, str) else None
         if exported is not None:
             self._resources.systems[file.parent] = clean_base(exported[1])
@@ -358,11 +363,10 @@ class Listing:
             return self._skip(line.place, "it is no FHIR resource")
         entry_count = len(self._resources.entries)
         line.digest = hashlib.blake2b(written.strip(), digest_size=16).digest()
-        is_held = (
-            self._list_bundle(resource, line)
-            if resource["resourceType"] == "Bundle"
-            else self._list_resource(resource, line)
-        )
+        if resource["resourceType"] == "Bundle":
+            is_held = self._list_bundle(resource, line)
+        else:
+            is_held = self._list_resource(resource, line)
         if has_suffix(line.file, ".gz") and (is_held or len(self._resources.entries) > entry_count):
             # A gzip file cannot be read from the middle. Its lines stay in memory, compressed.
             self._resources.compressed[line.file, line.offset] = zlib.compress(written, 1)
@@ -404,11 +408,17 @@ class Listing:
                 reason = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
                 self._skip(entry.place, reason, "refused", remedy="export the resources without Bundles around them")
             else:
-                kind_name = kind if isinstance(kind, str) and _KIND.fullmatch(kind) else "this resource"
+                if isinstance(kind, str) and _KIND.fullmatch(kind):
+                    kind_name = kind
+                else:
+                    kind_name = "this resource"
                 self._skip(entry.place, f"{printable(kind_name, 40)} is no kind of document that is read", "resource")
             return False
         url = url.strip() if isinstance(url, str) else ""
-        address = None if url.lower().startswith("urn:") else read_address(url)
+        if url.lower().startswith("urn:"):
+            address = None
+        else:
+            address = read_address(url)
         entry.kind = kind
         entry.name = id_of(resource)
         if not entry.name and url.lower().startswith("urn:uuid:"):
@@ -427,7 +437,9 @@ class Listing:
         resources = self._resources
         everything = [entry for entries in resources.entries.values() for entry in entries]
         bases = {entry.base for entry in everything if not entry.system and entry.base}
-        single = next(iter(bases)) if len(bases) == 1 else ""
+        single = ""
+        if len(bases) == 1:
+            single = next(iter(bases))
         for deletions in resources.deletions.values():
             for deletion in deletions:
                 deletion.system = deletion.system or single

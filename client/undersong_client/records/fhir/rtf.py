@@ -196,7 +196,10 @@ class _Document:
 
     def _code_page(self, page: int) -> str:
         """The codec of a code page; 0 and 1 leave it as it is. Raises Unreadable for one that is not known."""
-        name = self._encoding if page in (0, 1) else _CODE_PAGES.get(page, f"cp{page}")
+        if page in (0, 1):
+            name = self._encoding
+        else:
+            name = _CODE_PAGES.get(page, f"cp{page}")
         try:
             return codecs.lookup(name).name
         except LookupError:
@@ -206,7 +209,10 @@ class _Document:
         if word == b"f":
             self._change(font=number or b"")
         elif number and (word == b"cpg" or (word == b"fcharset" and int(number) != 1)):
-            name = f"cp{int(number)}" if word == b"cpg" else self._charsets.get(int(number), "")
+            if word == b"cpg":
+                name = f"cp{int(number)}"
+            else:
+                name = self._charsets.get(int(number), "")
             try:
                 self._fonts[self._group.font] = codecs.lookup(name).name
             except LookupError:  # the document's own code page then

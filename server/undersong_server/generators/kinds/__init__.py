@@ -53,7 +53,10 @@ def _own_names() -> set[str]:
 
 
 def _settings_of(table: Any) -> type[GeneratorSettings]:
-    kind = table.get("kind") if isinstance(table, Mapping) else getattr(table, "kind", None)
+    if isinstance(table, Mapping):
+        kind = table.get("kind")
+    else:
+        kind = getattr(table, "kind", None)
     if not isinstance(kind, str):
         raise ConfigurationError("kind is required and missing", f"write kind = ..., one of {', '.join(names())}")
     return load(kind)

@@ -408,7 +408,9 @@ class NgramGenerator(StatelessGenerator):
         for position, token in enumerate(parent):
             if hidden[position]:
                 context = [*[START] * (self._order - 1), *text][-(self._order - 1) :]
-                right = parent[position + 1] if position + 1 < len(parent) and not hidden[position + 1] else None
+                right = None
+                if position + 1 < len(parent) and not hidden[position + 1]:
+                    right = parent[position + 1]
                 token = self._fill_token(model, context, token, right, influence, rng)
             text.append(token)
         return text
@@ -444,7 +446,10 @@ class NgramGenerator(StatelessGenerator):
             for known_context in contexts:
                 if cached := influence.cache.get(known_context):
                     return cached[int(rng.random() * len(cached))]
-        sources = model.counts[-1:] if rng.random() < self._settings.shared else model.counts
+        if rng.random() < self._settings.shared:
+            sources = model.counts[-1:]
+        else:
+            sources = model.counts
         for known_context in contexts:
             counts_after = next((counts[known_context] for counts in sources if known_context in counts), None)
             if counts_after is not None and rng.random() >= counts_after.escape:

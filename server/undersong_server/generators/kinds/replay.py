@@ -277,7 +277,10 @@ class ReplayGenerator:
         contained = np.zeros(len(self._texts))
         for term in terms:
             key = duplicate_key(term)
-            rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split())) if key else set()
+            if key:
+                rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split()))
+            else:
+                rows = set()
             for row in rows:
                 contained[row] += f" {key} " in f" {self._keys[row]} "
         return contained / len(terms)

@@ -286,7 +286,10 @@ class TransformersGenerator(StatelessGenerator):
         temperature = self._settings.temperature if temperature is None else temperature
         pad, ends = padding(tokenizer, model), end_ids(tokenizer, model)
         # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
-        side: Literal["left", "right"] = "right" if model.config.is_encoder_decoder else "left"
+        if model.config.is_encoder_decoder:
+            side: Literal["left", "right"] = "right"
+        else:
+            side = "left"
         rows = torch.tensor(padded(prompts, pad, side), device=device)
         mask = torch.tensor(padded([[1] * len(ids) for ids in prompts], 0, side), device=device)
         width = rows.shape[1]
@@ -371,7 +374,10 @@ class TransformersGenerator(StatelessGenerator):
         end = next((position for position, token in enumerate(tokens) if token in ends), None)
         tokens = tokens if end is None else tokens[:end]
         length = len(tokens) + (end is not None)
-        lengths = range(1, len(tokens) + 1) if stop else range(0)
+        if stop:
+            lengths = range(1, len(tokens) + 1)
+        else:
+            lengths = range(0)
         first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
         stopped = lengths[first] if first < len(lengths) else None
         text = text_after_thinking(tokenizer, prompt, tokens[:stopped])
@@ -416,7 +422,10 @@ class TransformersGenerator(StatelessGenerator):
                     drawn_tokens[rows] = places.clamp_(max=scores.shape[-1] - 1)
                     row_chances = chances[rows]
                     likelier = row_chances.where(row_chances > row_chances.gather(-1, drawn_tokens[rows]), 0.0).sum(-1)
-                    rows = rows[likelier >= nucleus] if nucleus < 1.0 else rows[:0]
+                    if nucleus < 1.0:
+                        rows = rows[likelier >= nucleus]
+                    else:
+                        rows = rows[:0]
                 return torch.full_like(scores, -torch.inf).scatter_(-1, drawn_tokens, 0.0)
 
         return [Finite(), TemperatureLogitsWarper(float(temperature)), Drawn()]
@@ -645,7 +654,10 @@ def template_marks(tokenizer: Any) -> tuple[tuple[str, str], ...]:
         if match := re.search(rf"(\S*)\s*{_PROBE_THOUGHT}\s*(\S.*?)\s*{_PROBE_TURN}", turn, re.DOTALL):
             # The mark that begins the turn may stand before this one.
             opening = re.findall(r"<[^<>]*>|\[[^\[\]]*\]|[^<>\[\]]+", match[1])[-1:]
-            marks[match[2]] = re.escape(opening[0]) if opening else r"(?!)"
+            if opening:
+                marks[match[2]] = re.escape(opening[0])
+            else:
+                marks[match[2]] = r"(?!)"
     return tuple((opening, re.escape(closing)) for closing, opening in marks.items())
 
 
@@ -664,7 +676,10 @@ def end_ids(tokenizer: Any, model: Any) -> list[int]:
     """Ids of the tokens that end a turn, by the generation settings, the tokenizer or the chat template; often one."""
     ends: list[int] = []
     for end_ids in (model.generation_config.eos_token_id, tokenizer.eos_token_id):
-        ends += [end_ids] if isinstance(end_ids, int) else list(end_ids or ())
+        if isinstance(end_ids, int):
+            ends += [end_ids]
+        else:
+            ends += list(end_ids or ())
     after_turn = _rendered_turn(tokenizer).rpartition(_PROBE_TURN)[2].lstrip()
     if after_turn and (first := tokenizer(after_turn, add_special_tokens=False)["input_ids"][:1]):
         ends += [token for token in first if token in tokenizer.added_tokens_decoder]
@@ -696,7 +711,10 @@ def _missing_room(model: Any, prompt_tokens: int, longest_answer: int) -> int | 
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     if positions is None:
         return None
-    tokens = max(prompt_tokens, longest_answer) if model.config.is_encoder_decoder else prompt_tokens + longest_answer
+    if model.config.is_encoder_decoder:
+        tokens = max(prompt_tokens, longest_answer)
+    else:
+        tokens = prompt_tokens + longest_answer
     if tokens > positions:
         return positions
     return None

@@ -294,7 +294,10 @@ class Batches:
         if not is_exchange:
             body = {"error": entry.get("error") or "no reason given"}
         content = body if isinstance(body, str) else json.dumps(body)
-        worst = requests[identifier].worst if identifier in requests else (0, 0)
+        if identifier in requests:
+            worst = requests[identifier].worst
+        else:
+            worst = 0, 0
         verdict = self._judge(Exchange(status, body=content.encode("utf-8", "surrogatepass")), worst)
         return _Line(identifier, verdict, is_exchange)
 
@@ -449,7 +452,10 @@ class Batches:
                 return exchange.body
             verdict = self._judge(exchange, (0, 0))
             is_again = verdict.state in (ExchangeState.WAIT, ExchangeState.LOST)
-            wait_s = min(pause, settings.max_wait_s) if verdict.pause_s is None else verdict.pause_s
+            if verdict.pause_s is None:
+                wait_s = min(pause, settings.max_wait_s)
+            else:
+                wait_s = verdict.pause_s
             is_safe = on_failure is None or verdict.throttled or verdict.kind == "unreachable"
             is_over = not is_safe or time.monotonic() + wait_s > started_s + settings.patience_s
             if on_failure is not None and (is_over or not is_again):

@@ -63,7 +63,10 @@ class _Patience:
         announced = verdict.pause_s
         is_put_off = announced is not None and not verdict.billed
         self.counted += not is_put_off
-        pause = self._growing_pause_s(settings) if announced is None else self._announced_pause_s(announced, settings)
+        if announced is None:
+            pause = self._growing_pause_s(settings)
+        else:
+            pause = self._announced_pause_s(announced, settings)
         if now + (announced or 0.0) >= deadline:
             return None
         if is_put_off:
@@ -158,7 +161,10 @@ class OpenAIGenerator:
             tokens_per_minute=settings.tokens_per_minute,
             longest_wait_s=settings.max_wait_s,
         )
-        self._batches = None if journal is None or not settings.batch else self._make_batches(journal)
+        if journal is None or not settings.batch:
+            self._batches = None
+        else:
+            self._batches = self._make_batches(journal)
         self._instead: OpenAIGenerator | None = None
         self._given_up = False
         if settings.fallback:
@@ -206,7 +212,10 @@ class OpenAIGenerator:
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
         """Counts the tokens and dollars of journaled answers towards the budgets."""
         # The journal does not say which of several addresses an earlier process's answer came from.
-        health = self._healths[0] if len(self._healths) == 1 else _AddressHealth()
+        if len(self._healths) == 1:
+            health = self._healths[0]
+        else:
+            health = _AddressHealth()
         for request, answer in zip(requests, answers, strict=True):
             if isinstance(answer, Completion):
                 self._budget.charge(answer.prompt_tokens + answer.completion_tokens, answer.price_usd)
@@ -232,7 +241,10 @@ class OpenAIGenerator:
 
         def work(stop: threading.Event) -> Iterator[tuple[int, Completion | GenerationError]]:
             for index in numbers:
-                answer = None if stop.is_set() else self._answered_by_either(requests[index], stop)
+                if stop.is_set():
+                    answer = None
+                else:
+                    answer = self._answered_by_either(requests[index], stop)
                 if answer is None:
                     return
                 yield index, answer
@@ -295,7 +307,10 @@ class OpenAIGenerator:
         if verdict.kind == "content":
             self._count_event("failed")
             return Completion(verdict.words, note=f"refused by the endpoint ({verdict.words})", finish="filter")
-        words = f"{said} ({verdict.words})" if said else verdict.words
+        if said:
+            words = f"{said} ({verdict.words})"
+        else:
+            words = verdict.words
         is_fatal = verdict.state is ExchangeState.ACCOUNT or verdict.kind == "unreachable"
         health = self._healths[self._connections.index(connection)]
         if verdict.kind == "forbidden" and health.answered:
@@ -472,7 +487,10 @@ class OpenAIGenerator:
                 yield indices.pop(result.identifier), answer
         while indices:
             # The first request goes alone, as with single calls, so that a bill above its bound is seen early.
-            part = dict(list(indices.items())[:1]) if self._is_capped and not self._answered else indices
+            if self._is_capped and not self._answered:
+                part = dict(list(indices.items())[:1])
+            else:
+                part = indices
             yield from self._newly_batched(requests, part, batches)
             indices = {name: index for name, index in indices.items() if name not in part}
 

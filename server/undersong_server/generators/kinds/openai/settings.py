@@ -130,13 +130,18 @@ class Endpoint(BaseModel):
             return
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*_API_KEY", variable):
             # not repeated if it may be a key in place of its variable's name
-            named = f" {variable!r}" if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", variable) else ""
+            named = ""
+            if re.fullmatch(r"[A-Z]+(_[A-Z]+)+", variable):
+                named = f" {variable!r}"
             raise ValueError(
                 f"api_key_env{named} is no name that ends in _API_KEY; export the key under such a name, and write that"
                 ' name here ("" for an endpoint without keys)'
             )
         through_proxy = proxy and _is_loopback(self.base_url)
-        key, passed = ("proxy", proxy) if through_proxy else ("base_url", self.base_url)
+        if through_proxy:
+            key, passed = "proxy", proxy
+        else:
+            key, passed = "base_url", self.base_url
         if self.base_url.startswith("http:") and not _is_loopback(passed):
             raise ValueError(
                 f"{key} {passed!r} would carry the key of {variable} unencrypted over a network; write a base_url with"
@@ -372,5 +377,8 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
     def cache_parts(self, request: GenerationRequest) -> list[Any]:
         """Returns everything that decides the answer to a request: addresses, headers and body."""
         addresses = [address.base_url for address in self.addresses]
-        addresses += [f"{self.fallback.model} at {self.fallback.base_url}"] if self.fallback else []
+        if self.fallback:
+            addresses += [f"{self.fallback.model} at {self.fallback.base_url}"]
+        else:
+            addresses += []
         return [addresses, self.request_fields(request.kind).headers, self.body_of(request)[0]]

@@ -267,7 +267,9 @@ def judge(
     words = masked(words_of(value, exchange.body), secrets)
     pause = announced_pause_s(exchange.headers, exchange.body, now_s)
     if not 200 <= exchange.status < 300:
-        place = _place_of(exchange.headers.get("location", "")) if 300 <= exchange.status < 400 else ""
+        place = ""
+        if 300 <= exchange.status < 400:
+            place = _place_of(exchange.headers.get("location", ""))
         if place:
             words = f"leads to {masked(place, secrets)}{f': {words}' if words else ''}"
         return _judge_status(exchange.status, value, words, pause)
@@ -280,7 +282,9 @@ def judge(
 def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int, int]) -> ExchangeOutcome:
     """Returns the state of a body that came with a good status."""
     choices = value.get("choices") if isinstance(value, dict) else None
-    choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
+    choice = None
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        choice = choices[0]
     error = next((each["error"] for each in (value, choice) if isinstance(each, dict) and each.get("error")), None)
     if error is None and choice is None and isinstance(value, dict) and _status_in(value):
         error = value
@@ -295,7 +299,10 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
     if completion is not None:
         return ExchangeOutcome(ExchangeState.ANSWER, completion=completion)
     # Some vendors state an error by words and a code of their own, under a good status.
-    kind = _kind_of_words(200, words) if choice is None and isinstance(value, dict) else "refused"
+    if choice is None and isinstance(value, dict):
+        kind = _kind_of_words(200, words)
+    else:
+        kind = "refused"
     if kind != "refused":
         return ExchangeOutcome(PROBLEMS[kind].state, kind, words, pause)
     said = f"the answer is no complete completion{f' ({words})' if words else ''}"
@@ -441,7 +448,9 @@ def _words_in(value: Any, depth: int) -> Iterable[str]:
     if depth > _DEEPEST:
         return
     if isinstance(value, str):
-        inside = parsed(value.encode("utf-8", "replace")) if value.lstrip()[:1] in ("{", "[") else None
+        inside = None
+        if value.lstrip()[:1] in ("{", "["):
+            inside = parsed(value.encode("utf-8", "replace"))
         if isinstance(inside, dict | list):
             yield from _words_in(inside, depth + 1)
         else:
@@ -508,7 +517,10 @@ def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Returns the seconds of Retry-After, a number (RFC 9110, 10.2.3) or a date; None if it says nothing clear."""
     milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
     try:
-        seconds = float(milliseconds) / 1000.0 if milliseconds is not None else float(value or "")
+        if milliseconds is not None:
+            seconds = float(milliseconds) / 1000.0
+        else:
+            seconds = float(value or "")
     except ValueError:
         try:
             seconds = parsedate_to_datetime(value or "").timestamp() - now_s
@@ -546,7 +558,9 @@ def _read_completion(
 
 def _finish_of(reason: Any) -> Finish | None:
     """Returns why an answer ended; None where there is then no answer."""
-    name = reason.strip().casefold().replace("-", "_") if isinstance(reason, str) else ""
+    name = ""
+    if isinstance(reason, str):
+        name = reason.strip().casefold().replace("-", "_")
     if name in LOST_ENDS:
         return None
     return ENDS.get(name, "unknown")
