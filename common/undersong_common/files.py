@@ -70,7 +70,8 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0
     try:
         _replace_whole(path, data, durable=durable, mode=mode)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
+        error.filename = str(path)
+        error.filename2 = None
         raise
 
 

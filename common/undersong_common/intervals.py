@@ -87,7 +87,8 @@ def auc_interval(positive: Float64, negative: Float64) -> Interval:
     """
     from scipy.stats import norm, rankdata
 
-    m, n = len(positive), len(negative)
+    m = len(positive)
+    n = len(negative)
     ranks = rankdata(np.concatenate([positive, negative]))
     shares_below = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
     shares_above = 1.0 - (ranks[m:] - rankdata(negative)) / m

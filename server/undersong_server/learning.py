@@ -290,7 +290,8 @@ def classifiers(
     """
     heads = []
     for k in range(generators):
-        author_embeddings, author_labels = embeddings[author == k], labels[author == k]
+        author_embeddings = embeddings[author == k]
+        author_labels = labels[author == k]
         weights = (label_shares / np.maximum(np.bincount(author_labels, minlength=len(label_shares)), 1))[author_labels]
         heads.append(
             classifier(author_embeddings, author_labels, len(label_shares), strength=strength, weights=weights)
@@ -312,7 +313,9 @@ class _AdamW:
     def __init__(self, parameters: Sequence[Any], *, rate: float, decay: float) -> None:
         import torch
 
-        self._parameters, self._rate, self._decay = list(parameters), rate, decay
+        self._parameters = list(parameters)
+        self._rate = rate
+        self._decay = decay
         self._means, self._squares = ([torch.zeros_like(parameter) for parameter in parameters] for _ in range(2))
         self._steps = [torch.tensor(0.0) for _ in parameters]
 
@@ -419,7 +422,8 @@ def _frozen_mlp(
     layers[0] = (layers[0][0] * scale, layers[0][1])
     *hidden, (weight, bias) = layers
     if len(bias) == 1:  # scikit-learn gives two labels one logistic unit: the second label's score above the first's
-        weight, bias = np.hstack([np.zeros_like(weight), weight]), np.append(0.0, bias)
+        weight = np.hstack([np.zeros_like(weight), weight])
+        bias = np.append(0.0, bias)
     units = " and ".join(str(len(layer_bias)) for _, layer_bias in hidden) + " units"
     return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({units}, {epochs} epochs)")
 
@@ -510,10 +514,8 @@ def covariance_distance(head: TaskModel, source: Float32, target: Float32) -> fl
 
     ``source``, ``target``: embeddings, float32 [n, d].
     """
-    source_covariance, target_covariance = (
-        np.cov(head.features(source), rowvar=False),
-        np.cov(head.features(target), rowvar=False),
-    )
+    source_covariance = np.cov(head.features(source), rowvar=False)
+    target_covariance = np.cov(head.features(target), rowvar=False)
     return float(((source_covariance - target_covariance) ** 2).sum() / max(float((target_covariance**2).sum()), 1e-24))
 
 
@@ -541,7 +543,8 @@ def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
     """Squared distance of two covariances [d, d]: to the target's, a constant to the gradient, or over 4 d^2."""
     import torch
 
-    source_covariance, target_covariance = torch.cov(source.T), torch.cov(target.T)
+    source_covariance = torch.cov(source.T)
+    target_covariance = torch.cov(target.T)
     distance = (source_covariance - target_covariance).square().sum()
     return distance / (
         target_covariance.detach().square().sum().clamp_min(1e-12) if relative else 4 * len(target_covariance) ** 2

@@ -75,7 +75,8 @@ def assemble(
         logs: sets up the log of the child process.
         address: as in :class:`PartyRules`.
     """
-    settings, seed = home.settings, home.settings.insecure_noise_seed
+    settings = home.settings
+    seed = home.settings.insecure_noise_seed
     hospital_policy = policy.read(home)
     policy_file.note_first(home)
     open_ledger = cache(lambda: datasets.open_ledger(home, hospital_policy, checkpoints, at=clock()))

@@ -102,7 +102,8 @@ class ComputingProcess(Computation):
         """
         first_s = request.planned.first_rung_s
         with self._lock:
-            computed, is_dead = None, not self._send_request(request)
+            computed = None
+            is_dead = not self._send_request(request)
             while computed is None:
                 deadline_s = start_s + limits.handover_s(self._monotonic() - start_s, first_s)
                 while (remaining_s := deadline_s - self._monotonic()) > 0:

@@ -168,7 +168,8 @@ class JournaledParty:
 
     def _journal_reply(self, answer: PendingReply, took_s: float, waited_s: float) -> None:
         request_kind, run, query, attempt = self._describe_request(answer.request)
-        reply, kind = answer.reply, answer.kind
+        reply = answer.reply
+        kind = answer.kind
         self._outbox.record(
             reply,
             at=self._clock(),

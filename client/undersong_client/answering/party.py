@@ -215,7 +215,9 @@ class Party:
     ) -> None:
         self.name = name
         self._identity = keys.identity
-        self._ledger, self._store, self._blocks = storage.ledger, storage.store, storage.blocks
+        self._ledger = storage.ledger
+        self._store = storage.store
+        self._blocks = storage.blocks
         self._rules = rules
         self.computation = computation
         self._clock = clock
@@ -531,7 +533,8 @@ class Party:
 
     def _charge_attempt(self, attempt: Attempt) -> None:
         """Charges an attempt, once."""
-        manifest, charge = attempt.manifest, self._charge_of(attempt)
+        manifest = attempt.manifest
+        charge = self._charge_of(attempt)
         now_s = self._clock()
         self._rules.consent.suspended(manifest.hash, is_suspended=False)
         try:
@@ -554,7 +557,8 @@ class Party:
         self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
-        planned, public = manifest.plan[name], self._question.resolve(manifest, name, inputs)
+        planned = manifest.plan[name]
+        public = self._question.resolve(manifest, name, inputs)
         answer.first_rung_s = planned.first_rung_s
         stored_blocks = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
         blocks = {identity: block for identity, block in stored_blocks if block is not None}

@@ -53,7 +53,9 @@ class Deferral:
             and self.vector_request.inputs == request.inputs
         )
         if self.computed is None or not is_same_vector:
-            self.vector_request, self.computed, self.start_s = request, None, start_s
+            self.vector_request = request
+            self.computed = None
+            self.start_s = start_s
             self.first_rung_s = request.planned.first_rung_s
             raise DeferredVector
         return self.computed

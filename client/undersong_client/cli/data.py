@@ -292,7 +292,8 @@ def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
     from undersong_client.records.sources import by_reason
 
     empty = counted(survey.empty, "without text is", "without text are")
-    people, filtered = unit_word("user", user_is, survey.users or 0), survey.filter_rows or (0, 0)
+    people = unit_word("user", user_is, survey.users or 0)
+    filtered = survey.filter_rows or (0, 0)
     yield from that_hold(
         (True, f"{counted(survey.records, 'record')} of {counted(survey.rows, 'row')}; {empty} left out"),
         (True, f"{counted(survey.duplicates, 'record repeats', 'records repeat')} another one's text"),
@@ -483,9 +484,12 @@ def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
         (True, spending_words(restored.spending)),
     )
     if restored.spending.budget is None:
-        earlier, figures, note = restored.earlier_budget, "--epsilon E --delta D", ""
+        earlier = restored.earlier_budget
+        figures = "--epsilon E --delta D"
+        note = ""
         if earlier is not None:
-            figures, note = f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}", "    (what it was before)"
+            figures = f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}"
+            note = "    (what it was before)"
         yield f"every run is refused until one is set; next: undersong-party budget set {figures}{note}"
 
 

@@ -70,7 +70,8 @@ def enroll(
             person=None if fresh else person_of_terminal(PartyHome(folder)),
         )
     else:
-        fresh, enrolment = False, operations.joining.renew(folder)
+        fresh = False
+        enrolment = operations.joining.renew(folder)
     target = request or Path(f"{enrolment.party}.request.json")
     replace_file(target, enrolment.data)
     print_result(
@@ -145,7 +146,8 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
 
     It asks at a terminal for what no option states. Typed again, it goes on with the first step that is not done.
     """
-    folder, as_json = home_of(options["home"]), bool(options["as_json"])
+    folder = home_of(options["home"])
+    as_json = bool(options["as_json"])
     content = read_input(package)
     steps = operations.joining.steps_left(folder, content)
     answers = _completed(steps, {**options, "fingerprint": fingerprint, "file": file})

@@ -148,7 +148,8 @@ def give_duty(
             f"this machine has no account {printable(account)}",
             "name the account as `id ACCOUNT` finds it; an account of the page goes without --terminal",
         )
-    name, giver = f"{account}{AT_THE_TERMINAL}" if terminal else account, two_people.giver_at_terminal()
+    name = f"{account}{AT_THE_TERMINAL}" if terminal else account
+    giver = two_people.giver_at_terminal()
     two_people.give_duty(folder, name, duty, by=(giver,))
     note_decision(folder, "policy duty", f"{name}: {duty or 'none'}, by {giver}", None)
     print(f"{name}: {duty or 'no role'}; {giver} is none of the two for a day")

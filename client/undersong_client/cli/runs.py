@@ -232,7 +232,8 @@ def revoke(
 
 
 def _say(proposal: "Proposal", as_json: bool) -> None:
-    run, words = printable(proposal.run), printable(proposal.words)
+    run = printable(proposal.run)
+    words = printable(proposal.words)
     pending = proposal.decision == "pending"
     condition = "; a second person must approve too: a privacy officer and one for IT" if pending else ""
     sentence = f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {words}){condition}"
@@ -328,7 +329,8 @@ def _lines(corpus_check: "CorpusCheck") -> list[str]:
             "closeness and membership: not computed, since no records are held out (undersong-party data add --hold-out"
             " before the first run, or --held-out FILE)",
         ]
-    closer, guess = corpus_check.closest.closer, corpus_check.membership
+    closer = corpus_check.closest.closer
+    guess = corpus_check.membership
     return [
         *lines,
         f"closer to a record than to every record held out: {closer.value:.1%} of the texts ({closer.low:.1%} to"

@@ -45,7 +45,8 @@ def install(
     program = shell_path(Path(sys.executable).parent / "undersong-party")
     account = f"sudo -u {services.ACCOUNT} env UNDERSONG_PARTY_HOME={services.FOLDER}/home"
     account += f" XDG_STATE_HOME={services.FOLDER}/state {program}"
-    ready, source = installation.is_ready, services.source_hidden_from_account()
+    ready = installation.is_ready
+    source = services.source_hidden_from_account()
     print_result(
         as_json,
         {**asdict(record), "home": f"{services.FOLDER}/home", "started": ready},

@@ -297,8 +297,10 @@ class Proposals(Consent):
         for request in finished[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
             for suffix in SAVED:
                 self._path_of(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
-        pending, large = len(undecided) - len(finished), len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
-        words, hash_ = plan_words(manifest.hash), manifest.hash.hex()
+        pending = len(undecided) - len(finished)
+        large = len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
+        words = plan_words(manifest.hash)
+        hash_ = manifest.hash.hex()
         PrivacyRefusal.raise_first(
             (
                 large or (not earlier and not objection and pending >= MOST_PENDING),
@@ -379,7 +381,8 @@ class Proposals(Consent):
 
     def previewed(self, request: Proposal, sheet: Sheet, *, at: float) -> None:
         """Records that a command has shown a plan to a person, with this sheet."""
-        read_hash, parts = sheet.hash, sheet.part_hashes
+        read_hash = sheet.hash
+        parts = sheet.part_hashes
         self._update_stored(
             bytes.fromhex(request.manifest),
             lambda stored: replace(stored, previewed_s=at, previewed_sheet=read_hash, previewed_parts=parts),
@@ -427,7 +430,8 @@ class Proposals(Consent):
             if sheet is not None and request.decision == decision and not request.has_lapsed:
                 return request  # the sheet stays as it was signed
             read_hash = "" if sheet is None else sheet.hash
-            people, missing = request.people, set(roles)
+            people = request.people
+            missing = set(roles)
             if person is not None:
                 if decision == "approved":  # an approval on another sheet has lapsed
                     # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
@@ -592,7 +596,8 @@ def manifest_hash(data: bytes) -> bytes:
 
 def check_decision(request: Proposal, decision: Decision) -> None:
     """Raises ConfigurationError if this decision about the plan is no longer possible."""
-    run, name = f"run {request.run!r}", shell_word(request.run)
+    run = f"run {request.run!r}"
+    name = shell_word(request.run)
     ConfigurationError.raise_first(
         (
             request.ended_s,

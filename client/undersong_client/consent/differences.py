@@ -29,7 +29,8 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
     """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
     if earlier.hash == later.hash:
         return ()
-    old, new = earlier.plan, later.plan
+    old = earlier.plan
+    new = later.plan
     lines = [
         *(_value_change(words, getattr(old.privacy, field), getattr(new.privacy, field)) for field, words in _PRIVACY),
         *_sum_changes(earlier, later),
@@ -53,14 +54,16 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
 def _value_change(name: str, old_value: Any, new_value: Any) -> str:
     if old_value == new_value:
         return ""
-    old, new = _print_value(old_value), _print_value(new_value)
+    old = _print_value(old_value)
+    new = _print_value(new_value)
     if old != new:
         return f"{name} {old} -> {new}"
     return f"{name} {old_value!r} -> {new_value!r}"
 
 
 def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
-    old, new = earlier.plan.sums, later.plan.sums
+    old = earlier.plan.sums
+    new = later.plan.sums
     if old == new:
         return []
     counts, new_counts = (Counter(planned.statistic for planned in sums) for sums in (old, new))

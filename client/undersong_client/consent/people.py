@@ -52,7 +52,8 @@ class Person:
     let_in_by: str = ""
 
     def __post_init__(self) -> None:
-        fault, length = name_fault(self.name, LONGEST_PERSON), len(self.comment)
+        fault = name_fault(self.name, LONGEST_PERSON)
+        length = len(self.comment)
         ConfigurationError.raise_first(
             (fault, f"the name of who decides {fault}", "state your name", "no-name"),
             (self.role not in ROLES, f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}", ""),

@@ -98,13 +98,15 @@ def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tup
 
 def changed(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
     """Returns every rule that differs, in words, with its value before and after."""
-    old, new = policy_before.to_json(), policy_after.to_json()
+    old = policy_before.to_json()
+    new = policy_after.to_json()
     return _change_words(policy_before, policy_after, [rule for rule in old if old[rule] != new[rule]])
 
 
 def _change_words(policy_before: HospitalPolicy, policy_after: HospitalPolicy, rules: Sequence[str]) -> tuple[str, ...]:
     """Returns the rules with their values before and after; who has to approve a run is one rule for the reader."""
-    old, new = policy_before.to_json(), policy_after.to_json()
+    old = policy_before.to_json()
+    new = policy_after.to_json()
     changes = [
         f"who decides: {policy_before.deciders} -> {policy_after.deciders}"
         if rule in ("approval", "two_people")

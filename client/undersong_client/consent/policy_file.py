@@ -89,7 +89,8 @@ def write_fields(home: PartyHome, fields: Mapping[str, Any]) -> None:
 
 
 def _note_signed(home: PartyHome, fields: Mapping[str, Any]) -> None:
-    noted, digest = last_signed(home), digest_of(fields)
+    noted = last_signed(home)
+    digest = digest_of(fields)
     if noted is None or noted.digest != digest:
         deciders = TWO_PEOPLE if fields.get("two_people") else ONE_PERSON
         AuditLog(home.page / FILE_NAME).note("policy", SIGNED, f"{digest}, {deciders}")

@@ -108,7 +108,9 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
     Args:
         ledger: the data set's ledger, for the cost; None if it cannot be read.
     """
-    plan, quorum, bounds = manifest.plan, manifest.plan.quorum, party.policy.bounds
+    plan = manifest.plan
+    quorum = manifest.plan.quorum
+    bounds = party.policy.bounds
     refusals = _refusals(manifest, party)
     cost = None
     if ledger is not None:
@@ -197,12 +199,14 @@ def _stated_task(task: Mapping[str, Any]) -> StatedTask:
 def _plan_charge(manifest: Manifest) -> Charge:
     """The charge of a whole plan."""
     plan = manifest.plan
-    charged, alone = tuple(plan.charged_events()), tuple(plan.alone_events())
+    charged = tuple(plan.charged_events())
+    alone = tuple(plan.alone_events())
     return Charge(manifest.run, manifest.hash.hex(), "", 0, charged, alone=alone, unit=plan.privacy.unit)
 
 
 def _compute_promise(manifest: Manifest, user_word: str) -> UnitPromise:
-    plan, privacy = manifest.plan, manifest.plan.privacy
+    plan = manifest.plan
+    privacy = manifest.plan.privacy
     charged_events = plan.charged_events()
     return UnitPromise(
         epsilon=finite(privacy.epsilon),
@@ -221,7 +225,8 @@ def _compute_cost(ledger: Ledger, charge: Charge) -> BudgetEffect | None:
     """The run's cost at the delta of the data set's budget, so that the figures can be subtracted; None without one."""
     if (budget := ledger.budget) is None:
         return None
-    delta, without = budget.delta, replace(charge, events=(), alone=())
+    delta = budget.delta
+    without = replace(charge, events=(), alone=())
     spent_after = ledger.spent_with(charge, delta)
     return BudgetEffect(
         delta=delta,
@@ -341,7 +346,8 @@ def _describe_decision(person: PersonalDecision) -> str:
 
 def _in_short(sheet: Sheet) -> PageSection:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk, the hospital's name."""
-    operator, end = sheet.operator, sheet.ended
+    operator = sheet.operator
+    end = sheet.ended
     cost = None if end is None else end.cost
     hospitals = counted(len(sheet.parties), "hospital")
     if end is None:
@@ -387,7 +393,8 @@ def _limit_words(sheet: Sheet) -> str:
     privacy = sheet.privacy
     if privacy.unit == "sample":
         return ""
-    limit, verb = privacy.max_per_unit, "counts" if privacy.max_per_unit == 1 else "count"
+    limit = privacy.max_per_unit
+    verb = "counts" if privacy.max_per_unit == 1 else "count"
     verb_of_some = "is" if limit == 1 else "are"
     return (
         f" Of one {privacy.unit_word}, at most {counted(limit, 'record')} {verb}; of one with more, {limit}"
@@ -409,13 +416,15 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
 
 def _risk_table(sheet: Sheet) -> list[PageSection]:
     """The risks of this run and of all runs, on average and in the rare case, side by side in cases of 100."""
-    privacy, cost = sheet.privacy, sheet.cost
+    privacy = sheet.privacy
+    cost = sheet.cost
     if sheet.ended is not None or privacy.epsilon is None:
         return []
     guess_alone = _guess_if_all_help(privacy)
     columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon), guess_alone))]
     if cost is not None and cost.best_guess_after is not None:
-        guess_after, is_first = cost.best_guess_after, not cost.before and not cost.worst_before
+        guess_after = cost.best_guess_after
+        is_first = not cost.before and not cost.worst_before
         if cost.after is None:
             sure_after = 1.0
         else:
@@ -477,7 +486,8 @@ def _risk_words(sheet: Sheet) -> str:
         stage = ""
     else:
         stage = f", {words.AS_IT_RAN}"
-    epsilon, unit = privacy.epsilon, privacy.unit_word
+    epsilon = privacy.epsilon
+    unit = privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit}."
     subjects = {"sample": "one record was", "party": "the records of one hospital were"}
@@ -507,7 +517,8 @@ def _delta_words(sheet: Sheet, delta: float) -> str:
 
 def _helper_words(sheet: Sheet) -> str:
     """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
-    privacy, others = sheet.privacy, len(sheet.parties) - 1
+    privacy = sheet.privacy
+    others = len(sheet.parties) - 1
     if others < 1:
         return ""
     if sheet.colluders >= others:
@@ -525,7 +536,8 @@ def _helper_words(sheet: Sheet) -> str:
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
-    epsilon, is_one_gaussian = privacy.epsilon_if_all_others_collude, privacy.stopping_refunds
+    epsilon = privacy.epsilon_if_all_others_collude
+    is_one_gaussian = privacy.stopping_refunds
     if epsilon is None:
         return 1.0
     return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=is_one_gaussian)
@@ -543,7 +555,8 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    before, after = _percent(share_before), _percent(share_after)
+    before = _percent(share_before)
+    after = _percent(share_after)
     if share_after <= 1:
         remainder = f"{100 - after} % would be left"
     else:
@@ -564,7 +577,8 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
     """The budget at the end of a run, by what the ledger has charged."""
     if cost is None or cost.epsilon is None or cost.spent is None:
         return []
-    share_alone, share_spent = cost.epsilon / budget, cost.spent / budget
+    share_alone = cost.epsilon / budget
+    share_spent = cost.spent / budget
     summary = (
         f"By itself this run has used {_percent(share_alone)} %. All runs up to its end have used"
         f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
@@ -577,7 +591,8 @@ def _why_less(share_before: float, share_alone: float, share_after: float) -> li
     """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
     if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
         return []
-    alone, after = _percent(share_alone), _percent(share_after)
+    alone = _percent(share_alone)
+    after = _percent(share_after)
     if (shown_sum := _percent(share_before) + alone) <= after:  # The shares as shown leave nothing to explain.
         return []
     return [f"By itself this run would use {alone} %. Together it is {after} % and not {shown_sum} %. {RUNS_TOGETHER}"]
@@ -752,7 +767,8 @@ def _leaves_by(release: ReleaseGroup, unit: str) -> str:
     times = ""
     if release.releases > 1:
         times = f"{release.releases} times "
-    low, high = min(release.numbers), max(release.numbers)
+    low = min(release.numbers)
+    high = max(release.numbers)
     return (
         f"{times}{release.statistic}: {release.meaning}; {low:,}{f' to {high:,}' if high > low else ''}"
         f" numbers{' each' if times else ''}, with noise of standard deviation {release.sigma:.3g} in the opened"
@@ -762,7 +778,8 @@ def _leaves_by(release: ReleaseGroup, unit: str) -> str:
 
 def _figure_section(sheet: Sheet) -> PageSection:
     """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
-    privacy, coordinator = sheet.privacy, sheet.coordinator
+    privacy = sheet.privacy
+    coordinator = sheet.coordinator
     delta = f"delta {privacy.delta:g}"
     promised = f"epsilon {_epsilon_words(privacy.epsilon)} at {delta}"
     epsilon_alone = _epsilon_words(privacy.epsilon_if_all_others_collude, "cannot be stated")
@@ -844,7 +861,8 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
 
 def who_takes_part(sheet: Sheet) -> PageSection:
     """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
-    parties, required = sheet.parties, sheet.required_parties
+    parties = sheet.parties
+    required = sheet.required_parties
     # Fingerprint and marks stand before the name, because a name may imitate them.
     rows = [
         f"{party.fingerprint}  {'(you)  ' if party.name == sheet.party else ''}"

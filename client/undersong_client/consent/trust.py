@@ -133,7 +133,8 @@ def accept(home: PartyHome, package: enrolment.Package, typed_fingerprint: str) 
 
 def request(home: PartyHome, token: bytes | None) -> bytes:
     """Makes a fresh TLS key and returns the enrolment request for it; ``token`` None asks for a renewal."""
-    name, identity = home.settings.party, keys.identity(home)
+    name = home.settings.party
+    identity = keys.identity(home)
     return enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token).sign(identity)
 
 

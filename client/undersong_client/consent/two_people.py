@@ -199,7 +199,8 @@ def pending_wish(home: PartyHome) -> Wish | None:
         return None
     try:
         value = read_json(path)
-        person, times = Person(**value["person"]), (float(value["at_s"]), str(value["boot"]), float(value["up"]))
+        person = Person(**value["person"])
+        times = (float(value["at_s"]), str(value["boot"]), float(value["up"]))
         wish = Wish(str(value["change"]), person, *times)
         keys.identity(home).public_key().verify(bytes.fromhex(value["signature"]), wish.statement)
     except (TypeError, KeyError, ValueError, InvalidSignature):

@@ -320,7 +320,8 @@ def _ask_health(
 def _why_not(
     home: PartyHome, coordinator: trust.TrustedCoordinator, address: str, proxy: SplitResult | None
 ) -> Iterator[Finding]:
-    host, port = address.rpartition(":")[0].strip("[]"), int(address.rpartition(":")[2])
+    host = address.rpartition(":")[0].strip("[]")
+    port = int(address.rpartition(":")[2])
     if proxy is not None:
         yield from _dial_through_proxy(home, coordinator, host, address, proxy)
         return
@@ -359,7 +360,8 @@ def _dial_through_proxy(
     home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, address: str, proxy: SplitResult
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
-    name, port = proxy.hostname or "", proxy.port or DEFAULT_PROXY_PORT
+    name = proxy.hostname or ""
+    port = proxy.port or DEFAULT_PROXY_PORT
     place = f"proxy {printable(name)}:{port}"
     pair = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
     login = f"Proxy-Authorization: Basic {pair}\r\n" if pair else ""

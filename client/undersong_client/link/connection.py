@@ -248,7 +248,8 @@ class Connection:
             words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
             self._end_stream(Ended(words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
-            code, details = error.code(), printable(str(error.details()))
+            code = error.code()
+            details = printable(str(error.details()))
             is_refused = code in REFUSALS_OF_PEOPLE
             if code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
                 log.debug("%s: %s", code.name, details)  # gRPC's words, for a specialist

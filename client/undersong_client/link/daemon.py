@@ -198,7 +198,8 @@ class Daemon(Listener):
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
             fault = self._held.hold(CONNECTING, self._pass_fault(error))
             with self._lock:
-                connection, self._connection = self._dialled, None
+                connection = self._dialled
+                self._connection = None
             if connection is not None:
                 connection.close("its machine has a fault")
             return Ended(fault.problem, self._held.pause_s(CONNECTING))
@@ -254,7 +255,8 @@ class Daemon(Listener):
 
     def _take_welcome(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
         offset = self._clock() - welcome.clock_s
-        name, software = printable(welcome.coordinator, 63), printable(welcome.software, 63)
+        name = printable(welcome.coordinator, 63)
+        software = printable(welcome.software, 63)
         self._note_status(
             state="paused" if paused else "connected",
             coordinator=name,
@@ -457,7 +459,8 @@ class Daemon(Listener):
             seconds,
         )
         if hourly:
-            self._away_told_s, self._away_reason = now_s, reason
+            self._away_told_s = now_s
+            self._away_reason = reason
 
     # The status file
 
@@ -499,11 +502,9 @@ class Daemon(Listener):
         """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
         if self._figures is None:
             return
-        state, certificate_end, budget = (
-            self._facts["state"],
-            self._facts.get("certificate_until"),
-            self._assembled.ledger.budget,
-        )
+        state = self._facts["state"]
+        certificate_end = self._facts.get("certificate_until")
+        budget = self._assembled.ledger.budget
         values = {
             "connected": float(state == "connected"),
             "paused": float(self._home.pause.exists()),
@@ -581,7 +582,8 @@ def _refuse_start(
 
 def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
     """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
-    coordinator, name = trust.coordinator(home), trust.certified_name(home)
+    coordinator = trust.coordinator(home)
+    name = trust.certified_name(home)
     hello = wire.Hello(
         version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(framing.ID_BYTES), does_not_start=reason
     )

@@ -72,7 +72,8 @@ def check(
     party_home = PartyHome(home)
     file = corpus / CORPUS if corpus.is_dir() else corpus
     texts = read_table(file, "text", None).texts
-    records, other_records = datasets.load(party_home).table, _held_out(party_home, held_out)
+    records = datasets.load(party_home).table
+    other_records = _held_out(party_home, held_out)
     if other_records is not None:
         _check_apart(records, other_records)
     identifiers = personal_data(texts, records.texts, patterns, "titles and long numbers")

@@ -216,8 +216,10 @@ def refresh(
         progress=progress,
     )
     table = datasets.load(party_home).table
-    rows, rows_before = _counted_rows(table), _counted_rows(former_table)
-    patients, patients_before = set(table.users or ()), set(former_table.users or ())
+    rows = _counted_rows(table)
+    rows_before = _counted_rows(former_table)
+    patients = set(table.users or ())
+    patients_before = set(former_table.users or ())
     joined = _joined(patients_before, added)
     if joined:
         entry = {"at_s": time.time(), "ids": sum(map(len, joined)), "patients": len(joined)}
@@ -308,7 +310,8 @@ def restore_ledger(
         ConfigurationError: nothing is missing, there is no data set, or the daemon is running.
         PrivacyRefusal: the backup lacks something, and ``charge_missing`` is False.
     """
-    party_home, now_s = PartyHome(home), time.time()
+    party_home = PartyHome(home)
+    now_s = time.time()
     allowed = policy.read(party_home)
     with party_home.running():
         source = Restoration(backup, charge_missing, receipts).read(party_home)

@@ -129,7 +129,8 @@ def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
         signed = {key: value for key, value in index.items() if key != "signature"}
         hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
         is_complete = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
-        signature, statement = bytes.fromhex(index["signature"]), tagged_hash(TAG, canonical_json(signed))
+        signature = bytes.fromhex(index["signature"])
+        statement = tagged_hash(TAG, canonical_json(signed))
         party = str(index["party"])
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, EOFError):
         raise damaged from None

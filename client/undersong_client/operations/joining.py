@@ -191,8 +191,10 @@ class Installed:
 def install(home: Path, grant: bytes) -> Installed:
     """Installs the certificate of a grant. Raises ConfigurationError if the grant is not for this party."""
     party_home = PartyHome(home)
-    renewed, former_addresses = keys.is_enrolled(party_home), trust.coordinator(party_home).addresses
-    valid_until, addresses = trust.install(party_home, grant), trust.coordinator(party_home).addresses
+    renewed = keys.is_enrolled(party_home)
+    former_addresses = trust.coordinator(party_home).addresses
+    valid_until = trust.install(party_home, grant)
+    addresses = trust.coordinator(party_home).addresses
     return Installed(valid_until, renewed, () if addresses == former_addresses else addresses)
 
 

@@ -59,7 +59,8 @@ def installation(home: Path | None, state: Path | None, machine: Machine | None 
 def source_hidden_from_account() -> str:
     """Returns the data set's source if the account cannot read it for ``data refresh``; "" otherwise."""
     machine = Machine()
-    account, home = machine.account(ACCOUNT), machine.path(f"{FOLDER}/home")
+    account = machine.account(ACCOUNT)
+    home = machine.path(f"{FOLDER}/home")
     if account is None or not (home / SETTINGS).exists():
         return ""
     with acting_as(account):
@@ -168,7 +169,8 @@ def _write_heads(home: PartyHome, checkpoints: Path) -> None:
 
 def _take_cache_in(home: PartyHome) -> None:
     """Copies the cache of embeddings into the folder: elsewhere no unit may write."""
-    cache, party_cache = Path(home.settings.cache or home.path), home.path / "cache"
+    cache = Path(home.settings.cache or home.path)
+    party_cache = home.path / "cache"
     if not home.settings.cache or cache.is_relative_to(home.path):
         return
     party_cache.mkdir(mode=0o700, exist_ok=True)

@@ -24,7 +24,8 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a plan, which do not depend on the records."""
-    privacy, parties = manifest.plan.privacy, len(manifest.roster)
+    privacy = manifest.plan.privacy
+    parties = len(manifest.roster)
     fewest = manifest.plan.quorum.fewest
     few = that_hold(
         (parties == 1, "you are the only party: the sum that opens is your own"),
@@ -79,7 +80,8 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
         has_users: True if the data set has a column of user ids.
         user_is: word for a user.
     """
-    nameless, delta = privacy.unit == "user" and not has_users, privacy.delta if math.isfinite(privacy.epsilon) else 0.0
+    nameless = privacy.unit == "user" and not has_users
+    delta = privacy.delta if math.isfinite(privacy.epsilon) else 0.0
     return that_hold(
         (
             nameless,

@@ -92,7 +92,8 @@ class Objections:
             yield Caution(f"{self.sentence}; at the last seal it was {before.present}", MEND_LIST)
         lapsed = [place for name, place in self.unmatched.items() if before.digest(name) in before.matched]
         if lapsed:
-            was, verb = counted(len(lapsed), "identifier was", "identifiers were"), "is" if len(lapsed) == 1 else "are"
+            was = counted(len(lapsed), "identifier was", "identifiers were")
+            verb = "is" if len(lapsed) == 1 else "are"
             yield Caution(
                 f"{was} in the source at the last seal and {verb} not any more: left, or under another id"
                 f" ({first_places(lapsed)})",

@@ -114,13 +114,16 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
         with sealed.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise _damaged(home)
-            identity, number, slabs = b"", 0, 0
+            identity = b""
+            number = 0
+            slabs = 0
             while number <= slabs:
                 size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
                 data = file.read(size)
                 slab = json.loads(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _place(identity, number)))
                 if number == 0:
-                    identity, slabs = bytes.fromhex(slab["id"]), int(slab["slabs"])
+                    identity = bytes.fromhex(slab["id"])
+                    slabs = int(slab["slabs"])
                 yield slab
                 number += 1
     except FileNotFoundError:

@@ -224,7 +224,8 @@ class _Reader:
             if number % ROWS_A_NOTE == 0:
                 self._progress(number)
         alike = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
-        table, objections = self._records.table(), None
+        table = self._records.table()
+        objections = None
         rows = len(table) + len(self._skipped)
         if self._declared.exclusions:
             places: dict[str, str] = {}
@@ -283,7 +284,8 @@ class _Reader:
         self._records.add(record, user)
 
     def _open(self) -> OpenedSource:
-        declaration, path = self._declared, self._declared.path
+        declaration = self._declared
+        path = self._declared.path
         columns = self._columns.names if self._filter is None else ()
         if declaration.database and not has_suffix(path, ".sql"):
             raise ConfigurationError(

@@ -132,12 +132,15 @@ class Addition:
 
     def read(self) -> ReadSource:
         """Reads the records and has a person confirm the warnings; writes nothing."""
-        home, declared = self.home, self.declared.absolute()
+        home = self.home
+        declared = self.declared.absolute()
         reading = sources.read(declared, progress=self.options.rows_read)
         reading.check_patients()
-        whole_table, secret = reading.table, keys.secret(home, "data")
+        whole_table = reading.table
+        secret = keys.secret(home, "data")
         # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
-        name, name_before = checkpoint_name(whole_table, self.checkpoints), former_name(whole_table, self.checkpoints)
+        name = checkpoint_name(whole_table, self.checkpoints)
+        name_before = former_name(whole_table, self.checkpoints)
         remaining, held_out = hold_out(whole_table, secret, declared.hold_out)
         reading = replace(reading, table=remaining)
         self.options.confirm(warnings_about(home, reading, self.policy, declared))
@@ -156,7 +159,9 @@ class Addition:
         These end before the new version is sealed. After a crash here, they count the whole budget of a file that
         somebody adds again without this ledger; with it, they are written anew.
         """
-        home, fingerprint, restoration = self.home, source.records.fingerprint, self.options.source
+        home = self.home
+        fingerprint = source.records.fingerprint
+        restoration = self.options.source
         restored: RestoredLedger | None = None
         ledger: Ledger | None = None
         if restoration.named:
@@ -186,8 +191,11 @@ class Addition:
 
     def seal(self, source: ReadSource) -> Survey:
         """Seals the records, and declares them in the settings; returns their counts."""
-        home, held_out, settings = self.home, source.held_out, self.home.settings
-        declared, texts = self.declared.absolute(), source.records.table.texts
+        home = self.home
+        held_out = source.held_out
+        settings = self.home.settings
+        declared = self.declared.absolute()
+        texts = source.records.table.texts
         if self.embedder is None:
             lengths = TextLengths(len(texts), 0, 0)
         else:

@@ -116,7 +116,9 @@ class Attempts:
         compartment = self._store.compartment(key)
         snapshot = None if compartment is None else compartment.get("machine")
         if compartment is None or snapshot is None:
-            compartment, snapshot, coins = None, self._store.get(f"{key}/ended"), b""
+            compartment = None
+            snapshot = self._store.get(f"{key}/ended")
+            coins = b""
         else:
             coins = compartment.get("coins") or b""
         if snapshot is None:
@@ -156,10 +158,12 @@ class Attempts:
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
         key = _key(manifest, query, number)
-        keys, entropy = self._keys, self._keys.entropy(key)
+        keys = self._keys
+        entropy = self._keys.entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = keys.machine.open(parameters, self._name, keys.identity, entropy, keys.encapsulate)
-        coins, count = keys.entropy(key + COINS_PURPOSE)(COINS_BYTES), start_record.count + 1
+        coins = keys.entropy(key + COINS_PURPOSE)(COINS_BYTES)
+        count = start_record.count + 1
         return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=start_record.last)
 
     def last(self, manifest: Manifest, query: str) -> int:
@@ -177,7 +181,8 @@ class Attempts:
         """
         if attempt.has_ended and attempt.compartment is None:
             return
-        manifest, query = attempt.manifest, attempt.query
+        manifest = attempt.manifest
+        query = attempt.query
         long_replies = {
             place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
         }
@@ -188,7 +193,8 @@ class Attempts:
             if place not in attempt.replies
         }
         if named is not None:
-            attempt.inputs, attempt.question = named, asked
+            attempt.inputs = named
+            attempt.question = asked
             inputs = wire.OpenSum(inputs=[reference.to_wire() for reference in named])
             journal_entries[f"{attempt.key}/inputs"] = inputs.SerializeToString()
             journal_entries[_question_key(manifest, query)] = asked
@@ -198,7 +204,8 @@ class Attempts:
             if attempt.machine.phase is Phase.TOMBSTONED:
                 forgotten = _replies(attempt.key)
             attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": snapshot}, forgotten)
-            attempt.compartment, attempt.coins = None, b""
+            attempt.compartment = None
+            attempt.coins = b""
             self._under_way.pop(attempt.key, None)
             return
         sealed_entries = {"machine": snapshot}
@@ -239,7 +246,10 @@ class Attempts:
             if identity:
                 hash_, query, number, begun_s = json.loads(identity)
             else:
-                hash_, query, number, begun_s = "", "", 0, 0.0
+                hash_ = ""
+                query = ""
+                number = 0
+                begun_s = 0.0
             manifest = manifest_of(bytes.fromhex(hash_))
             try:
                 if manifest is None:

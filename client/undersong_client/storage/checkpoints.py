@@ -342,7 +342,8 @@ def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
         published = json.loads(data)
         manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
         receipt = published["receipts"][party]
-        body, signature = receipt["body"].encode("utf-8"), bytes.fromhex(receipt["signature"])
+        body = receipt["body"].encode("utf-8")
+        signature = bytes.fromhex(receipt["signature"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigurationError(
             f"{path}: holds no receipt of {party}", "name the manifest.json of a published data set"

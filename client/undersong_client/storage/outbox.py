@@ -88,7 +88,8 @@ class Outbox:
         Args:
             stored: the end of the message, if the journal holds it.
         """
-        head, digest = data[: len(data) - stored.bytes], hashlib.sha256(data).hexdigest()
+        head = data[: len(data) - stored.bytes]
+        digest = hashlib.sha256(data).hexdigest()
         row = (at, answer_to, kind, run, query, attempt, len(data), digest, head, stored.key)
         with journal(self._home.journal).writing() as connection:
             connection.execute(

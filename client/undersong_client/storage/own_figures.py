@@ -91,7 +91,9 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
 
     Raises ConfigurationError if no data set was added, or its sealed copy is damaged.
     """
-    table, facts, settings = datasets.load(home).table, snapshot.facts(home), home.settings
+    table = datasets.load(home).table
+    facts = snapshot.facts(home)
+    settings = home.settings
     excluded = datasets.last_exclusion(home)
     return OwnFigures(
         settings.data,

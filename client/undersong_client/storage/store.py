@@ -214,7 +214,8 @@ class Compartment:
 
     def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
         """Keeps values here and, in the same transaction, values of the store ``beside`` them; on disk afterwards."""
-        store, placed = self._store, {self._place(key): value for key, value in values.items()}
+        store = self._store
+        placed = {self._place(key): value for key, value in values.items()}
         compartment_rows = [(key, store._sealed(key, value, self._cipher)) for key, value in placed.items()]
         store_rows = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
         store._write(puts=[*compartment_rows, *store_rows])
@@ -337,7 +338,8 @@ class PartyJournal:
         with self.lock:
             if not self._open:
                 return
-            afterwards, self._afterwards = self._afterwards, []
+            afterwards = self._afterwards
+            self._afterwards = []
             try:
                 if keep:
                     self.connection.execute("COMMIT")

@@ -221,7 +221,8 @@ class Embedder:
                 log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
             batches = encoder.batches([len(window) for _, window in windows])
             computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
-            units, finished_count = np.zeros((len(windows), self.dimension), dtype=np.float32), 0
+            units = np.zeros((len(windows), self.dimension), dtype=np.float32)
+            finished_count = 0
             for members, rows in zip(batches, computed, strict=True):
                 exact = _finite_values(rows)
                 units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
@@ -293,7 +294,8 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
     count = -(-(tokens_read - overlap) // (text_tokens - overlap))
     length = -(-(tokens_read + (count - 1) * overlap) // count)
     starts = [leading + number * (tokens_read - length) // max(1, count - 1) for number in range(count)]
-    head, tail = tokens[:leading], tokens[len(tokens) - trailing :]
+    head = tokens[:leading]
+    tail = tokens[len(tokens) - trailing :]
     return [np.concatenate([head, tokens[start : start + length], tail]) for start in starts]
 
 
@@ -462,12 +464,14 @@ class CachedEmbedder:
         Args:
             progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
-        normal, model = [unicodedata.normalize("NFC", text) for text in texts], bytes.fromhex(self.fingerprint)
+        normal = [unicodedata.normalize("NFC", text) for text in texts]
+        model = bytes.fromhex(self.fingerprint)
         keys = [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal]
         missing = dict(zip(keys, normal, strict=True))
         rows_by_key = self._cache.get(list(missing))
         missing = {key: text for key, text in missing.items() if key not in rows_by_key}
-        cached_count, total = len(rows_by_key), len(rows_by_key) + len(missing)
+        cached_count = len(rows_by_key)
+        total = len(rows_by_key) + len(missing)
         if progress is not None and cached_count:
             progress(cached_count, total)
         pending = list(missing.items())

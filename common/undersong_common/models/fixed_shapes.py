@@ -38,7 +38,8 @@ class FixedShapes:
         self._dimension = dimension
         self._alone = alone
         self._rows: dict[int, int] = {}  # rows of a batch, by its width
-        self.window, self.special = padded.window, padded.special
+        self.window = padded.window
+        self.special = padded.special
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return self._padded.ids(texts)

@@ -65,7 +65,8 @@ class Axes:
             axes = cls(settings["layer"], arrays["mean"], arrays["into"], arrays["back"])
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
             raise ConfigurationError(f"{folder / ARRAYS}: cannot be read: {error}", "prepare the folder anew") from None
-        width, size = len(axes.mean), settings["size"]
+        width = len(axes.mean)
+        size = settings["size"]
         if axes.into.shape != (width, size) or axes.back.shape != (size, width):
             raise ConfigurationError(f"{folder / ARRAYS}: is no map to {size} coordinates", "prepare the folder anew")
         return axes
@@ -179,7 +180,8 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
 @one_library_thread()
 def _axes(states: Float64, size: int) -> dict[str, Float32]:
     """Arrays of :class:`Axes` from public states [n, h]: principal axes of what is left when each has deviation 1."""
-    mean, deviations = states.mean(axis=0), states.std(axis=0)
+    mean = states.mean(axis=0)
+    deviations = states.std(axis=0)
     deviations = np.maximum(deviations, _LEAST_DEVIATION * np.median(deviations) + 1e-12)
     standard = (states - mean) / deviations
     axes = np.linalg.svd(standard, full_matrices=False)[2][:size]

@@ -129,7 +129,8 @@ class NumpyBert:
         if self.places is None:
             step, room = 1, TOKENS
         else:
-            step, room = self.places.period, self.places.count
+            step = self.places.period
+            room = self.places.count
         batches: list[list[int]] = []
         free = 0
         for number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):

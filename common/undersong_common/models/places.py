@@ -94,7 +94,8 @@ def _longest_run(product: Product, trials: Sequence[Float32], period: int) -> Pl
     for outputs in trials:
         alike &= (outputs[:, period:] == outputs[:, :-period]).all(axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate([[False], alike, [False]]).astype(np.int8)))
-    starts, lengths = edges[::2], np.diff(edges)[::2]
+    starts = edges[::2]
+    lengths = np.diff(edges)[::2]
     if not len(starts):
         return Places(product, 0, 0, period)
     longest = int(lengths.argmax())

@@ -98,7 +98,8 @@ def row_sums(values: Float64) -> Float64:
         half = width // 2
         folded = values[..., : width - half].copy()
         folded[..., :half] += values[..., width - half :]
-        values, width = folded, width - half
+        values = folded
+        width = width - half
     return values[..., 0]
 
 

@@ -259,7 +259,8 @@ class Accounts:
             by: identities of whoever makes the link, and could use it.
         """
         self.person(name)
-        secret, makers = secrets.token_urlsafe(32), tuple(by)
+        secret = secrets.token_urlsafe(32)
+        makers = tuple(by)
         with self._store.transaction() as database:
             database.execute("DELETE FROM link WHERE account = ? OR expires_at < ?", (name, self._clock()))
             row = (digest(secret), name, self._clock() + LINK_S, makers[0] if makers else "")
@@ -380,7 +381,8 @@ class Accounts:
             log_in, issuer, subject: as in :class:`Session`.
         """
         self.person(name)
-        secret, now_s = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}", self._clock()
+        secret = f"{secrets.token_urlsafe(32)}.{secrets.token_urlsafe(32)}"
+        now_s = self._clock()
         self._store.rows(
             "INSERT INTO session (secret, account, csrf, created_at, seen_at, address, log_in, issuer, subject, number)"
             " SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, 1 + COALESCE(MAX(number), 0) FROM session",
@@ -441,7 +443,8 @@ class Accounts:
             days: time until it expires.
         """
         self.person(name)
-        secret, now_s = f"undersong_{secrets.token_urlsafe(32)}", self._clock()
+        secret = f"undersong_{secrets.token_urlsafe(32)}"
+        now_s = self._clock()
         self._store.rows(
             "INSERT INTO token (secret, account, label, created_at, expires_at) VALUES (?, ?, ?, ?, ?)",
             *(digest(secret), name, label[:64], now_s, now_s + days * 86400.0),

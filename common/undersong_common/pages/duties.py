@@ -161,7 +161,8 @@ class Duties:
         A day is one of the machine's uptime, as long as it is not restarted. An act that lies ahead of now was noted
         while the clock was wrong, and counts as of now.
         """
-        now, acts = instant(self._clock), []
+        now = instant(self._clock)
+        acts = []
         with self._store.transaction() as database:
             for row in database.execute("SELECT * FROM act").fetchall():
                 passed_s = Instant(row["at"], row["boot"], row["up"]).passed_s(now)
@@ -198,7 +199,8 @@ class Duties:
         Raises ConfigurationError if the rule of two counts the people of another one, or those of no provider, or gives
         them their roles by other tables.
         """
-        former, former_tables = self._stored("provider"), self._stored("provider_tables")
+        former = self._stored("provider")
+        former_tables = self._stored("provider_tables")
         # An earlier version has noted the issuer alone.
         is_earlier_form = former and " " not in former and issuer_form(former) == provider.partition(" ")[0]
         is_other = (former or "") != provider and not is_earlier_form

@@ -238,7 +238,9 @@ def _replace_commands(context: Context, text: Any) -> Markup:
         if COMMAND.search(clause):
             text_before, command, _ = COMMAND.split(clause, maxsplit=1)
         else:
-            text_before, command, _ = clause, "", ""
+            text_before = clause
+            command = ""
+            _ = ""
         page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
         clause_html = escape(_visible_value(text_before))
         if command and page_action is None:

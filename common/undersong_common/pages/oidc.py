@@ -289,7 +289,8 @@ class _OidcLogin:
 
     def _account_of(self, claims: Mapping[str, Any], person: str) -> Account:
         """Returns the person's account, with the role of their groups if groups are mapped to roles."""
-        provider, accounts = self._provider, self._site.accounts
+        provider = self._provider
+        accounts = self._site.accounts
         name = str(claims.get(provider.claim, ""))
         if provider.claim == "email" and claims.get("email_verified") is not True:
             raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
@@ -324,7 +325,8 @@ class _OidcLogin:
             return self._check_claims(code, state, addresses)
 
     def _check_claims(self, code: str, state: str, addresses: Mapping[str, Any]) -> Mapping[str, Any]:
-        provider, nonce = self._provider, self._derive_secret("nonce", state)
+        provider = self._provider
+        nonce = self._derive_secret("nonce", state)
         try:
             token_response = self._oauth_client().fetch_token(
                 addresses["token_endpoint"],

@@ -147,7 +147,8 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
 
     store = PageStore(folder)
-    accounts, identities = Accounts(store), (terminal_identity(),)
+    accounts = Accounts(store)
+    identities = (terminal_identity(),)
     accounts.set_role(person, role, by=identities)
     secret = accounts.link(person, by=identities)
     store.close()

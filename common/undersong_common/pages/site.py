@@ -348,7 +348,8 @@ class Site:
 
     def secret(self, request: Request) -> str:
         """Returns the secret of a request's session, joined from the half in the cookie and the half in the path."""
-        tab, name = request.scope.get("tab", ""), f"{self.settings.cookie}="
+        tab = request.scope.get("tab", "")
+        name = f"{self.settings.cookie}="
         # Cookies know no ports: another port's page may have set one of the same name, with another path.
         pairs = (pair.strip() for line in request.headers.getlist("cookie") for pair in line.split(";"))
         cookies = [pair.removeprefix(name) for pair in pairs if pair.startswith(name)][:MOST_COOKIES] or [""]
@@ -479,7 +480,8 @@ class Site:
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> str:
         source = "" if request.client is None else request.client.host
-        name, password = fields.get("name", ""), fields.get("password", "")
+        name = fields.get("name", "")
+        password = fields.get("password", "")
         try:
             secret = self.accounts.enter_by_password(name, password, address=source)
         except TooManyAttempts:  # writes nothing: whoever is refused must not fill the disk

@@ -130,7 +130,8 @@ class PageStore:
         """
         if not key or len(key) > LONGEST_KEY:
             raise ConfigurationError("the form has no key", "open the page again, and send its form", code="no-key")
-        key, now_s = digest(f"{of}\n{key}"), time.time()
+        key = digest(f"{of}\n{key}")
+        now_s = time.time()
         with self.transaction() as database:
             database.execute("DELETE FROM action WHERE at < ?", (now_s - ACTION_KEPT_S,))
             first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now_s)).rowcount
@@ -174,7 +175,8 @@ class Downloads:
 
     def keep(self, owner: str, name: str, data: bytes) -> str:
         """Keeps a file; returns the key under which its owner fetches it once."""
-        key, now_s = new_key(), time.monotonic()
+        key = new_key()
+        now_s = time.monotonic()
         with self._lock:
             alive = [(file_key, file) for file_key, file in self._kept.items() if file.until > now_s]
             self._kept = {**dict(alive[-MOST_DOWNLOADS + 1 :]), key: Download(owner, name, data, now_s + DOWNLOAD_S)}
@@ -266,7 +268,8 @@ class AuditLog:
         restored = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored))}
         added = 0
         for chain in self._saved_chains(saved):
-            start, head = chain[0]["hash"], chain[-1]["hash"]
+            start = chain[0]["hash"]
+            head = chain[-1]["hash"]
             known_length = len(restored.get(start, ()))
             if head not in local_hashes and len(chain) > known_length:
                 restored[start] = chain

@@ -37,7 +37,8 @@ class _Counted(StreamingResponse):  # type: ignore[misc]  # fastapi is untyped h
 
     def __init__(self, events: AsyncIterator[str], watching: Counter[object], watcher: object) -> None:
         super().__init__(events, media_type="text/event-stream")
-        self._watching, self._watcher = watching, watcher
+        self._watching = watching
+        self._watcher = watcher
         watching[watcher] += 1
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

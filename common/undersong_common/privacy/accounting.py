@@ -307,7 +307,8 @@ def _secant_root(
             return root + move, slope
         if abs(move) > 2.0:
             return None
-        previous_value, root = value, root + move
+        previous_value = value
+        root = root + move
         value = excess(root)
         slope = (value - previous_value) / move
     return None

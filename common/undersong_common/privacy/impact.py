@@ -171,7 +171,8 @@ def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
                 " --audit.",
             ),
         )
-    confidence, promised = _checked_number(audit["confidence"], 1.0), _checked_number(audit["epsilon"])
+    confidence = _checked_number(audit["confidence"], 1.0)
+    promised = _checked_number(audit["epsilon"])
     rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
     for verdict in _checked_list(audit["verdicts"]):
         detection = verdict["detection"]

@@ -240,10 +240,8 @@ class Ledger:
         so_far: dict[str, Sequence[Event]] = {}
         for run, events in runs.items():
             so_far[run] = events
-            run_epsilon, epsilon_so_far = (
-                price({run: events}, delta, divided),
-                self._spent_epsilon(so_far, delta, divided),
-            )
+            run_epsilon = price({run: events}, delta, divided)
+            epsilon_so_far = self._spent_epsilon(so_far, delta, divided)
             run_costs.append(
                 RunCost(run, len(self._runs[run].counted()), run_epsilon, epsilon_so_far, not is_one_gaussian(events))
             )
@@ -494,7 +492,8 @@ class Ledger:
 
     def _apply_lost(self, charge: Charge) -> None:
         run = self._runs[charge.run]
-        run.total, run.closed = None, True
+        run.total = None
+        run.closed = True
         run.lost.append(charge)
         run.manifests.add(charge.manifest)
 
@@ -511,7 +510,8 @@ class Ledger:
         return {total.run: total.events for total in self.totals() if total.events}
 
     def _check_open(self, charge: Charge) -> None:
-        run, remedy = self._runs[charge.run], "start a new run under a new name"
+        run = self._runs[charge.run]
+        remedy = "start a new run under a new name"
         if run.manifests - {charge.manifest}:
             problem = f"run {charge.run!r} was charged under another manifest"
             raise PrivacyRefusal(problem, remedy, code="other-manifest")
@@ -571,7 +571,8 @@ class Ledger:
         if self.budget is None or math.isinf(self.budget.epsilon):
             return
         events_by_run = self._counted_events()
-        divided, runs = self._delta_parts(events_by_run), {**events_by_run, charge.run: events}
+        divided = self._delta_parts(events_by_run)
+        runs = {**events_by_run, charge.run: events}
         budget_parts = parts(runs)
         if len(budget_parts) > divided:
             raise PrivacyRefusal(

@@ -106,7 +106,8 @@ def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, 
     >>> charged_of([Pure(0.1)], [Pure(0.1), Pure(0.2)])
     (Pure(epsilon=0.1, count=1), Pure(epsilon=0.2, count=1))
     """
-    charged, plan = compressed(charged), tuple(plan)
+    charged = compressed(charged)
+    plan = tuple(plan)
     if accounting.is_one_gaussian((*charged, *plan)):
         return charged
     return at_least(charged, plan)
@@ -270,9 +271,11 @@ class RunSpending:
             other: the same run's spending from another source, which the bound covers too.
         """
         bound = charged_of if self.closed else at_least
-        run_events, alone_events = bound(self.events, self.plan.events), bound(self.alone, self.plan.alone)
+        run_events = bound(self.events, self.plan.events)
+        alone_events = bound(self.alone, self.plan.alone)
         if other is not None:
-            run_events, alone_events = at_least(run_events, other.events), at_least(alone_events, other.alone)
+            run_events = at_least(run_events, other.events)
+            alone_events = at_least(alone_events, other.alone)
         return replace(self, events=run_events, alone=alone_events)
 
     def to_json(self) -> dict[str, Any]:
@@ -280,8 +283,11 @@ class RunSpending:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RunSpending":
-        spent, plan = PlanPrice.from_json(value), PlanPrice.from_json(value["plan"])
-        run, manifest, unit = str(value["run"]), str(value["manifest"]), str(value.get("unit", ""))
+        spent = PlanPrice.from_json(value)
+        plan = PlanPrice.from_json(value["plan"])
+        run = str(value["run"])
+        manifest = str(value["manifest"])
+        unit = str(value.get("unit", ""))
         return cls(run, manifest, spent.events, spent.alone, plan, bool(value["closed"]), unit)
 
 
@@ -397,10 +403,8 @@ class Statement:
         charges = []
         for spent in shown:
             recorded_spending = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))
-            missing_events, missing_alone = (
-                _remove_events(spent.events, recorded_spending.events),
-                _remove_events(spent.alone, recorded_spending.alone),
-            )
+            missing_events = _remove_events(spent.events, recorded_spending.events)
+            missing_alone = _remove_events(spent.alone, recorded_spending.alone)
             charges.append(Charge(spent.run, spent.manifest, "", 0, missing_events, "", missing_alone, spent.unit))
         return charges
 

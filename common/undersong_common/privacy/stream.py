@@ -120,8 +120,10 @@ class ShortStreams:
             _check_seed(seed)
         self._ciphers = [AESGCM(seed) for seed in seeds]
         self._heads = bytearray(HEAD_BYTES * len(seeds))
-        tags, data = bytearray(2 * TAG_BYTES), bytes(TAG_BYTES)
-        without, behind = memoryview(tags)[:TAG_BYTES], memoryview(tags)[TAG_BYTES:]
+        tags = bytearray(2 * TAG_BYTES)
+        data = bytes(TAG_BYTES)
+        without = memoryview(tags)[:TAG_BYTES]
+        behind = memoryview(tags)[TAG_BYTES:]
         start = 0
         for cipher in self._ciphers:
             cipher.encrypt_into(_NONCE, b"", None, without)
@@ -141,7 +143,8 @@ class ShortStreams:
             room: a writable contiguous buffer of at least 48 and at most ``CHUNK_BYTES`` + 48 bytes; its last 16 bytes
                 are scratch space.
         """
-        head, behind = room[:HEAD_BYTES], room[HEAD_BYTES:]
+        head = room[:HEAD_BYTES]
+        behind = room[HEAD_BYTES:]
         zeros = ZEROS[: len(behind) - TAG_BYTES]
         heads = memoryview(self._heads)
         start = 0

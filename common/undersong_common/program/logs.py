@@ -57,7 +57,8 @@ class _TerminalHandler(logging.StreamHandler[TextIO]):
             key = getattr(record, "alike", (record.name, record.msg, *map(str, texts)))
             for line in self._repeats.lines(record.getMessage(), key):
                 shown_record = copy.copy(record)
-                shown_record.msg, shown_record.args = line, None
+                shown_record.msg = line
+                shown_record.args = None
                 super().emit(shown_record)
         else:
             super().emit(record)
@@ -133,7 +134,9 @@ class Repeats:
             if alike == last and now_s - last_time_s < self._quiet_s:
                 self._kept_back += 1
                 return ()
-            suppressed, self._kept_back, self._last = self._kept_back, 0, (alike, now_s)
+            suppressed = self._kept_back
+            self._kept_back = 0
+            self._last = (alike, now_s)
         if suppressed:
             return (f"({suppressed} more like it)", message)
         return (message,)

@@ -87,7 +87,8 @@ def move(planned: Move, before_opening: Callable[[], None] = lambda: None) -> No
 
     Raises ConfigurationError if a folder of this kind is at the new place already.
     """
-    source, target = planned.source, planned.target
+    source = planned.source
+    target = planned.target
     if (source / planned.settings).exists():
         if (target / planned.settings).exists() or is_moving(target):
             raise ConfigurationError(

@@ -113,7 +113,9 @@ class Notices:
     """
 
     def __init__(self, target: str, name: str, clock: Callable[[], float] = time.time) -> None:
-        self._target, self._name, self._clock = target, name, clock
+        self._target = target
+        self._name = name
+        self._clock = clock
         self._told: set[tuple[str, str]] = set()
         self._queue: queue.SimpleQueue[Notice] = queue.SimpleQueue()
         if target:

@@ -91,7 +91,8 @@ class _OptionGroup:
             return hint, default
         settings = {"default": default, "type": kind, **declaration}
         flag = settings.pop("name", f"--{option_field.name.replace('_', '-')}")
-        default, kind = settings.pop("default"), settings.pop("type")
+        default = settings.pop("default")
+        kind = settings.pop("type")
         if "each" in settings:
             self._lists[option_field.name] = (settings.pop("each"), flag)
             kind = str if default is not None else str | None

@@ -60,7 +60,8 @@ def caller_at_terminal() -> Caller:
     start theirs. The account of the log-in, which the kernel's audit keeps, may differ from it no more than $SUDO_UID.
     Neither proves who it is: anybody can set the variable, and the log-in once, where none is noted.
     """
-    command_uid, login_uid = os.getuid(), _login_uid()
+    command_uid = os.getuid()
+    login_uid = _login_uid()
     accounts = list(dict.fromkeys(uid for uid in _ancestor_uids() if uid not in (ROOT_UID, command_uid)))
     stated_uid = _stated_uid()
     without_starter = ROOT_UID if ROOT_UID in (login_uid, stated_uid) else command_uid
@@ -90,12 +91,14 @@ def _stated_uid() -> int | None:
 
 def _ancestor_uids() -> list[int]:
     """The accounts of the processes that have started this one, nearest first, as far as the system tells them."""
-    uids, process = [], os.getppid()
+    uids = []
+    process = os.getppid()
     while process > 0:
         try:
             lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             status = {name: values.split() for name, _, values in (line.partition(":") for line in lines)}
-            process, uid = int(status["PPid"][0]), int(status["Uid"][0])
+            process = int(status["PPid"][0])
+            uid = int(status["Uid"][0])
         except (OSError, KeyError, ValueError, IndexError):
             break
         uids.append(uid)

@@ -205,7 +205,8 @@ def load(plugin: Plugin, source: str = "") -> Any:
     Raises ConfigurationError that names the package if its hash is another one, if other files of it were imported
     before, or if the import fails.
     """
-    files, module = _read_files(plugin), plugin.target.partition(":")[0]
+    files = _read_files(plugin)
+    module = plugin.target.partition(":")[0]
     if source and (installed_hash := _hash_files(plugin, files)) != source:
         raise ConfigurationError(
             f"{plugin.name} of {plugin.words} has the source {installed_hash}, and {source} is asked for",

@@ -62,7 +62,8 @@ class PrintedPage:
 
     def lines(self) -> list[str]:
         """Returns the page as lines of text."""
-        page_lines, folded = [self.title], False
+        page_lines = [self.title]
+        folded = False
         for section in sorted(self.sections, key=lambda section: section.folded):
             if section.folded and not folded:
                 page_lines += ["", f"{self.fold.upper()}"]

@@ -271,7 +271,8 @@ class Installation:
 
     def _source_to_move(self) -> Path | None:
         """The folder that is to move or on its way. Raises ConfigurationError where two would have to be joined."""
-        source, settings = self._folder.source, self._service.settings
+        source = self._folder.source
+        settings = self._service.settings
         moved_folder = Path(self._record.moved_from) if self._record.moved_from else None
         if moved_folder is not None and moved_folder.exists() and self._is_on_its_way(moved_folder):
             return moved_folder
@@ -293,7 +294,8 @@ class Installation:
         return not arrived or moving.is_moving(source) or not any(source.iterdir())
 
     def _send_back(self) -> None:
-        source, owner = Path(self._record.moved_from), self._record.owner
+        source = Path(self._record.moved_from)
+        owner = self._record.owner
         if not self._home.exists():
             return
         if not moving.is_moving(self._home):
@@ -330,7 +332,8 @@ class Installation:
                 )
 
     def _make_account(self) -> Owner:
-        name, folder = self._service.account, self._service.folder
+        name = self._service.account
+        folder = self._service.folder
         options = ("--system", "--user-group", "--no-create-home", "--home-dir", folder, "--shell", "/usr/sbin/nologin")
         self._machine.call("useradd", *options, name)
         if (account := self._machine.account(name)) is None:

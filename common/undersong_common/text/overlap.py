@@ -111,7 +111,8 @@ class _Corpus:
 
     @staticmethod
     def read(texts: Sequence[str], vocabulary: dict[str, int]) -> "_Corpus":
-        tokens, starts = array("q"), array("q", [0])
+        tokens = array("q")
+        starts = array("q", [0])
         for text in texts:
             tokens.extend([vocabulary.setdefault(word, len(vocabulary)) for word in words(text)])
             starts.append(len(tokens))
@@ -143,8 +144,10 @@ class _Corpus:
         count = len(self.tokens)
         powers = np.ones(count + 1, dtype=np.uint64)
         inverses = np.ones(count + 1, dtype=np.uint64)
-        powers[1:], inverses[1:] = _BASE, _BASE_INVERSE
-        powers, inverses = np.cumprod(powers, dtype=np.uint64), np.cumprod(inverses, dtype=np.uint64)
+        powers[1:] = _BASE
+        inverses[1:] = _BASE_INVERSE
+        powers = np.cumprod(powers, dtype=np.uint64)
+        inverses = np.cumprod(inverses, dtype=np.uint64)
         sums = np.concatenate((np.zeros(1, dtype=np.uint64), np.cumsum(values[self.tokens] * powers[:-1])))
         text = np.repeat(np.arange(len(self)), self.lengths)
         position = np.arange(count)
@@ -220,17 +223,22 @@ def _mark_resembling(ours: _Corpus, theirs: _Corpus, values: UInt64) -> Bools:
     if not len(ours.tokens) or not len(theirs.tokens):
         return resembles
     first, second = _pair_matrices(ours, theirs, values)
-    size_ours, size_theirs = np.diff(first.indptr), np.diff(second.indptr)
+    size_ours = np.diff(first.indptr)
+    size_theirs = np.diff(second.indptr)
     their_rarest = _rarest_members(second).T.tocsr()
     prefix = _rarest_members(first)
     for start in range(0, len(ours), _BLOCK_ROWS):
         met = (prefix[start : start + _BLOCK_ROWS] @ their_rarest).tocoo()
-        row, column = start + met.row.astype(np.int64), met.col.astype(np.int64)
-        small, large = np.minimum(size_ours[row], size_theirs[column]), np.maximum(size_ours[row], size_theirs[column])
+        row = start + met.row.astype(np.int64)
+        column = met.col.astype(np.int64)
+        small = np.minimum(size_ours[row], size_theirs[column])
+        large = np.maximum(size_ours[row], size_theirs[column])
         possible = small >= JACCARD * large
-        row, column = row[possible], column[possible]
+        row = row[possible]
+        column = column[possible]
         for part in range(0, len(row), _PAIRS):
-            i, j = row[part : part + _PAIRS], column[part : part + _PAIRS]
+            i = row[part : part + _PAIRS]
+            j = column[part : part + _PAIRS]
             common = first[i].multiply(second[j]).sum(axis=1)
             resembles[i[common >= JACCARD * (size_ours[i] + size_theirs[j] - common)]] = True
     return resembles
@@ -304,7 +312,8 @@ def closest_records(synthetic: Float32, training: Float32, holdout: Float32, *, 
     if not len(synthetic) or not len(training) or not len(holdout):
         raise ValueError("a side has no rows: nothing is closest")
     training_rows, holdout_rows = equal_rows(training, holdout, seed=seed)
-    near, far = closest_distances(synthetic, training_rows), closest_distances(synthetic, holdout_rows)
+    near = closest_distances(synthetic, training_rows)
+    far = closest_distances(synthetic, holdout_rows)
     wins = float((near < far).sum()) + 0.5 * float((near == far).sum())
     return ClosestRecords(
         rows=len(synthetic),

@@ -167,7 +167,8 @@ def _read_id(text: str) -> PatientId | None:
         return identifier
     base = ""
     if reference := _REFERENCE.fullmatch(text):
-        base, text = _reference_base(reference[1] or ""), reference[2].strip()
+        base = _reference_base(reference[1] or "")
+        text = reference[2].strip()
     elif _OTHER_REFERENCE.fullmatch(text):
         raise ConfigurationError(
             "a reference to something else than a Patient is no patient's id",

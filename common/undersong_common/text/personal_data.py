@@ -76,7 +76,8 @@ def personal_data(texts: Sequence[str], private: Sequence[str] | None, find: Fin
             for key in places
             if key[1] in private_text and re.search(rf"(?<!\w){re.escape(key[1])}(?!\w)", private_text)
         ]
-    different, private_kinds = Counter(kind for kind, _ in places), Counter(kind for kind, _ in standing)
+    different = Counter(kind for kind, _ in places)
+    private_kinds = Counter(kind for kind, _ in standing)
     return PersonalData(
         rows=len(texts),
         found={kind: counts[kind] for kind in kinds},

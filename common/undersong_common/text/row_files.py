@@ -142,11 +142,13 @@ def read_rows(path: Path, form: FileForm | None = None, columns: Collection[str]
 
     Raises ConfigurationError that names the file, the row, and the column where the fault lies in one.
     """
-    form, dotted = form or FileForm(), DottedColumns(columns)
+    form = form or FileForm()
+    dotted = DottedColumns(columns)
     if not path.is_dir():
         yield from _file_rows(path, form, columns, dotted)
         return
-    keys, parts = _Keys(columns), folder_parts(path)
+    keys = _Keys(columns)
+    parts = folder_parts(path)
     folders = _shown_folders(path, parts)
     for part in parts:
         yield from _part_rows(folders[part.parent], part, form, columns, dotted, keys)
@@ -195,7 +197,8 @@ def _part_rows(
     folder: _PartFolder, part: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, keys: "_Keys"
 ) -> Iterator[Row]:
     """The rows of a part, with the values that its folders' names state."""
-    folder_values, shown_path = folder.stated, folder.shown / part.name
+    folder_values = folder.stated
+    shown_path = folder.shown / part.name
     is_json = plain_suffix(part) in _JSON_SUFFIXES
     absent = dict.fromkeys(columns if is_json else ())  # a part may leave out a key that is null in all its rows
     try:
@@ -563,7 +566,8 @@ def _with_all_keys(path: Path, content: str, rows: Iterable[Row], columns: Colle
 def _csv_rows(path: Path, content: str, form: FileForm, columns: Collection[str]) -> Iterator[Row]:
     delimiter = "\t" if plain_suffix(path) == ".tsv" else ""
     if separator_line := _SEPARATOR_LINE.match(content):
-        delimiter, content = separator_line[1], content[separator_line.end() :]
+        delimiter = separator_line[1]
+        content = content[separator_line.end() :]
     delimiter = delimiter or _find_delimiter(content)
     # The limit of a field is the process's. Its default is below one long note.
     csv.field_size_limit(max(csv.field_size_limit(), min(len(content) + 1, sys.maxsize)))

@@ -252,7 +252,9 @@ def read_table(
 
 def table_of(rows: Iterable[Row], source: str, columns: Columns, labels: Sequence[str] = ()) -> Table:
     """Makes the table that :func:`read_table` reads, from rows in memory; errors name them ``source``."""
-    builder, allowed, empty = TableBuilder(columns), set(labels), empty_reason(source)
+    builder = TableBuilder(columns)
+    allowed = set(labels)
+    empty = empty_reason(source)
     for row in rows:
         columns.check(row)
         record = read_record(row, columns, empty)

@@ -96,7 +96,8 @@ def check_statistics(plan: Plan, policy: Policy) -> None:
 def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     """Raises PrivacyRefusal, which names the first broken bound, if a plan with these parties breaks the policy."""
     check_statistics(plan, policy)
-    privacy, quorum = plan.privacy, plan.quorum
+    privacy = plan.privacy
+    quorum = plan.quorum
     names = dict(policy.required_parties)
     fingerprints = {
         member.name: party_fingerprint(member.name, member.identity) for member in roster if member.name in names

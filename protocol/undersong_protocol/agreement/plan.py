@@ -457,7 +457,8 @@ def _check_sizes(plan: Plan) -> None:
 
     Runs before a statistic is built from the plan.
     """
-    parties, sums = plan.quorum.parties, len(plan.sums)
+    parties = plan.quorum.parties
+    sums = len(plan.sums)
     for quantity, count, allowed in (
         ("parties", parties, LARGEST_PARTIES),
         ("private sums", sums, LARGEST_SUMS),
@@ -549,7 +550,8 @@ def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) 
         )
     total = sum(request.budget_share for request in sharing)
     largest = max(request.budget_share for request in sharing) / total
-    spent, dearest = sum(fixed_epsilons.values()), max(fixed_epsilons.values(), default=0.0)
+    spent = sum(fixed_epsilons.values())
+    dearest = max(fixed_epsilons.values(), default=0.0)
     # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
     remainder = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
     if not remainder > 0:

@@ -101,7 +101,8 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
                 f"its receipt has version {printable(str(value.get('version', 1)), 20)}, this program reads {VERSION}",
                 "run the version of Undersong that wrote it",
             )
-        entries, head = list(value["entries"]), str(value["chain"])
+        entries = list(value["entries"])
+        head = str(value["chain"])
         return _read_entries(manifest, party, entries, head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
@@ -119,7 +120,8 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
     plan = manifest.plan
     if not math.isfinite(plan.privacy.epsilon):
         return math.inf, None
-    plan_events, delta = tuple(plan.alone_events()), plan.usable_delta
+    plan_events = tuple(plan.alone_events())
+    delta = plan.usable_delta
     # Most parties of a run have charged the same, so that there are few events to price.
     exposed = {_exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster} - {()}
     epsilon = max((accounting.epsilon(events, delta) for events in exposed), default=0.0)

@@ -104,7 +104,8 @@ class _RequestsByParty(Mapping[str, bytes]):
     """Requests that differ by party, each made when it is looked up: all of ten thousand together fill a memory."""
 
     def __init__(self, parties: Mapping[str, int], request: Callable[[int], bytes]) -> None:
-        self._parties, self._request = parties, request
+        self._parties = parties
+        self._request = request
 
     def __getitem__(self, name: str) -> bytes:
         return self._request(self._parties[name])
@@ -232,7 +233,8 @@ class _Attempt:
             replies = yield self._request_to_all(present, request)
 
             def parse(party: int, reply: Parsed, roll: int = roll) -> bytes:
-                name, body = parameters.name(party), reply.body
+                name = parameters.name(party)
+                body = reply.body
                 if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].keys.nonce_commitment:
                     raise PeerFault(name, "its nonce is not the one it committed to")
                 return body
@@ -348,7 +350,8 @@ class _Attempt:
         nonces: bytes,
     ) -> Requests:
         parameters = self._parameters
-        bitmap, sharing = to_bitmap(sharers, parameters.size), frozenset(sharers)
+        bitmap = to_bitmap(sharers, parameters.size)
+        sharing = frozenset(sharers)
 
         def request(party: int) -> bytes:
             neighbours = topology.neighbours(party, sharing) if parameters.deals else ()
@@ -533,7 +536,8 @@ class _Attempt:
         dealt: Mapping[int, _Dealt],
     ) -> Callable[[int, Parsed], tuple[dict[int, bytes], bytes]]:
         parameters = self._parameters
-        alive, sharing = set(survivors), frozenset(sharers)
+        alive = set(survivors)
+        sharing = frozenset(sharers)
         hasher = keys.ShareHasher(transcript)
 
         def parse(party: int, reply: Parsed) -> tuple[dict[int, bytes], bytes]:
@@ -544,9 +548,11 @@ class _Attempt:
             for dealer, share in zip(dealers, shares, strict=True):
                 public = dealt[dealer].hashes[party]
                 if dealer in alive:
-                    kind, expected = "self", public[: keys.SHARE_HASH_BYTES]
+                    kind = "self"
+                    expected = public[: keys.SHARE_HASH_BYTES]
                 else:
-                    kind, expected = "mask", public[keys.SHARE_HASH_BYTES :]
+                    kind = "mask"
+                    expected = public[keys.SHARE_HASH_BYTES :]
                 if hasher.one(kind, dealer, party, share) != expected:
                     raise PeerFault(
                         name,

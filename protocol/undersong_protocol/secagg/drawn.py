@@ -123,9 +123,9 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         while low < high:
             middle = (low + high + 1) // 2
             if bound(middle) >= least:
-                low, high = middle, high
+                low = middle
             else:
-                low, high = low, middle - 1
+                high = middle - 1
         return low
 
     def misled(signers: int) -> int:

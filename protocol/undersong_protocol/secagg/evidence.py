@@ -119,12 +119,15 @@ def statements_needed(parameters: SumParameters) -> int:
     least n - D parties of the sum: (n - m + c) k < (n - D) T'. On the Merkle graph only
     the n - D - c - ``stray`` honest ones count that are in every sum, and a party holds shares of at most ``choosers``.
     """
-    n, c = parameters.size, parameters.colluders
+    n = parameters.size
+    c = parameters.colluders
     required = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
-        honest, shares_per_party = parameters.quorum, parameters.graph.degree
+        honest = parameters.quorum
+        shares_per_party = parameters.graph.degree
         if parameters.merkle:
-            honest, shares_per_party = honest - parameters.colluders - parameters.draw.stray, parameters.draw.choosers
+            honest = honest - parameters.colluders - parameters.draw.stray
+            shares_per_party = parameters.draw.choosers
         releasing = (honest * parameters.graph.threshold - 1) // shares_per_party
         required = max(required, n + c - releasing)
     return required

@@ -90,7 +90,8 @@ def choose_neighbourhood(
     for degree in range(2, min(parties - 1, LARGEST_DEGREE + 1), 2):
         draws = math.comb(parties - 1, degree)
         half = degree // 2
-        parted, part_draws = parties * math.comb(bad, half), math.comb(parties, half)
+        parted = parties * math.comb(bad, half)
+        part_draws = math.comb(parties, half)
         if parted << secrecy_bits > part_draws:
             continue
         hostile = upper_tails(parties - 1, adversaries, degree)
@@ -117,7 +118,8 @@ def upper_tails(population: int, marked: int, draws: int) -> list[int]:
     """Entry x: ways to draw at least x marked ones, out of comb(population, draws); ``draws + 2`` exact integers."""
     plain = population - marked
     least = max(0, draws - plain)
-    ways, tails = math.comb(marked, least) * math.comb(plain, draws - least), [0] * (draws + 2)
+    ways = math.comb(marked, least) * math.comb(plain, draws - least)
+    tails = [0] * (draws + 2)
     # Each count follows from the one before it: computing each anew would take ``draws`` times as long.
     for x in range(least, draws + 1):
         tails[x] = ways
@@ -173,7 +175,8 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
     >>> survivors_per_run(1000, 100, 48)
     27
     """
-    ways, tails = math.comb(parties, run), upper_tails(parties, colluders, run)
+    ways = math.comb(parties, run)
+    tails = upper_tails(parties, colluders, run)
     return next(count for count in range(1, run + 2) if parties * tails[count] << SECRECY_BITS <= ways)
 
 

@@ -53,7 +53,8 @@ _NONCE = bytes(12)
 def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     """Returns 32 bytes of HKDF-SHA256 (RFC 5869). The salt is public."""
     salted_inner, salted_outer = _salt_hashes(salt)
-    inner, outer = salted_inner.copy(), salted_outer.copy()
+    inner = salted_inner.copy()
+    outer = salted_outer.copy()
     inner.update(secret)
     outer.update(inner.digest())
     key = outer.digest()
@@ -173,7 +174,8 @@ class ShareHasher:
     def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
         """Returns the hashes of a holder's two shares (33 bytes each) side by side, 64 bytes."""
         place = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
-        first, second = self._begun["self"].copy(), self._begun["mask"].copy()
+        first = self._begun["self"].copy()
+        second = self._begun["mask"].copy()
         first.update(place + self_share)
         second.update(place + mask_share)
         return first.digest() + second.digest()

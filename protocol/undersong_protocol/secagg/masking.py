@@ -115,7 +115,9 @@ class MaskStreams:
         self._add_streams(self._streams, target)
 
     def _add_streams(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
-        source, buffer, zeros = self._source[: len(target)], self._window[: target.nbytes], ZEROS[: target.nbytes]
+        source = self._source[: len(target)]
+        buffer = self._window[: target.nbytes]
+        zeros = ZEROS[: target.nbytes]
         for xor_into, combine in streams:
             xor_into(zeros, buffer)
             combine(target, source, target)
@@ -124,7 +126,9 @@ class MaskStreams:
         """Forgets the masks and overwrites their buffers."""
         if self._short is not None:
             self._short[0].close()
-        self._heads, self._streams, self._short = [], [], None
+        self._heads = []
+        self._streams = []
+        self._short = None
         wipe(self._room)
 
 
@@ -191,7 +195,8 @@ class MaskKeys:
             shared_secret: X25519 secret with the dealer's mask key.
             hashed: hash of the pair secret, which the dealer published.
         """
-        ciphertext, sealed_secret = sealed[: keys.CIPHERTEXT_BYTES], sealed[keys.CIPHERTEXT_BYTES :]
+        ciphertext = sealed[: keys.CIPHERTEXT_BYTES]
+        sealed_secret = sealed[keys.CIPHERTEXT_BYTES :]
         key = keys.pair_seal_key(transcript, shared_secret + self.kem.decapsulate(ciphertext), dealer, holder)
         return keys.unseal(key, transcript, dealer, holder, sealed_secret, ciphertext + hashed)
 

@@ -56,7 +56,8 @@ def places(size: int, indices: Iterable[int]) -> Places:
         is_known[size] = True  # beyond the last node of an odd level there is nothing to show
         siblings = nodes ^ 1
         proof_places.append(siblings[~is_known[siblings]])
-        nodes, size = np.unique(nodes >> 1), (size + 1) // 2
+        nodes = np.unique(nodes >> 1)
+        size = (size + 1) // 2
     return proof_places
 
 
@@ -77,7 +78,8 @@ def check(
     if len(proof) != required_nodes * DIGEST_BYTES:
         raise fault
     proof_nodes = iter([proof[start : start + DIGEST_BYTES] for start in range(0, len(proof), DIGEST_BYTES)])
-    level, width = dict(sorted(leaves.items())), size
+    level = dict(sorted(leaves.items()))
+    width = size
     while width > 1:
         above: dict[int, bytes] = {}
         for index, value in level.items():
@@ -94,7 +96,8 @@ def check(
                 above[index // 2] = _hash_node(sibling, value)
             else:
                 above[index // 2] = _hash_node(value, sibling)
-        level, width = above, (width + 1) // 2
+        level = above
+        width = (width + 1) // 2
     if _hash_root(label, size, level[0]) != root:
         raise fault
 

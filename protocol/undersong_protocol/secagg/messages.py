@@ -160,7 +160,9 @@ def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage)
         raise PeerFault(name, f"answered {stage.title} in another party's place")
     if int(message.stage) != stage:
         raise PeerFault(name, f"answered another stage than {stage.title} (late or repeated reply)")
-    body, signature, kem_keys = message.body, message.signature, message.kem_keys
+    body = message.body
+    signature = message.signature
+    kem_keys = message.kem_keys
     expected = parameters.kem_keys_bytes if stage is Stage.ADVERTISE else 0
     if len(kem_keys) != expected:
         raise PeerFault(name, f"sent {len(kem_keys)} bytes of ML-KEM-768 keys with {stage.title} instead of {expected}")
@@ -330,7 +332,8 @@ def around_from_wire(
         or len(request.roster) != len(drawn_parties)
     ):
         raise PeerFault(COORDINATOR, "showed nonces, or adverts of others than the parties that this one drew")
-    size, bodies = parameters.size, {entry.party: entry.body for entry in request.adverts}
+    size = parameters.size
+    bodies = {entry.party: entry.body for entry in request.adverts}
     members = {
         party: Member(enrolled_member.name, enrolled_member.identity)
         for party, enrolled_member in zip(drawn_parties, request.roster, strict=True)
@@ -411,7 +414,8 @@ def drawn_bytes(parties: Iterable[int]) -> bytes:
 
 def parse_drawn(parameters: SumParameters, party: int, body: bytes) -> tuple[int, ...]:
     """Returns the roster indices that ``party`` drew. Raises PeerFault that names it unless it may have drawn them."""
-    name, degree = parameters.name(party), parameters.draw.degree
+    name = parameters.name(party)
+    degree = parameters.draw.degree
     blocks = split_blocks(body, INDEX.size, degree, name, "the neighbours that it drew")
     neighbours = tuple([INDEX.unpack(block)[0] for block in blocks])
     if party in neighbours or list(neighbours) != sorted(set(neighbours)) or neighbours[-1] >= parameters.size:

@@ -169,7 +169,10 @@ class SumParameters:
     merkle_above: int = MERKLE_ABOVE
 
     def __post_init__(self) -> None:
-        n, t, d, c = len(self.roster), self.threshold, self.tolerated_dropouts, self.colluders
+        n = len(self.roster)
+        t = self.threshold
+        d = self.tolerated_dropouts
+        c = self.colluders
         if len(self.manifest_hash) != DIGEST_BYTES:
             raise ConfigurationError(f"manifest_hash has {len(self.manifest_hash)} bytes, not {DIGEST_BYTES}")
         if not self.run or not self.query or not 0 <= self.attempt < 2**32:

@@ -300,7 +300,8 @@ class PartyMachine:
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
     def _answer_advertise(self, draft: PartyState, message: wire.Request) -> bytes:
-        terms, parameters = message.advertise, self._parameters
+        terms = message.advertise
+        parameters = self._parameters
         compared = (
             ("number of parties", terms.parties, parameters.size),
             ("roster", terms.roster, parameters.roster_hash),
@@ -346,7 +347,8 @@ class PartyMachine:
 
     def _kem_keys(self, draft: PartyState, key_bytes: bytes) -> dict[int, tuple[bytes, bytes]]:
         """(channel key, mask key) of each neighbour, as the hashes in their adverts name them."""
-        parameters, self_index = self._parameters, self._index
+        parameters = self._parameters
+        self_index = self._index
         kem_keys: dict[int, tuple[bytes, bytes]] = {}
         if not parameters.post_quantum:
             split_blocks(key_bytes, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
@@ -355,7 +357,8 @@ class PartyMachine:
         blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         advert_keys = parse_advert(parameters, self_index, draft.advert, b"").keys
         for party, block in zip(holders, blocks, strict=True):
-            channel, mask = block[: -keys.KEM_KEY_BYTES], block[-keys.KEM_KEY_BYTES :]
+            channel = block[: -keys.KEM_KEY_BYTES]
+            mask = block[-keys.KEM_KEY_BYTES :]
             expected = advert_keys if party == self_index else draft.peers[party]
             has_other_channel_key = channel and keys.kem_key_hash(channel) != expected.channel_kem
             if has_other_channel_key or keys.kem_key_hash(mask) != expected.mask_kem:
@@ -381,7 +384,9 @@ class PartyMachine:
         reply: wire.Shares,
     ) -> None:
         """r_ij for every neighbour j of a higher index (Merkle graph: that i drew), to j's mask key."""
-        self_index, transcript, topology = self._index, draft.transcript, self._graph.mask_graph(draft)
+        self_index = self._index
+        transcript = draft.transcript
+        topology = self._graph.mask_graph(draft)
         mask_keys = self._mask_keys
         sealed, hashes = [], []
         for party, (_, public) in kem_keys.items():
@@ -402,7 +407,8 @@ class PartyMachine:
         reply: wire.Shares,
     ) -> None:
         """Shares of the self-mask seed and of the mask secret for every holder, sealed to its channel keys."""
-        parameters, self_index = self._parameters, self._index
+        parameters = self._parameters
+        self_index = self._index
         holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
         points = [holder + 1 for holder in holders]
         dealt = []
@@ -414,7 +420,8 @@ class PartyMachine:
         bound = self._graph.bind_mask_key(self._mask_keys.public)
         ciphertexts, hashes = [], []
         for holder in holders:
-            self_share, mask_share = self_shares[holder + 1], mask_shares[holder + 1]
+            self_share = self_shares[holder + 1]
+            mask_share = mask_shares[holder + 1]
             public = hasher.both(self_index, holder, self_share, mask_share)
             hashes.append(public)
             if holder == self_index:
@@ -440,7 +447,9 @@ class PartyMachine:
         reply.ciphertexts, reply.hashes = b"".join(ciphertexts), b"".join(hashes)
 
     def _answer_mask(self, draft: PartyState, message: wire.Request) -> None:
-        request, parameters, self_index = message.mask, self._parameters, self._index
+        request = message.mask
+        parameters = self._parameters
+        self_index = self._index
         if not parameters.deals:
             self._graph.fix_transcript(draft, request)
         elif request.adverts or request.nonces:
@@ -464,7 +473,8 @@ class PartyMachine:
 
     def _take_shares(self, draft: PartyState, request: wire.MaskRequest, hasher: keys.ShareHasher) -> dict[int, Peer]:
         """Open and check the shares that every neighbour of U2 dealt to this party."""
-        parameters, self_index = self._parameters, self._index
+        parameters = self._parameters
+        self_index = self._index
         dealers: Sequence[int] = ()
         if not parameters.direct:
             dealers = [
@@ -482,7 +492,8 @@ class PartyMachine:
         secret = self._channel_kem if parameters.post_quantum else None
         received_shares: dict[int, Peer] = {}
         for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
-            ciphertext, sealed = block[:kem_size], block[kem_size:]
+            ciphertext = block[:kem_size]
+            sealed = block[kem_size:]
             shared = b"" if secret is None else secret.decapsulate(ciphertext)
             key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, self_index)
             bound = self._graph.bind_mask_key(draft.peers[dealer].mask_key)
@@ -494,7 +505,8 @@ class PartyMachine:
                     "adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            self_share, mask_share = plain[: shamir.SHARE_BYTES], plain[shamir.SHARE_BYTES :]
+            self_share = plain[: shamir.SHARE_BYTES]
+            mask_share = plain[shamir.SHARE_BYTES :]
             if public != hasher.both(dealer, self_index, self_share, mask_share):
                 raise PeerFault(
                     parameters.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
@@ -507,7 +519,9 @@ class PartyMachine:
 
         Those that neighbours of a lower index dealt are opened and checked here.
         """
-        parameters, self_index, transcript = self._parameters, self._index, draft.transcript
+        parameters = self._parameters
+        self_index = self._index
+        transcript = draft.transcript
         topology = self._graph.mask_graph(draft)
         neighbours = topology.neighbours(self_index, draft.sharers)
         if parameters.post_quantum:
@@ -605,7 +619,8 @@ class PartyMachine:
     # --- parts of the stages ----------------------------------------------------------------------------------------
 
     def _advert_body(self) -> bytes:
-        parameters, state = self._parameters, self._state
+        parameters = self._parameters
+        state = self._state
         channel_kem, mask_kem = (keys.kem_key_hash(key) if key else b"" for key in self._own_kem_keys)
         commitment = anchor = b""
         if not parameters.direct:
@@ -655,7 +670,9 @@ class PartyMachine:
 
     def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
-        parameters, self_index, transcript = self._parameters, self._index, state.transcript
+        parameters = self._parameters
+        self_index = self._index
+        transcript = state.transcript
         masks: list[tuple[bytes, Sign]] = []
         if not parameters.direct:
             masks.append((state.secret("self_mask"), 1))
@@ -683,7 +700,8 @@ class PartyMachine:
 
     def _opened_set(self, state: PartyState) -> bytes:
         size = self._parameters.size
-        sharers, survivors = to_bitmap(state.sharers, size), to_bitmap(state.survivors, size)
+        sharers = to_bitmap(state.sharers, size)
+        survivors = to_bitmap(state.survivors, size)
         return sid.opened_set(state.transcript, state.question, sharers, survivors)
 
     def _sign_reply(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:

@@ -160,7 +160,8 @@ class MerkleGraph(CompleteGraph):
 
     def _answer_reveal(self, draft: PartyState, request: wire.RevealRequest) -> bytes:
         """Fixes the transcript, then draws the neighbours."""
-        parameters, self_index = self._parameters, self._index
+        parameters = self._parameters
+        self_index = self._index
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
         present = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
@@ -175,7 +176,8 @@ class MerkleGraph(CompleteGraph):
             COORDINATOR,
             "the keys that this party advertised",
         )
-        draft.present, draft.adverts_hash = present, request.root
+        draft.present = present
+        draft.adverts_hash = request.root
         draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
         coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
         draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, coins)

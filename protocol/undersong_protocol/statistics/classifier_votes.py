@@ -88,7 +88,8 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotes, Inputs]":
-        labels, classifiers = max(2, facts.labels), choose.integer(2, 5)
+        labels = max(2, facts.labels)
+        classifiers = choose.integer(2, 5)
         shape = (classifiers, facts.embedding_size + 1, labels)
         statistic = cls(classifiers=classifiers, labels=labels, hard=choose.yes())
         return statistic, (("classifiers", choose.numbers(shape, COEFFICIENTS)),)
@@ -106,7 +107,8 @@ class ClassifierVotes(Statistic, question="classifiers"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         parameters = public.numbers_of("classifiers")
-        embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
+        embeddings = records.embeddings
+        labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             known = labels[asked] >= 0
@@ -276,11 +278,16 @@ class CorpusComparison(Statistic, question="classifiers"):
             COEFFICIENTS.check(name, public.numbers_of(name))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        heads, by_words = public.numbers_of("heads"), public.numbers_of("word classifiers")
-        embeddings, texts, labels = records.embeddings, records.texts, labels_within(records.labels, self.labels)
+        heads = public.numbers_of("heads")
+        by_words = public.numbers_of("word classifiers")
+        embeddings = records.embeddings
+        texts = records.texts
+        labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Float64:
-            x, read, own = embeddings[asked].astype(np.float64), [texts[row] for row in asked], labels[asked]
+            x = embeddings[asked].astype(np.float64)
+            read = [texts[row] for row in asked]
+            own = labels[asked]
             right = np.zeros((2, len(asked)))
             for corpus, (head, by_word) in enumerate(zip(heads, by_words, strict=True)):
                 answers = ((x @ head[:-1] + head[-1]).argmax(axis=1), word_labels(by_word, read))

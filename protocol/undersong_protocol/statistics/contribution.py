@@ -75,7 +75,8 @@ def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_p
     scale = statistic.base_scale * (max_per_unit if unit_contribution == "mean" else 1)
     if is_scaled(statistic, unit_contribution, max_per_unit):
         # Rounding takes less than one unit of each coordinate that has votes.
-        votes, bound = _most_votes(statistic, max_per_unit), statistic.sensitivity
+        votes = _most_votes(statistic, max_per_unit)
+        bound = statistic.sensitivity
         if law == "laplace":
             loss = votes / bound.l1
         else:
@@ -132,7 +133,8 @@ def contribute(
     order = np.argsort(rows.units, kind="stable")
     counts = np.unique(rows.units[order], return_counts=True)[1]
     allowed = counts <= max_per_unit
-    order, counts = order[np.repeat(allowed, counts)], counts[allowed]
+    order = order[np.repeat(allowed, counts)]
+    counts = counts[allowed]
     for block, sizes in _unit_sums(statistic, rows, order, counts):
         if scaled:
             norms = _row_norms(block)[0 if law == "laplace" else 1]

@@ -77,7 +77,8 @@ class EmbeddingSum(Statistic, question="directions"):
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings, labels = records.embeddings, labels_within(records.labels, self.labels)
+        embeddings = records.embeddings
+        labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             found = embeddings[asked].astype(np.float64)

@@ -200,12 +200,14 @@ class MetadataHistograms(Statistic, question="counts"):
 
     def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
         """Splits an opened vector [dimension] into label, length and keyword parts; unplanned parts are empty."""
-        first, second = self.label_bins, self.label_bins + self.length_bins
+        first = self.label_bins
+        second = self.label_bins + self.length_bins
         return values[:first], values[first:second], values[second:]
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[MetadataHistograms, Inputs]":
-        bins, keywords = choose.one_of([0, 3]), choose.one_of([0, 12])
+        bins = choose.one_of([0, 3])
+        keywords = choose.one_of([0, 12])
         statistic = cls(choose.labels(facts), bins, keywords, count_labels=choose.yes() or not (bins or keywords))
         pieces: Inputs = ()
         if bins:
@@ -216,7 +218,8 @@ class MetadataHistograms(Statistic, question="counts"):
         return statistic, pieces
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        edges, keywords = ("length_edges",) * (self.length_bins > 0), ("keywords",) * (self.keywords > 0)
+        edges = ("length_edges",) * (self.length_bins > 0)
+        keywords = ("keywords",) * (self.keywords > 0)
         check_names(self.name, public, numbers=edges, embeddings=keywords)
         check_task_labels(self.name, self.labels, facts)
         if edges:
@@ -350,7 +353,8 @@ class AttributeMarginals(Statistic, question="counts"):
         "values" holds list after list, with the number of its list as each value's label. "columns" holds column after
         column: the column's name, then its values without the last one, for missing and other values.
         """
-        embeddings, texts = (VALUES,) if self.lists else (), (COLUMNS,) if self.columns else ()
+        embeddings = (VALUES,) if self.lists else ()
+        texts = (COLUMNS,) if self.columns else ()
         check_names(self.name, public, embeddings=embeddings, texts=texts)
         check_task_labels(self.name, self.labels, facts)
         if self.columns:
@@ -370,7 +374,8 @@ class AttributeMarginals(Statistic, question="counts"):
             )
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        embeddings, labels = records.embeddings, records.labels
+        embeddings = records.embeddings
+        labels = records.labels
 
         def compute(asked: Int64) -> Matrix:
             columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}

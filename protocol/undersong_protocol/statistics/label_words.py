@@ -85,7 +85,8 @@ class LabelWords(Statistic, question="counts"):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelWords, Inputs]":
         terms = dict.fromkeys(part for term in choose.terms(choose.integer(1, 12)) for part in term.split())
-        listed, labels = tuple(terms), max(1, facts.labels)
+        listed = tuple(terms)
+        labels = max(1, facts.labels)
         order = np.stack([choose.rng.permutation(len(listed)) for _ in range(labels)])
         order[1:, choose.integer(0, len(listed)) :] = NOTHING
         statistic = cls(len(listed) + choose.integer(0, 3), labels, choose.integer(1, 6))
@@ -94,7 +95,8 @@ class LabelWords(Statistic, question="counts"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, texts=("words",), numbers=("order",))
         check_task_labels(self.name, self.labels, facts)
-        listed, order = public.texts_of("words"), public.numbers_of("order")
+        listed = public.texts_of("words")
+        order = public.numbers_of("order")
         if not listed:
             raise ConfigurationError("no word was published", "publish one word or more", code="term-count")
         if not len(listed) <= self.cells:
@@ -122,8 +124,10 @@ class LabelWords(Statistic, question="counts"):
             raise ConfigurationError("a label's list of words names one word twice", "publish each word once")
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        ranks, order = _word_ranks(public), public.numbers_of("order").astype(np.int64)
-        texts, labels = records.texts, labels_within(records.labels, self.labels)
+        ranks = _word_ranks(public)
+        order = public.numbers_of("order").astype(np.int64)
+        texts = records.texts
+        labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             columns = np.full((len(asked), self.most), NOTHING)
@@ -139,5 +143,6 @@ class LabelWords(Statistic, question="counts"):
 
 def _word_ranks(public: PublicInputs) -> list[dict[str, int]]:
     """The place of each word in each label's order."""
-    listed, orders = public.texts_of("words"), public.numbers_of("order").astype(np.int64)
+    listed = public.texts_of("words")
+    orders = public.numbers_of("order").astype(np.int64)
     return [{listed[cell]: place for place, cell in enumerate(order) if cell != NOTHING} for order in orders]

@@ -85,7 +85,8 @@ class NearestFurthest:
 
     def add(self, candidates: "Candidates") -> None:
         """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""
-        values, labels = candidates.values, candidates.labels
+        values = candidates.values
+        labels = candidates.labels
         if (labels is None) != (self._labels is None):
             raise ConfigurationError("labels are given for candidates or for records, but not for both")
         if values.ndim != 2 or values.shape[1] != self._private.shape[1]:
@@ -121,7 +122,8 @@ class Candidates:
     """
 
     def __init__(self, values: Float32, labels: Int64 | None, correction: Float32 | None = None) -> None:
-        self.values, self.labels = values, labels
+        self.values = values
+        self.labels = labels
         if correction is None:
             self._correction = np.einsum("nd,nd->n", values, values)
         else:

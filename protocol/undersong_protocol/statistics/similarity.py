@@ -89,7 +89,8 @@ class ScoredSimilarity(Statistic, question="nearest"):
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("corpora",))
-        candidates, corpora = public.embeddings_of("candidates"), public.numbers_of("corpora")
+        candidates = public.embeddings_of("candidates")
+        corpora = public.numbers_of("corpora")
         check_embeddings("candidates", candidates, facts, labels=0, most=self.candidates)
         check_shape("corpora", corpora, (len(candidates.values),))
         WHOLE_NUMBERS.check("corpora", corpora)

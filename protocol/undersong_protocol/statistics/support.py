@@ -84,7 +84,8 @@ class SupportVotes(Statistic, question="nearest"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[SupportVotes, Inputs]":
-        count, generators = choose.integer(1, 40), choose.integer(1, 4)
+        count = choose.integer(1, 40)
+        generators = choose.integer(1, 4)
         authors = choose.rng.integers(0, generators, count).astype(np.float64)
         statistic = cls(generators, count + choose.integer(0, 5), choose.labels(facts))
         return statistic, (
@@ -95,15 +96,18 @@ class SupportVotes(Statistic, question="nearest"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("authors",))
         check_task_labels(self.name, self.labels, facts)
-        candidates, authors = public.embeddings_of("candidates"), public.numbers_of("authors")
+        candidates = public.embeddings_of("candidates")
+        authors = public.numbers_of("authors")
         check_embeddings("candidates", candidates, facts, labels=self.labels, most=self.candidates)
         check_shape("authors", authors, (len(candidates.values),))
         WHOLE_NUMBERS.check("authors", authors)
         check_labels("authors", authors.astype(np.int64), self.generators, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        candidates, authors = public.embeddings_of("candidates"), public.numbers_of("authors").astype(np.int64)
-        embeddings, labels = records.embeddings, records.labels
+        candidates = public.embeddings_of("candidates")
+        authors = public.numbers_of("authors").astype(np.int64)
+        embeddings = records.embeddings
+        labels = records.labels
 
         def compute(asked: Int64) -> Float64:
             votes = np.zeros((len(asked), self.generators))

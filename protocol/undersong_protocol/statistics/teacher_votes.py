@@ -291,7 +291,8 @@ class TeacherVotes(Statistic, question="teachers"):
                 check_labels(name, candidates.labels, self.labels, least=0 if self.labels else NO_LABEL)
 
     def _check_texts(self, name: str, public: PublicInputs, least: int, largest: int) -> None:
-        texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
+        texts = public.texts_of(name)
+        classes = public.numbers_of(_classes_of(name))
         if not least <= len(texts) <= largest:
             raise ConfigurationError(
                 f"{len(texts)} public texts {name!r} were published, the plan has {least} to {largest}",
@@ -321,7 +322,8 @@ class TeacherVotes(Statistic, question="teachers"):
     def _linear_votes(
         self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
-        queries, contrast = public.embeddings_of("queries"), public.embeddings_of("contrast")
+        queries = public.embeddings_of("queries")
+        contrast = public.embeddings_of("contrast")
         return teachers.votes(
             records.embeddings[rows],
             classes,
@@ -339,7 +341,8 @@ class TeacherVotes(Statistic, question="teachers"):
     def _fine_tuned(
         self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
-        queries, contrast = self._build_candidates("queries", public), self._build_candidates("contrast", public)
+        queries = self._build_candidates("queries", public)
+        contrast = self._build_candidates("contrast", public)
         return votes(
             [records.texts[row] for row in rows],
             classes,
@@ -353,7 +356,8 @@ class TeacherVotes(Statistic, question="teachers"):
         )
 
     def _build_candidates(self, name: str, public: PublicInputs) -> TeacherCandidates:
-        texts, classes = public.texts_of(name), public.numbers_of(_classes_of(name))
+        texts = public.texts_of(name)
+        classes = public.numbers_of(_classes_of(name))
         return TeacherCandidates(texts, self._class_numbers(classes.astype(np.int64)))
 
     def _class_numbers(self, labels: Int64) -> Int64:

@@ -101,7 +101,8 @@ def votes(
             its scores); False makes it vote for those on the private side of its boundary.
     """
     whiten = Whitening(contrast, contrast_classes, count)
-    z, q = whiten(contrast, contrast_classes), whiten(queries, query_classes)
+    z = whiten(contrast, contrast_classes)
+    q = whiten(queries, query_classes)
     shown = np.unique(contrast_classes).tolist()
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
@@ -152,7 +153,8 @@ def _train_batch(
     Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
     """
-    count, width = len(against), against[0].shape[1]
+    count = len(against)
+    width = against[0].shape[1]
     weights = np.zeros((count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
     runs = []  # a shard's records of one class: slot, class, records, weight of each
     for slot, (x, classes) in enumerate(members):
@@ -166,9 +168,12 @@ def _train_batch(
     ratio = float(np.sqrt(REGULARISATION * step))
     momentum = np.float32((1.0 - ratio) / (1.0 + ratio))
     decay = np.float32(1.0 - step * REGULARISATION)
-    common, own = np.zeros((BATCH, width), np.float32), np.zeros((count, BATCH, width), np.float32)
+    common = np.zeros((BATCH, width), np.float32)
+    own = np.zeros((count, BATCH, width), np.float32)
     bias = np.zeros(BATCH, np.float32)
-    a_common, a_own, a_bias = common, own, bias
+    a_common = common
+    a_own = own
+    a_bias = bias
     for _ in range(STEPS):
         slope = np.zeros_like(own)
         slope_bias = np.zeros_like(bias)
@@ -188,7 +193,9 @@ def _train_batch(
         a_common = new_common + momentum * (new_common - common)
         a_own = new_own + momentum * (new_own - own)
         a_bias = new_bias + momentum * (new_bias - bias)
-        common, own, bias = new_common, new_own, new_bias
+        common = new_common
+        own = new_own
+        bias = new_bias
     return common + OWN_PART * own, bias
 
 

@@ -328,7 +328,8 @@ class FourierFeatures(Statistic, question="directions"):
         needs = []
         for length in self.lengths:
             shortest = min(1 + max((shorter for shorter in self.lengths if shorter < length), default=0), self.phrases)
-            unit, filled = self.width / length, min(length, self.phrases)
+            unit = self.width / length
+            filled = min(length, self.phrases)
             # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
             apart = math.exp(min(self.width - unit * filled, 100.0))
             needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + length - filled))))
@@ -344,7 +345,8 @@ class FourierFeatures(Statistic, question="directions"):
         Each pair of each structure has cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), times the structure's weight.
         """
         weights = self.weights
-        l1, l2 = math.sqrt(2.0) * self.pairs * math.fsum(weights), math.sqrt(self.pairs * len(weights))
+        l1 = math.sqrt(2.0) * self.pairs * math.fsum(weights)
+        l2 = math.sqrt(self.pairs * len(weights))
         return Sensitivity(l1, l2, max(weights))
 
     @property
@@ -371,7 +373,8 @@ class FourierFeatures(Statistic, question="directions"):
         check_names(self.name, public, embeddings=("terms",), texts=("terms",))
         check_task_labels(self.name, self.classes, facts)
         check_embedding_size(self.name, facts)
-        terms, vectors = public.texts_of("terms"), public.embeddings_of("terms")
+        terms = public.texts_of("terms")
+        vectors = public.embeddings_of("terms")
         check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
         if len(vectors.values) != len(terms):
             raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
@@ -387,7 +390,8 @@ class FourierFeatures(Statistic, question="directions"):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         terms = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
-        texts, most = records.texts, None if self.averaged else self.phrases
+        texts = records.texts
+        most = None if self.averaged else self.phrases
         if self.classes:
             labels = labels_within(records.labels, self.classes)
         else:

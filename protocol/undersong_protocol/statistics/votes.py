@@ -214,10 +214,8 @@ def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: 
         labels: the records' labels, int64 [M]; None compares every record with every candidate.
         public: inputs with embeddings "candidates" and numbers "hubness correction".
     """
-    candidates, correction = (
-        public.embeddings_of("candidates"),
-        public.numbers_of("hubness correction").astype(np.float32),
-    )
+    candidates = public.embeddings_of("candidates")
+    correction = public.numbers_of("hubness correction").astype(np.float32)
     compared = NearestFurthest(embeddings, labels, q, furthest=False)
     compared.extend(candidates.values, None if labels is None else candidates.labels, correction)
     return compared.near
@@ -278,7 +276,8 @@ class EqualVotes(Statistic, question="nearest"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("hubness correction",))
         check_task_labels(self.name, self.labels, facts)
-        candidates, correction = public.embeddings_of("candidates"), public.numbers_of("hubness correction")
+        candidates = public.embeddings_of("candidates")
+        correction = public.numbers_of("hubness correction")
         check_embeddings("candidates", candidates, facts, labels=self.labels, most=self.candidates)
         check_shape("hubness correction", correction, (len(candidates.values),))
         CORRECTION.check("hubness correction", correction)

@@ -156,7 +156,8 @@ def refusal(error: UndersongError) -> wire.Reply:
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
     """Raises a refusal that ``party`` sent, as an error of the same class whose message names the party."""
-    problem, remedy = printable(message.problem, LONGEST_WORDS), printable(message.remedy, LONGEST_WORDS)
+    problem = printable(message.problem, LONGEST_WORDS)
+    remedy = printable(message.remedy, LONGEST_WORDS)
     if message.kind == wire.Refusal.PROTOCOL:
         raise PeerFault(party, problem, remedy)
     error = next((error_class for error_class, kind in _KINDS.items() if kind == message.kind), InternalError)

@@ -303,7 +303,8 @@ class Reassembler:
     def _read_announcement(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
             raise self._transfer_fault("sent a transfer without an id or a content hash", "no-id")
-        size, plain_size = frame.size, frame.plain_size
+        size = frame.size
+        plain_size = frame.plain_size
         allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
         if max(size, plain_size) > allowed:
             raise self._transfer_fault(

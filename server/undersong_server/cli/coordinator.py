@@ -307,7 +307,9 @@ def sign(
     except operations.enrolment.OtherFingerprint as error:
         operations.coordinator.note_command(home, "sign refused", error.words)
         raise
-    party, kind, signed = enrolled.party, enrolled.kind, enrolled.request_fingerprint
+    party = enrolled.party
+    kind = enrolled.kind
+    signed = enrolled.request_fingerprint
     operations.coordinator.note_command(home, "sign", f"{party} {kind}, request {signed}")
     path = _write(out or Path(f"{party}.grant"), enrolled.grant)
     outcome = {

@@ -87,7 +87,8 @@ class Lines(Progress):
                 self._began = (now_s, done)
             elif now_s - self._said < self._every_s:
                 return
-            self._phase, self._said = phase, now_s
+            self._phase = phase
+            self._said = now_s
             print(f"{phase} {done}/{total}{self._left(now_s, done, total)}", file=sys.stderr, flush=True)
 
     def _left(self, now: float, done: int, total: int) -> str:
@@ -129,7 +130,8 @@ class Display(Progress):
 
 def render_plan(figures: PlanFigures) -> RenderableType:
     """The plan's figures as a table and a few sentences."""
-    privacy, quorum = figures.privacy, figures.quorum
+    privacy = figures.privacy
+    quorum = figures.quorum
     rows = [_format_sum(sum_figures) for sum_figures in figures.sums]
     table = TerminalTable(PLAN_HEADINGS, rows, title=f"private sums of {figures.method!r}", left=1)
     lines = [
@@ -183,7 +185,8 @@ def render_plan(figures: PlanFigures) -> RenderableType:
 
 def _format_sum(figures: SumFigures) -> tuple[str, ...]:
     """Returns a private sum as a row under ``PLAN_HEADINGS``."""
-    smallest, largest = figures.dimension[0], figures.dimension[-1]
+    smallest = figures.dimension[0]
+    largest = figures.dimension[-1]
     return (
         figures.statistic,
         str(figures.releases),

@@ -168,7 +168,8 @@ def _personal(found: PersonalData) -> Table:
         table.add_row(kind, f"{count:,}", f"{found.different[kind]:,}", *private_counts)
     if found.private_rows:
         table.add_row("rows with one that the private file holds", _some(found.private_rows), "", "")
-    table.caption, table.caption_justify = found.finder, "left"
+    table.caption = found.finder
+    table.caption_justify = "left"
     return table
 
 

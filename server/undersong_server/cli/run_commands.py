@@ -424,7 +424,8 @@ def verify(
 
     party_fingerprints = dict(map(named_party, parties or ()))
     verdict = operations.releases.verify(folder, fingerprint=fingerprint, parties=party_fingerprints)
-    lines, value = verdict.lines(), verdict.to_json()
+    lines = verdict.lines()
+    value = verdict.to_json()
     if test is not None:
         value["own_score"] = operations.releases.own_score(folder, replace(options, test=test))
         lines.insert(-len(verdict.conclusion()), value["own_score"])

@@ -188,7 +188,8 @@ class Refusals:
     def note(self, source: str, reason: str, detail: str = "") -> None:
         """Counts and logs one refusal. ``reason`` is one of few, a metric's label; ``detail`` is for the log only."""
         self._metrics.refused.labels(reason=reason).inc()
-        key, now = f"{source} {reason}", self._clock()
+        key = f"{source} {reason}"
+        now = self._clock()
         at, count = self._logged.get(key, (-QUIET_S, 0))
         if now - at < QUIET_S:
             self._logged[key] = (at, count + 1)

@@ -119,7 +119,8 @@ class Mailbox:
 
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
         """Replaces the old stream by a new one. Sends open requests again, except the parts that the party holds."""
-        old, self.link = self.link, link
+        old = self.link
+        self.link = link
         self.acknowledged()  # drops those of the old stream: the party repeats replies that were not acknowledged
         self.changed_at = self.heard_at = time.monotonic()
         if old is not None:
@@ -156,7 +157,8 @@ class Mailbox:
 
     def acknowledged(self) -> list[bytes]:
         """Returns, once, the ids of replies that the party may drop, for a frame that carries them."""
-        ids, self._arrived = self._arrived, []
+        ids = self._arrived
+        self._arrived = []
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -169,7 +169,8 @@ class CoordinatorHome:
 
     def candidate(self, holder: str = "") -> Candidate:
         """This process as one that wants to serve; ``holder`` names it, by default its machine and its folder."""
-        addresses, drill = ", ".join(self.settings.addresses), str(self.settings.drill)
+        addresses = ", ".join(self.settings.addresses)
+        drill = str(self.settings.drill)
         return Candidate(
             holder or f"{socket.gethostname()}:{self.path.absolute()}",
             self.settings.name,

@@ -449,7 +449,8 @@ class GrpcRunDriver(RunDriver):
             outcome = "it goes on without them"
         else:
             outcome = f"it goes on only if {required - waiting.answered} more answer by then"
-        previous, now_s = self._status.waiting, time.time()
+        previous = self._status.waiting
+        now_s = time.time()
         missing = _described(waiting.missing)
         awaited = Awaited(
             parties=missing,

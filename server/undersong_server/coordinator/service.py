@@ -130,7 +130,8 @@ class Coordinator:
             self._held.attempt("looking for runs", self._tend_all)
             if (connected := self.server.connected) != self._written:
                 self._held.attempt("noting who is connected", partial(self._write_serving, connected))
-            now_s, offset = time.monotonic(), time.time() - time.monotonic()
+            now_s = time.monotonic()
+            offset = time.time() - time.monotonic()
             is_review_due = now_s - reviewed > REVIEW_S or abs(offset - reviewed_offset) > CLOCKS_DIFFER_S
             if is_review_due and self._held.attempt(REVIEWING, self._review):
                 reviewed, reviewed_offset = now_s, offset
@@ -235,7 +236,8 @@ class Coordinator:
 
         It ends soon, lacks a name, or is not yet valid, because it was issued while the clock was ahead.
         """
-        now_s, names = time.time(), self._home.settings.server_names
+        now_s = time.time()
+        names = self._home.settings.server_names
         soon = self._authority.server_expires_at - now_s < RENEW_BEFORE_DAYS * 86400
         ahead = "server" in self._authority.not_yet_valid(now_s)
         if soon or ahead or sorted(self._authority.server_names) != sorted(names):

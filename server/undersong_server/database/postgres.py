@@ -191,7 +191,8 @@ class Postgres(Database):
         return connection
 
     def _drop_connection(self) -> None:
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             connection.close()
 
@@ -210,7 +211,8 @@ class Postgres(Database):
         if isinstance(error, psycopg.errors.UndefinedTable):
             words, remedy = "holds no coordinator", "make one: undersong coordinator init --storage"
         else:  # an error's words may hold values
-            words, remedy = f"cannot be used ({type(error).__name__})", "see the server's log"
+            words = f"cannot be used ({type(error).__name__})"
+            remedy = "see the server's log"
         return ConfigurationError(f"the database of --storage {words}", remedy, code="storage")
 
 
@@ -221,7 +223,8 @@ def _wait_for_server(steps: Any) -> Any:
     """
     import psycopg
 
-    ready, heard = None, time.monotonic()
+    ready = None
+    heard = time.monotonic()
     while True:
         try:
             awaited = steps.send(ready)

@@ -101,9 +101,11 @@ class Speed:
         asked_at_s = time.monotonic()
         for position, answer in answers:
             answered_at_s = time.monotonic()
-            self.answered, self.busy_s = self.answered + 1, self.busy_s + answered_at_s - asked_at_s
+            self.answered += 1
+            self.busy_s += answered_at_s - asked_at_s
             if isinstance(answer, Completion) and answer.seconds:
-                self.timed, self.latency_s = self.timed + 1, self.latency_s + answer.seconds
+                self.timed += 1
+                self.latency_s += answer.seconds
             yield position, answer
             asked_at_s = time.monotonic()  # The time that the caller spent on the answer does not count.
 
@@ -189,7 +191,8 @@ class _StepWork:
 
     def take(self, answer: _ReadAnswer) -> None:
         """Takes the text of an answer as its order's."""
-        order, request = self.orders[answer.number], answer.request
+        order = self.orders[answer.number]
+        request = answer.request
         sample = Sample(answer.reading.text, order.label, answer.name, self._round, order.kind, order.attributes)
         self.written[answer.number] = sample
         self.origins[answer.number] = Origin(sample, request.parents, request.good, request.bad)
@@ -221,7 +224,8 @@ class Author:
             screening: finds duplicates; without it, exact ones only.
         """
         self._generators = generators
-        self._language, self._line_breaks = prompts.language, prompts.line_breaks
+        self._language = prompts.language
+        self._line_breaks = prompts.line_breaks
         self._requests = Requests(prompts, formats or {}, seed=seed, draw_words=draw_words)
         self._journal = journal
         self._progress = progress
@@ -289,7 +293,8 @@ class Author:
         return [label for label, is_refused in self._unwritten.items() if label and is_refused]
 
     def _note_labels(self, work: "_StepWork") -> None:
-        wrote, refused_numbers = {origin.sample.label for origin in self.origins}, work.refused
+        wrote = {origin.sample.label for origin in self.origins}
+        refused_numbers = work.refused
         for number, order in enumerate(work.orders):
             if order.label in wrote:
                 self._unwritten.pop(order.label, None)
@@ -363,7 +368,8 @@ class Author:
     def close_orders(self) -> None:
         """Notes that what failed in the last step has failed for good: what follows builds on the other texts."""
         self._journal.put_all(self._open)
-        self._open, self._open_problems = [], []
+        self._open = []
+        self._open_problems = []
 
     def check_finished(self) -> None:
         """Raises GenerationError if orders of the last step failed: the corpus is short, and they can be asked again.
@@ -388,7 +394,8 @@ class Author:
         """
         judged = [n for n, order in enumerate(work.orders) if self._requests.form_of(order.generator).reads]
         missing = [n for n in judged if work.written[n] is None]
-        texts, refused_numbers = len(judged) - len(missing), work.refused
+        texts = len(judged) - len(missing)
+        refused_numbers = work.refused
         judged_count = len(set(judged) - refused_numbers)
         wrote = {origin.sample.label for origin in self.origins}
         if judged_count:
@@ -401,7 +408,8 @@ class Author:
         for name in {reply.name for reply in last.values()}:
             answers = [reply for reply in work.useless if reply.name == name and reply.number in last]
             self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
-        self._open, self._open_problems = [], []
+        self._open = []
+        self._open_problems = []
         kinds = Counter(last[n].reading.fault for n in missing)
         failed = kinds.pop(FAILED, 0)
         useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
@@ -419,8 +427,11 @@ class Author:
         """Sets what attempts cost at most whose answers were lost on the way, as part of each generator's usage."""
         for name, generator in self._generators.items():
             if isinstance(generator, PaidGenerator):
-                usage, losses = self.usage[name], generator.lost
-                usage.lost, usage.lost_tokens, usage.lost_usd = losses.attempts, losses.tokens, losses.price_usd
+                usage = self.usage[name]
+                losses = generator.lost
+                usage.lost = losses.attempts
+                usage.lost_tokens = losses.tokens
+                usage.lost_usd = losses.price_usd
 
     def tune(
         self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
@@ -646,7 +657,8 @@ class Author:
     ) -> Sequence[str]:
         faults = [reading.fault for reading in readings] if verdict is None else verdict
         texts = [number for number, fault in enumerate(faults) if not fault]
-        texts_read, labels = [readings[number].text for number in texts], [orders[number].label for number in texts]
+        texts_read = [readings[number].text for number in texts]
+        labels = [orders[number].label for number in texts]
         if verdict is not None:
             screening.add(texts_read, labels)
             return verdict

@@ -235,7 +235,8 @@ def untagged_text(text: str) -> str:
 def _apply_until_stable(text: str, shorten: Callable[[str], str]) -> str:
     """Returns the text when rounds of a rule change it no more; "" if they go on."""
     for _ in range(_ROUNDS):
-        longer, text = text, shorten(text)
+        longer = text
+        text = shorten(text)
         if text == longer:
             return text
     return ""

@@ -274,7 +274,8 @@ class Pace:
     def _pause_s(self, tokens: int) -> float:
         """Returns the seconds that a call has to wait at least; 0 if it may start."""
         now_s = self._clock()
-        passed, self._at = now_s - self._at, now_s
+        passed = now_s - self._at
+        self._at = now_s
         longest = max(0.0, self._held_until - now_s)
         if self._in_flight >= self.allowed:
             longest = max(longest, 0.05)
@@ -282,7 +283,8 @@ class Pace:
             remaining, end_s = self._stated[limit]
             if remaining < amount:
                 longest = max(longest, end_s - now_s)
-            rate, room = self._rates[limit], self._rooms[limit]
+            rate = self._rates[limit]
+            room = self._rooms[limit]
             if rate is not None:
                 self._left[limit] = min(room, self._left[limit] + passed * rate / 60.0)
                 # A call that is larger than a burst starts when the burst is full.

@@ -75,7 +75,9 @@ def next_step(home: Path, every_run: Callable[[], Sequence[RunSummary]], run_sho
 
 def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
     """The step that a run needs; None for one that was stopped or cannot be read."""
-    status, address, result = run.status, f"/runs/one/{quote(run.run)}", f"/runs/one/{quote(run.run)}/result"
+    status = run.status
+    address = f"/runs/one/{quote(run.run)}"
+    result = f"/runs/one/{quote(run.run)}/result"
     if status.error is not None and status.error.rejected_by:
         return OperatorStep(f"Talk to {', '.join(status.error.rejected_by)}, then revise the run {run.run}", address)
     if status.state == "finished":
@@ -127,6 +129,7 @@ def newest_frame(home: Path) -> BudgetFigures | None:
     tasks += [draft.data for draft, _ in drafts.unfinished(home)[:1]]
     if not tasks:
         return None
-    words, privacy = tasks[0].get("task", {}), tasks[0].get("privacy", {})
+    words = tasks[0].get("task", {})
+    privacy = tasks[0].get("privacy", {})
     amounts = [privacy.get(key) if isinstance(privacy.get(key), int | float) else None for key in ("epsilon", "delta")]
     return BudgetFigures(str(words.get("name", "")), tuple(map(str, words.get("labels", ()))), *amounts)

@@ -188,7 +188,8 @@ def _write_drill_task(folder: Path) -> None:
 def show(home: Path) -> CoordinatorFacts:
     """Returns the facts of the coordinator in ``home``. Raises ConfigurationError if there is none."""
     coordinator_home = CoordinatorHome(home)
-    authority, settings = coordinator_home.authority(), coordinator_home.settings
+    authority = coordinator_home.authority()
+    settings = coordinator_home.settings
     return CoordinatorFacts(
         home=home,
         name=settings.name,
@@ -406,7 +407,8 @@ def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, s
     left_out: dict[str, str] = {}
 
     def leave_out(error: OSError | sqlite3.Error, path: Path) -> None:
-        fault, name = fault_of(error, path), path.relative_to(home)
+        fault = fault_of(error, path)
+        name = path.relative_to(home)
         if isinstance(fault, MachineFault) or not (run := _run_of(name)):
             raise fault from None
         left_out[run] = f"{name.name}: cannot be read, and is not in the backup"

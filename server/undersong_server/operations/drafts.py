@@ -225,7 +225,8 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
             is_changed = texts[-1] != form_field.text
         if is_changed:
             _put(data, form_field.path, form_field.value(texts))
-    labels, meanings = sent.get("label", ()), sent.get("meaning", ())
+    labels = sent.get("label", ())
+    meanings = sent.get("meaning", ())
     if len(labels) != len(meanings):
         raise ConfigurationError(
             f"the form has {len(labels)} fields label and {len(meanings)} fields meaning",

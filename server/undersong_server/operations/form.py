@@ -62,7 +62,8 @@ class TaskField:
         key = self.path.rpartition(".")[2]
         key_without_unit, _, last = key.rpartition("_")
         if last in UNITS:
-            words, unit = key_without_unit, f" ({UNITS[last]})"
+            words = key_without_unit
+            unit = f" ({UNITS[last]})"
         else:
             words, unit = key, ""
         return words.replace("_", " ").capitalize() + unit
@@ -163,7 +164,8 @@ def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
                     model = kinds.load(str(table.get("kind")))
                 yield _section(name, model, table, f"{name}.{number}")
             continue
-        section, names = cast("type[BaseModel]", info.annotation), _generator_names(data)
+        section = cast("type[BaseModel]", info.annotation)
+        names = _generator_names(data)
         yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=names)
 
 
@@ -191,19 +193,20 @@ def _section(
     *,
     generators: Sequence[str] = (),
 ) -> FormSection:
-    descriptions, fields_by_name, schemas = configuration.descriptions(model), dict(model.model_fields), _schemas(model)
+    descriptions = configuration.descriptions(model)
+    fields_by_name = dict(model.model_fields)
+    schemas = _schemas(model)
     if name == "method" and data.get("name") in methods.names():
         options: type[BaseModel] = methods.load(str(data["name"])).Options
-        descriptions, fields_by_name = (
-            {**descriptions, **configuration.descriptions(options)},
-            {**fields_by_name, **options.model_fields},
-        )
+        descriptions = {**descriptions, **configuration.descriptions(options)}
+        fields_by_name = {**fields_by_name, **options.model_fields}
         schemas = {**schemas, **_schemas(options)}
     fields_by_name |= {key: FieldInfo(default=None) for key in data if key not in fields_by_name}
     order = [path.partition(".")[2] for path in first_level() if path.startswith(f"{name}.")]
     fields = []
     for key in sorted(fields_by_name, key=lambda key: order.index(key) if key in order else len(order)):
-        info, path = fields_by_name[key], f"{name}.{key}"
+        info = fields_by_name[key]
+        path = f"{name}.{key}"
         if path in WITHOUT_FIELD:
             continue
         control, choices = _control(path, info, schemas.get(key, {}))
@@ -214,7 +217,8 @@ def _section(
         is_required = path in REQUIRED or info.is_required()
         is_first_level = is_required or key in data or (key in order and control != "labels")
         if key.endswith("_generator") and generators:
-            control, choices = "choice", tuple(generators)
+            control = "choice"
+            choices = tuple(generators)
         if control == "choice" and not default:
             choices = ("", *choices)
         fields.append(

@@ -58,7 +58,8 @@ def find_run(home: Path, name: str) -> RunSummary | None:
 def _summary(path: Path) -> tuple[float, RunSummary]:
     """Time of a run's plan, and its summary; of one that cannot be read, what is wrong with it."""
     try:
-        status, planned = os.stat(f"{path}/status.json"), os.stat(f"{path}/plan.json")
+        status = os.stat(f"{path}/status.json")
+        planned = os.stat(f"{path}/plan.json")
         # The time of its change tells a file whose rights alone were changed, too.
         versions = (status.st_ctime_ns, status.st_ino, planned.st_ctime_ns, planned.st_ino)
         return _read_summary(str(path), *versions, *map(file_state, _own_words(path)))

@@ -71,7 +71,8 @@ def _folders_below(folder: Path) -> Iterator[Path]:
 
 def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
     """Real paths of the private records that a task's [data] names: files, folders or patterns."""
-    root, paths = value_at(data, "data.root"), value_at(data, "data.path")
+    root = value_at(data, "data.root")
+    paths = value_at(data, "data.path")
     start = folder / root if isinstance(root, str) else folder
     path_list = paths if isinstance(paths, list) else [paths]
     places = [str(start / path) for path in path_list if isinstance(path, str)]

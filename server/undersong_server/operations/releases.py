@@ -190,7 +190,8 @@ def own_score(folder: Path, options: EvaluationOptions) -> str:
     name = options.test.name if isinstance(options.test, Path) else "the test file"
     if not report.trained:
         return f"on {name}: not measured, for the file or the corpus has no labels"
-    trained, accuracy = report.trained[0], report.trained[0].accuracy_by_texts
+    trained = report.trained[0]
+    accuracy = report.trained[0].accuracy_by_texts
     return (
         f"on {name}: small models trained on this corpus label {accuracy.percent_words} of"
         f" {counted(trained.scores.rows, 'text')} rightly ({trained.description})"

@@ -78,10 +78,12 @@ def plan(
     Raises ConfigurationError if task, parties or options are invalid, or the name is taken.
     """
     if task_file is not None:
-        data, folder = configuration.read_toml(task_file), task_file.absolute().parent
+        data = configuration.read_toml(task_file)
+        folder = task_file.absolute().parent
     elif revises is not None:
         earlier = CoordinatorHome(home).run(revises).planned()
-        data, folder = dict(earlier.task), Path(earlier.folder)
+        data = dict(earlier.task)
+        folder = Path(earlier.folder)
         if options.parties is None:
             options = replace(options, parties=earlier.roster)
     else:
@@ -121,7 +123,9 @@ def plan_task(
         data = _rehearsed(data)
     data = _with_operator(data, settings)
     planned_run = preview(home, data, folder, options.parties, check=check)
-    name, suffix, insecure = options.name, options.suffix, options.insecure_noise_seed
+    name = options.name
+    suffix = options.suffix
+    insecure = options.insecure_noise_seed
     if name is None:
         if suffix is None:
             if insecure is None:
@@ -230,7 +234,8 @@ def preview(
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
     """The task with words that mark it in every hospital's preview, in the card and in the dossiers."""
-    task, publication = data.get("task", {}), data.get("publication", {})
+    task = data.get("task", {})
+    publication = data.get("publication", {})
     purpose = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
     limits = f"{COORDINATOR_WORDS} {publication.get('limits', '')}".rstrip()
     return {**data, "task": {**task, "purpose": purpose}, "publication": {**publication, "limits": limits}}
@@ -241,7 +246,8 @@ def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> di
 
     Raises ConfigurationError where neither states both: no hospital would know whom it answers.
     """
-    task, publication = data.get("task", {}), data.get("publication", {})
+    task = data.get("task", {})
+    publication = data.get("publication", {})
     operator = (
         settings.operator or task.get("operator") or publication.get("makers") or (REHEARSAL if settings.drill else "")
     )
@@ -312,7 +318,8 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
 def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
     planned = folder.planned()
     amended = replace(planned, task=configuration.override(planned.task, assignments))
-    planned_task, amended_task = planned.load().task, amended.load().task
+    planned_task = planned.load().task
+    amended_task = amended.load().task
     is_rest_equal = planned_task.model_dump(exclude={"generators"}) == amended_task.model_dump(exclude={"generators"})
     signed = [(generator.identity(), generator.words) for generator in planned_task.generators]
     if not is_rest_equal or signed != [
@@ -437,7 +444,8 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     while True:
         if len(folder.log()) > lines_read:
             time.sleep(POLL_S)  # a log line and the end that it announces are one event
-        status, served = folder.status(), coordinator_home.served
+        status = folder.status()
+        served = coordinator_home.served
         lines = tuple(folder.log()[lines_read:])
         lines_read += len(lines)
         has_ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
@@ -497,7 +505,8 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
     Raises ConfigurationError for an unknown run.
     """
     folder = CoordinatorHome(home).run(run)
-    planned, status = folder.planned(), folder.status()
+    planned = folder.planned()
+    status = folder.status()
     moments = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(planned.roster)}")]
     requested = folder.path / "requested.json"
     if requested.exists():

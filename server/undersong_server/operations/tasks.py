@@ -208,8 +208,10 @@ class Tried:
 def cost_of(tried: Sequence[Tried]) -> str:
     """Writes the time, tokens and price of all orders of a trial in words, and what lost answers cost at most."""
     tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried), "token")
-    seconds, price = max(order.seconds for order in tried), sum(order.price_usd for order in tried)
-    lost_tokens, lost_usd = sum(order.lost_tokens for order in tried), sum(order.lost_usd for order in tried)
+    seconds = max(order.seconds for order in tried)
+    price = sum(order.price_usd for order in tried)
+    lost_tokens = sum(order.lost_tokens for order in tried)
+    lost_usd = sum(order.lost_usd for order in tried)
     losses = ""
     if lost_tokens:
         losses = f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
@@ -525,7 +527,8 @@ def _check_generator(task: Task, generator: GeneratorSettings, environment: Mapp
     ConfigurationError.raise_together(
         (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing
     )
-    longest, words = generator.longest_answer, task.task.words
+    longest = generator.longest_answer
+    words = task.task.words
     if longest is not None and words is not None and words[1] * TOKENS_A_WORD > longest:
         raise ConfigurationError(
             f"generator {generator.name}: answers end at {longest} tokens, task.words asks for up to {words[1]} words",

@@ -269,9 +269,11 @@ class Prompts:
             "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )
         if lines:
-            filled_values["opening"], filled_values["closing"] = "\n", f"\n{_RULE}\n"
+            filled_values["opening"] = "\n"
+            filled_values["closing"] = f"\n{_RULE}\n"
         else:
-            filled_values["opening"], filled_values["closing"] = f" {QUOTE}", f"{QUOTE}\n"
+            filled_values["opening"] = f" {QUOTE}"
+            filled_values["closing"] = f"{QUOTE}\n"
         templates = self._kinds[kind]
         own_words = (self._task.description, str(values["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
@@ -434,7 +436,8 @@ def fitted(
         shorter = _drop_texts(shown)
         if shorter == shown:
             break
-        shown, prompt = shorter, render(shorter)
+        shown = shorter
+        prompt = render(shorter)
     return prompt, shown
 
 

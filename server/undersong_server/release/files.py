@@ -430,7 +430,8 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
         return False
     contents = {key: value for key, value in published.items() if key != SIMULATION}
     try:
-        statement, signatures = tagged_hash(SIMULATION_TAG, canonical_json(contents)), published[SIMULATION]
+        statement = tagged_hash(SIMULATION_TAG, canonical_json(contents))
+        signatures = published[SIMULATION]
         for member in roster:
             verified(member.identity, statement, bytes.fromhex(signatures[member.name]))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
@@ -649,10 +650,9 @@ def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
 
 
 def _hash_content(content: bytes | str) -> str:
-    data = content
     if isinstance(content, str):
-        data = content.encode("utf-8", "replace")  # ``write_files`` does the same.
-    return hashlib.sha256(data).hexdigest()
+        content = content.encode("utf-8", "replace")  # ``write_files`` does the same.
+    return hashlib.sha256(content).hexdigest()
 
 
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome) -> PrivacyStatement:

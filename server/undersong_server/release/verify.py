@@ -73,7 +73,8 @@ def verify(
     faults: list[str] = []
     try:
         manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
-        sums, receipts = dict(published["sums"]), dict(published["receipts"])
+        sums = dict(published["sums"])
+        receipts = dict(published["receipts"])
         signatures = {str(party): bytes.fromhex(value) for party, value in published["signatures"].items()}
     except MALFORMED:
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
@@ -210,7 +211,8 @@ def _check_receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: lis
     checked: dict[str, Receipt] = {}
     for party, receipt in receipts.items():
         with _note_faults(faults, "receipt of ", party):
-            body, signature = receipt["body"].encode("utf-8"), bytes.fromhex(receipt["signature"])
+            body = receipt["body"].encode("utf-8")
+            signature = bytes.fromhex(receipt["signature"])
             checked[party] = check_receipt(manifest, party, body, signature)
     return checked
 
@@ -483,10 +485,8 @@ class PrivacyVerdict:
         else:
             signer = f"the coordinator '{printable(self.signature.name, 63)}'"
         if self.faults:
-            integrity, signer_words = (
-                f"CHANGED: {counted(len(self.faults), 'fault')}, named above",
-                "nobody: no word here counts",
-            )
+            integrity = f"CHANGED: {counted(len(self.faults), 'fault')}, named above"
+            signer_words = "nobody: no word here counts"
             promise = "none that counts"
         else:
             if self.left_out is None:
@@ -512,7 +512,8 @@ class PrivacyVerdict:
                 signer_words = "NOT SHOWN" + (
                     f": {signer} signed, by their own word" if signer else ": nobody signed them"
                 )
-            delta, unit = self.manifest.plan.privacy.delta, UNIT_WORDS[self.manifest.plan.privacy.unit]
+            delta = self.manifest.plan.privacy.delta
+            unit = UNIT_WORDS[self.manifest.plan.privacy.unit]
             private = math.isfinite(self.epsilon) and not self.insecure
             promise = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit}, {words.AS_IT_RAN}"
             promise = promise if private else "none: NOT PRIVATE"
@@ -655,7 +656,8 @@ def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
 
 
 def _flow_section(manifest: Manifest) -> PageSection:
-    quorum, questions = manifest.plan.quorum, words.questions(manifest.plan)
+    quorum = manifest.plan.quorum
+    questions = words.questions(manifest.plan)
     return PageSection(
         "The flow of the data",
         points=(

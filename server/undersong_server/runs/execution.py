@@ -265,7 +265,8 @@ def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
         }
         return {"its privacy": of.privacy, "its quorum": of.quorum, **sums}
 
-    agreed_facts, planned_facts = asked(agreed.plan), asked(plan)
+    agreed_facts = asked(agreed.plan)
+    planned_facts = asked(plan)
     if agreed_facts != planned_facts:
         changed_facts = sorted(
             name

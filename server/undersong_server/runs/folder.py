@@ -74,7 +74,9 @@ class UnreadableRun(ConfigurationError):
         self, path: Path, reason: str, remedy: str = "restore it from a backup, or move that run's folder away"
     ) -> None:
         super().__init__(f"run {path.parent.name}: {path}: {reason}", remedy, code=UNREADABLE)
-        self.run, self.file, self.reason = path.parent.name, path.name, reason
+        self.run = path.parent.name
+        self.file = path.name
+        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ def plan_run(task: Task) -> RunPlan:
     plan = plan_sums(requests, task.privacy.promise(), task.quorum())
     if math.isfinite(task.privacy.epsilon):
         plan.verify()
-    method, options = methods.load(task.method.name), task.options
+    method = methods.load(task.method.name)
+    options = task.options
     asks_first = NAME in {planned.name for planned in plan.sums} or method.asks_first(options, setting)
     return RunPlan(task, setting, plan, method.generator_calls(options, setting), TRIAL_ORDERS if asks_first else 0)
 
@@ -147,7 +148,8 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
     A method may plan other sums at another epsilon: they are planned anew until the epsilon is theirs. Raises
     ConfigurationError for sums that have a noise of their own, or without any sum.
     """
-    multiplier, remedy = task.privacy.noise_multiplier, "state privacy.epsilon instead"
+    multiplier = task.privacy.noise_multiplier
+    remedy = "state privacy.epsilon instead"
     for _ in range(MOST_NOISE_PLANS):
         setting, requests = _task_sums(task)
         noisy_sums = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
@@ -438,7 +440,8 @@ class PlanFigures:
 
 def plan_figures(run: RunPlan) -> PlanFigures:
     """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
-    private, quorum = math.isfinite(run.plan.privacy.epsilon), run.plan.quorum
+    private = math.isfinite(run.plan.privacy.epsilon)
+    quorum = run.plan.quorum
     # Nothing is asked or private, or Laplace shares give no bound.
     epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
     method = methods.load(run.task.method.name)
@@ -587,7 +590,8 @@ def _expected_cost(run: RunPlan) -> Estimate:
 
 def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, float]:
     """Range of the whole run's seconds on two cores that do nothing else: generator, embeddings, sums, outputs."""
-    records, parties = run.setting.expected_records, run.plan.quorum.parties
+    records = run.setting.expected_records
+    parties = run.plan.quorum.parties
     words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
     pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
     scores = records * sum(planned.dimension for planned in run.plan.sums)
@@ -610,7 +614,8 @@ def _generator_estimates(run: RunPlan) -> list[Estimate]:
 
 def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
     """Cost of a generator's calls, from prompts without any example to prompts with the most and longest ones."""
-    task, options = run.task, run.task.options
+    task = run.task
+    options = run.task.options
     form = generator.prompt_format(task.locate(""))
     if not form.reads:
         return generator.estimate(calls)

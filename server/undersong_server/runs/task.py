@@ -371,7 +371,9 @@ class Task(StrictSection):
         method = data.get("method")
         if not isinstance(method, Mapping) or not method.get("preset"):
             return data
-        name, preset, privacy = str(method.get("name")), str(method["preset"]), data.get("privacy", {})
+        name = str(method.get("name"))
+        preset = str(method["preset"])
+        privacy = data.get("privacy", {})
         preset_sections = papers.sections(name, preset)
         preset_data = {key: {**keys, **data.get(key, {})} for key, keys in preset_sections.items() if key != "method"}
         if papers.forbidden(name, preset) and privacy.get("epsilon", math.inf) != math.inf:
@@ -467,7 +469,8 @@ class Task(StrictSection):
 
     def quorum(self) -> Quorum:
         """Numbers of parties, threshold, dropouts and colluders; defaults as in docs/secagg.md, "Manifest"."""
-        settings, parties = self.federation, self.parties
+        settings = self.federation
+        parties = self.parties
         if parties < 1:
             raise ConfigurationError("data.path names no file", "name the parties' files")
         _, dropouts, colluders = defaults(parties)
@@ -505,9 +508,11 @@ class Task(StrictSection):
         changes = []
         for section, keys in papers.sections(self.method.name, preset).items():
             if section == "method":
-                values, prefix = self.method.model_extra or {}, ""
+                values = self.method.model_extra or {}
+                prefix = ""
             else:
-                values, prefix = getattr(self, section).model_dump(), f"{section}."
+                values = getattr(self, section).model_dump()
+                prefix = f"{section}."
             for key, preset_value in keys.items():
                 if (value := values.get(key, preset_value)) != preset_value:
                     changes.append(f"{prefix}{key} = {_toml_word(value)}, not {_toml_word(preset_value)}")
@@ -551,7 +556,8 @@ def for_its_method(
     Args:
         written: the task file; ``data`` is the same with the assignments applied.
     """
-    file_method, new_method = written.get("method"), data.get("method")
+    file_method = written.get("method")
+    new_method = data.get("method")
     if (
         not isinstance(file_method, Mapping)
         or not isinstance(new_method, Mapping)
@@ -586,7 +592,8 @@ def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[di
     except ValueError:
         return data, ()  # an unknown preset is named where the method's options are read
     assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
-    preset_data, replaced = dict(data), []
+    preset_data = dict(data)
+    replaced = []
     for section, keys in sections.items():
         values = data.get(section, {})
         if section == "method" or section in assigned or not isinstance(values, Mapping):

@@ -110,7 +110,8 @@ class Detection:
             return 0.0, 1.0
         if independent:
             level = 1.0 - self.alarm  # an interval may be wrong on either side, of which one is used
-            hit_counts, alarm_counts = (self.hits, self.present), (self.false_alarms, self.absent)
+            hit_counts = (self.hits, self.present)
+            alarm_counts = (self.false_alarms, self.absent)
             return clopper_pearson(*hit_counts, level).low, clopper_pearson(*alarm_counts, level).high
         missed = mean_at_least([1.0 - share for share in self.alarms], self.alarm / 2)
         return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed))
@@ -207,7 +208,8 @@ def attack_corpus(
     if not samples:
         return scores
     texts = [sample.text for sample in samples]
-    canary_embeddings, sample_embeddings = embed([canary.rows.texts[0] for canary in canaries]), embed(texts)
+    canary_embeddings = embed([canary.rows.texts[0] for canary in canaries])
+    sample_embeddings = embed(texts)
     scores[SIMILARITY] = np.asarray(canary_embeddings @ sample_embeddings.T, dtype=np.float64).max(axis=1)
     corpus_triples = {triple for text in texts for triple in _word_triples(text)}
     scores[TRIPLES] = np.array([_share_of_triples(canary.rows.texts[0], corpus_triples) for canary in canaries])

@@ -103,7 +103,8 @@ class Shape:
 
 def shape_of(scores: Float32) -> Shape:
     """Shape of the scores of one sum or of one party's share in it."""
-    n, squares = len(scores), scores.astype(np.float64) ** 2
+    n = len(scores)
+    squares = scores.astype(np.float64) ** 2
     blocks = [
         *(slice(n * part // parts, n * (part + 1) // parts) for parts in (1, 2, 4) for part in range(parts)),
         *(slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)),
@@ -173,7 +174,8 @@ def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> lis
     )
     if len(by_length) < 2:
         return []
-    names, many = [name for name, _ in by_length], len(by_length)
+    names = [name for name, _ in by_length]
+    many = len(by_length)
     rows = np.zeros((many, len(by_length[-1][1])), dtype=np.float32)
     for row, (_, scores) in zip(rows, by_length, strict=True):
         row[: len(scores)] = scores

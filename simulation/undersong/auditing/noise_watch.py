@@ -193,7 +193,8 @@ class NoiseWatch:
         neighbour_share = next(reversed(parties.values()), None)
         for name, draw in share.draws.items():
             half = len(draw.values) // 2
-            first, second = draw.part(slice(half)), draw.part(slice(half, 2 * half))
+            first = draw.part(slice(half))
+            second = draw.part(slice(half, 2 * half))
             self.compare("its own first half" + name, second.likeness(first))
             if earlier_share is not None:
                 self.compare("its noise in another sum" + name, draw.likeness(earlier_share.draws[name]).of_integers())
@@ -235,7 +236,8 @@ class _WatchedMachine(PartyMachine):
         return machine
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
-        noisy, plan = super()._add_noise_share(grid, state), self._parameters.noise_plan
+        noisy = super()._add_noise_share(grid, state)
+        plan = self._parameters.noise_plan
         if not plan.components:
             return noisy
         root = state.secret("noise_root")

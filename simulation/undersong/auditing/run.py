@@ -258,7 +258,9 @@ class _SumAttack:
         self, noisy_sum: NoisySum, name: str, watched: _WatchedComputation, records: _KnownRecords, quorum: Quorum
     ) -> None:
         self.planned, self._public = watched.sums[name]
-        self._name, self._noisy_sum, self._records = name, noisy_sum, records
+        self._name = name
+        self._noisy_sum = noisy_sum
+        self._records = records
         self._shares = watched.noise.shares[name]
         self._full_sum = _without_sampling(self.planned)
         self._survivor_count = len(noisy_sum.survivors)
@@ -319,7 +321,8 @@ class _SumAttack:
 
     def noise_size(self) -> NoiseSize | None:
         """Returns the size of the noise in the sum; None where it is too small for its law to be seen."""
-        noise_values, law = self._noisy_sum.values - self._entered, self.planned.law
+        noise_values = self._noisy_sum.values - self._entered
+        law = self.planned.law
         sizes = np.abs(noise_values.astype(np.float64))
         if law == "gaussian":
             variance = float(self._planned_noise.opened_variance(self._parties - self._survivor_count))
@@ -368,8 +371,11 @@ def _attack_sums(
     scores, orthogonal, signals = (np.zeros(len(canaries)) for _ in range(3))
     noise: dict[str, NoiseSize] = {}
     shapes: dict[str, noise_checks.Shape] = {}
-    ratios, clamps, weights = [0.0], [], []
-    unsound_coins, wrong_rates = watched.repeated_coins(), set()
+    ratios = [0.0]
+    clamps = []
+    weights = []
+    unsound_coins = watched.repeated_coins()
+    wrong_rates = set()
     are_independent = cache(lambda rate: coins_are_independent(rate, records.privacy))
     for name, noisy_sum in opened_sums.items():
         attack = _SumAttack(noisy_sum, name, watched, records, run_plan.plan.quorum)

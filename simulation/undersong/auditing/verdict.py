@@ -174,7 +174,8 @@ class AuditReport:
     @property
     def faults(self) -> list[str]:
         """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
-        largest, (clamp_low, clamp_high) = 1.0 + BOUND_TOLERANCE, self.clamp
+        largest = 1.0 + BOUND_TOLERANCE
+        (clamp_low, clamp_high) = self.clamp
         deviation, bound = self.noise or (1.0, 1.0)
         return that_hold(
             *(
@@ -250,7 +251,8 @@ class AuditReport:
 def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observations]) -> AuditReport:
     """Combines the observations of all runs into one report."""
 
-    plan, promise = run_plan.plan, run_plan.plan.privacy
+    plan = run_plan.plan
+    promise = run_plan.plan.privacy
     delta = promise.delta
     mu = gaussian_mu(promise.epsilon, delta)
     alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
@@ -304,7 +306,8 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     bounds, excess = [], 0.0
     for group in groups:
         parts = [run.noise[name] for run in observed for name in group if name in run.noise]
-        coordinates, size = sum(part.coordinates for part in parts), math.fsum(part.size for part in parts)
+        coordinates = sum(part.coordinates for part in parts)
+        size = math.fsum(part.size for part in parts)
         gaussian = parts[0].law == "gaussian"
         # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
         law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
@@ -378,7 +381,8 @@ def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, a
     runs = [(run.present, run.corpus[name]) for run in observed]
     learnt = max(1, round(LEARNT * len(runs)))
     present, scores = (np.concatenate(column) for column in zip(*runs[:learnt], strict=True))
-    present_scores, absent_scores = scores[present], scores[~present]
+    present_scores = scores[present]
+    absent_scores = scores[~present]
     gains = {
         float(t): float((present_scores > t).mean() - (absent_scores > t).mean())
         for t in np.unique([*present_scores, *absent_scores])

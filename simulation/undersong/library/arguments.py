@@ -30,7 +30,8 @@ def checked(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def called(*arguments: Any, **keywords: Any) -> Any:
-        signature, hints = inspect.signature(function), _resolve_hints(function)
+        signature = inspect.signature(function)
+        hints = _resolve_hints(function)
         try:
             bound = signature.bind(*arguments, **keywords)
         except TypeError as error:

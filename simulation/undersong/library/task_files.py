@@ -197,7 +197,8 @@ class Task:
 
     def _repr_markdown_(self) -> str:
         task = self.settings()
-        promise, labels = task.privacy, ", ".join(task.task.labels) or "none"
+        promise = task.privacy
+        labels = ", ".join(task.task.labels) or "none"
         return (
             f"**{task.task.name}**: {task.task.description}  \nlabels: {labels}  \nmethod: {task.method.name}, "
             f"epsilon {promise.epsilon:g}, delta {promise.delta:g} per {promise.unit}, "

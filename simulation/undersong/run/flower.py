@@ -79,7 +79,8 @@ def over_flower(
 
     count = actors or len(os.sched_getaffinity(0))
     _write_state(parties)
-    server, client = ServerApp(), ClientApp()
+    server = ServerApp()
+    client = ClientApp()
     client.query()(_Actor(str(parties.state)))
     outcomes: list[Outcome | BaseException] = []
 
@@ -129,7 +130,8 @@ class _Actor:
     def __call__(self, message: "Message", context: "Context") -> "Message":
         from undersong_client.flower_app import address_of, reply_to, requests_of
 
-        state, partition = _load_state(self.state), context.node_config["partition-id"]
+        state = _load_state(self.state)
+        partition = context.node_config["partition-id"]
         return reply_to(message, state.answers(partition, requests_of(message), address_of(context)))
 
 
@@ -185,7 +187,8 @@ def _idle_nodes_skipped() -> Iterator[None]:
     """
     from flwr.server.superlink.linkstate.in_memory_linkstate import InMemoryLinkState
 
-    store, get = InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins
+    store = InMemoryLinkState.store_message_ins
+    get = InMemoryLinkState.get_message_ins
     waiting: Counter[int] = Counter()
     lock = threading.Lock()
 
@@ -203,18 +206,21 @@ def _idle_nodes_skipped() -> Iterator[None]:
             waiting[node_id] -= len(messages)
         return messages
 
-    InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = storing, getting
+    InMemoryLinkState.store_message_ins = storing
+    InMemoryLinkState.get_message_ins = getting
     try:
         yield
     finally:
-        InMemoryLinkState.store_message_ins, InMemoryLinkState.get_message_ins = store, get
+        InMemoryLinkState.store_message_ins = store
+        InMemoryLinkState.get_message_ins = get
 
 
 @contextmanager
 def _silence_log() -> Iterator[None]:
     """Silences Flower's own log unless ours is verbose, and restores the environment that it changes."""
     logger = logging.getLogger("flwr")
-    level, path = logger.level, os.environ.get("PYTHONPATH")
+    level = logger.level
+    path = os.environ.get("PYTHONPATH")
     logger.setLevel(logging.DEBUG if logging.getLogger("undersong").level == logging.DEBUG else logging.ERROR)
     try:
         yield

@@ -69,7 +69,8 @@ def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
         for attachment in _attachments(resource)
         if (url := attachment.get("url")) and not attachment.get("data")
     )
-    status, doc_status = _code(resource.get("status")), _code(resource.get("docStatus"))
+    status = _code(resource.get("status"))
+    doc_status = _code(resource.get("docStatus"))
     return DocumentFacts(read_subject(resource.get("subject"), resource.get("contained")), urls, status, doc_status)
 
 
@@ -120,7 +121,9 @@ class Documents:
     """The documents of an export: the newest version of each decides alone."""
 
     def __init__(self, declared: Declared, resources: Resources, skip: Skip) -> None:
-        self._declared, self._resources, self._skip = declared, resources, skip
+        self._declared = declared
+        self._resources = resources
+        self._skip = skip
         self._allowed = FINISHED | set(declared.also_status)
         self._conflicts: dict[int, list[ResourceEntry]] = {}
         self.newest: list[ResourceEntry] = []
@@ -205,7 +208,8 @@ class Documents:
         if label and values.get(label) is None and "" not in self._declared.label_map:
             self._skip(entry.place, f"it has no {printable(label, 80)}", remedy=NO_LABEL_REMEDY)
             return None
-        patient, targets = patients.patient_of(self._patients[id(entry)]), attachments.targets(entry)
+        patient = patients.patient_of(self._patients[id(entry)])
+        targets = attachments.targets(entry)
         days = _days(resource)
         try:
             for notes, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
@@ -270,7 +274,8 @@ class _Repeated(Exception):
 
     def __init__(self, place: str, why: str) -> None:
         super().__init__()
-        self.place, self.why = place, why
+        self.place = place
+        self.why = why
 
 
 def _shown(status: str) -> str:

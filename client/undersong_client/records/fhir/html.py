@@ -129,7 +129,8 @@ class _Page:
 
     def _read_declaration(self) -> None:
         """Passes a comment, a doctype, a processing instruction or an end tag without a name."""
-        html, start = self._html, self._at
+        html = self._html
+        start = self._at
         if html.startswith("<!--", start):
             # "<!-->" and "<!--->" are whole comments: their hyphens begin and end it.
             end = _COMMENT_END.search(html, start + 2)
@@ -161,7 +162,8 @@ class _Page:
             self._at = len(html)  # cut off within a tag, which a browser does not show
             return
         self._at = tag.end()
-        name, is_end = tag[2].lower(), bool(tag[1])
+        name = tag[2].lower()
+        is_end = bool(tag[1])
         is_whole = self._is_xml and html[tag.end() - 2] == "/"
         if name in _BLOCKS:
             self.parts.append("\n")

@@ -81,7 +81,8 @@ def read_subject(value: Any, contained: Any = None) -> Subject:
         members: Mapping[str, Any] = value
     else:
         members = {}
-    reference, kind = members.get("reference"), members.get("type")
+    reference = members.get("reference")
+    kind = members.get("type")
     if isinstance(reference, str):
         reference = clean_text(reference)
     elif reference is None:

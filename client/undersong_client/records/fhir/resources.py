@@ -243,12 +243,15 @@ class Listing:
 
     def __init__(self, declared: Declared, skip: Skip, facts: Mapping[str, Any]) -> None:
         path = declared.path
-        self._declared, self._skip, self._facts = declared, skip, facts
+        self._declared = declared
+        self._skip = skip
+        self._facts = facts
         self._resources = Resources(path if path.is_dir() else path.parent)
 
     def make(self) -> Resources:
         """Reads all files once. Raises ConfigurationError without any file of resources."""
-        path, resources = self._declared.path, self._resources
+        path = self._declared.path
+        resources = self._resources
         if path.is_dir():
             files = list(self._files())
         else:
@@ -332,14 +335,17 @@ class Listing:
             self._resources.systems[path] = clean_base(base)
 
     def _system_of(self, file: Path) -> str:
-        systems, root = self._resources.systems, self._resources.root
+        systems = self._resources.systems
+        root = self._resources.root
         for folder in folders_above(file, root):
             if folder in systems:
                 return systems[folder]
         return ""
 
     def _list_file(self, file: Path) -> None:
-        system, name, offset = self._system_of(file), self._name(file), 0
+        system = self._system_of(file)
+        name = self._name(file)
+        offset = 0
         try:
             for number, line in enumerate(file_lines(file), start=1):
                 if line.strip():
@@ -379,7 +385,8 @@ class Listing:
         if not members:
             self._skip(line.place, "it is a Bundle without entries", "resource")
         for member in objects([member for member, _ in members]):
-            resource, url = member.get("resource"), member.get("fullUrl")
+            resource = member.get("resource")
+            url = member.get("fullUrl")
             if isinstance(resource, dict) and isinstance(url, str) and url.lower().startswith("urn:uuid:"):
                 name = id_of(resource) or url.lower().removeprefix("urn:uuid:")
                 uuids[url.lower().strip()] = (str(resource.get("resourceType")), name)

@@ -64,7 +64,8 @@ def _documents(content: bytes) -> Iterator[bytes]:
         return
     position = 0
     while start := _START.search(content, position):
-        depth, position = 0, len(content)
+        depth = 0
+        position = len(content)
         for token in _tokens(content, start.start()):
             if token[5]:
                 depth += 1 if token[5] == b"{" else -1
@@ -116,7 +117,9 @@ class _Document:
 
     def in_ascii(self) -> str:
         """Returns the document with its characters outside ASCII as numbers, and without what it does not show."""
-        content, position, opens = self._content, 0, False
+        content = self._content
+        position = 0
+        opens = False
         while token := _TOKEN.match(content, position):
             position = token.end()
             word, number, code, symbol, brace, byte, text = token.groups()
@@ -165,7 +168,8 @@ class _Document:
 
     def _read_word(self, word: bytes, number: bytes | None, opens: bool) -> None:
         self._to_skip = 0 if word != b"u" else self._to_skip
-        group, is_on = self._group, number is None or int(number) != 0
+        group = self._group
+        is_on = number is None or int(number) != 0
         if group.is_font_table:
             self._read_font(word, number)
         elif word == b"v":

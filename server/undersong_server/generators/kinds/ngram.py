@@ -140,7 +140,8 @@ class Counts:
     """
 
     def __init__(self, texts: Sequence[Sequence[int]], order: int, temperature: float) -> None:
-        self._followers, self._temperature = _followers(texts, range(order), order), temperature
+        self._followers = _followers(texts, range(order), order)
+        self._temperature = temperature
         self._known: dict[tuple[int, ...], Successors] = {}
 
     def __contains__(self, context: tuple[int, ...]) -> bool:
@@ -322,14 +323,18 @@ class NgramGenerator(StatelessGenerator):
         stop = self._ids.get(".", self._ids.get("!"))
         context = [START] * (self._order - 1)
         text: list[int] = []
-        word_count, since, sentence_end, kept_length = 0, 0, 0, 0
+        word_count = 0
+        since = 0
+        sentence_end = 0
+        kept_length = 0
         longest = words + max(2, words // 4)
         pace = max(2.0, 0.8 * words / max(1, len(terms)))
         for _ in range(4 * longest + 40):
             term = self._next_term(model, context[-1], terms, since >= pace)
             if term is not None:
                 terms.remove(term)
-                tokens, since = [*self._bridge_gap(model, context, term[0], influence, rng), *term], 0
+                tokens = [*self._bridge_gap(model, context, term[0], influence, rng), *term]
+                since = 0
             else:
                 token = self._draw_token(model, context, influence, rng)
                 for _ in range(3 if word_count >= words and not terms else 0):
@@ -491,7 +496,9 @@ def detokenise(tokens: Sequence[str]) -> str:
     'Can i (please) pay? Thanks'
     """
     words: list[str] = []
-    glued, is_open, sentence = True, False, True
+    glued = True
+    is_open = False
+    sentence = True
     for token in _drop_unpaired(tokens):
         mark = token[0]
         quote = token in _QUOTE

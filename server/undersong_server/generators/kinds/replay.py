@@ -177,7 +177,10 @@ class ReplayGenerator:
                 code="texts-missing",
             )
         self._file = file
-        self._texts, self._keys, self._slices, self._rows = file.texts, file.keys, file.slices, file.rows
+        self._texts = file.texts
+        self._keys = file.keys
+        self._slices = file.slices
+        self._rows = file.rows
         self._used = np.zeros(len(self._texts), np.int64)
         self._vectors: dict[str, Float64] = {}
         self.counts = {

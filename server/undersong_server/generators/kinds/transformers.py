@@ -284,7 +284,8 @@ class TransformersGenerator(StatelessGenerator):
 
         model, tokenizer, device = self._load_model()
         temperature = self._settings.temperature if temperature is None else temperature
-        pad, ends = padding(tokenizer, model), end_ids(tokenizer, model)
+        pad = padding(tokenizer, model)
+        ends = end_ids(tokenizer, model)
         # A decoder goes on at the right end of its prompt; an encoder's positions are counted from the left.
         if model.config.is_encoder_decoder:
             side: Literal["left", "right"] = "right"
@@ -298,7 +299,8 @@ class TransformersGenerator(StatelessGenerator):
         start = 1 if model.config.is_encoder_decoder else width
         # These remember in ways from which no row can be taken.
         reads_whole_prompt = model.config.is_encoder_decoder or getattr(model, "_is_stateful", False)
-        memory, open_ = None, list(range(len(prompts)))
+        memory = None
+        open_ = list(range(len(prompts)))
         tokens_by_row: dict[int, list[int]] = {}
         while open_:
             # The folder's own sampling settings (top_k, repetition penalty, ...) are ignored: the task's count.
@@ -332,7 +334,8 @@ class TransformersGenerator(StatelessGenerator):
                     f"generator {self.name}: {len(prompts)} prompts at once do not fit into the memory of {device}",
                     "lower its batch_size or max_new_tokens",
                 ) from None
-            rows, memory = output.sequences, output.past_key_values
+            rows = output.sequences
+            memory = output.past_key_values
             tokens_by_row.update(zip(open_, rows[:, start:].tolist(), strict=True))
             # The ended rows leave the batch, which would compute them to the end of its longest.
             open_rows = torch.tensor([n for n, ended in enumerate(stopping.ended) if not ended], device=device)
@@ -413,7 +416,8 @@ class TransformersGenerator(StatelessGenerator):
                 chances = scores.float().softmax(-1)
                 # the sum of many small chances needs more digits; Apple's GPUs have no more
                 upto = chances.cumsum(-1, dtype=torch.float32 if device.type == "mps" else torch.float64)
-                drawn_tokens, rows = torch.zeros_like(input_ids[:, :1]), torch.arange(len(scores), device=device)
+                drawn_tokens = torch.zeros_like(input_ids[:, :1])
+                rows = torch.arange(len(scores), device=device)
                 while len(rows):
                     points = torch.stack(
                         [torch.rand(1, generator=streams[row], device=device) for row in rows.tolist()]
@@ -480,7 +484,8 @@ class TransformersGenerator(StatelessGenerator):
         if self._waiting is not None:
             from undersong_server.generators import tuning
 
-            self._adapter, self._waiting = tuning.with_files(self._loaded[0], self._waiting), None
+            self._adapter = tuning.with_files(self._loaded[0], self._waiting)
+            self._waiting = None
         return self._loaded
 
 

@@ -287,7 +287,8 @@ class Batches:
             )
         response = entry.get("response")
         response = response if isinstance(response, dict) else {}
-        status, body = response.get("status_code"), response.get("body")
+        status = response.get("status_code")
+        body = response.get("body")
         if not isinstance(status, int) or isinstance(status, bool):
             status = 400 if body is None else 200
         is_exchange = body is not None
@@ -373,7 +374,8 @@ class Batches:
                 return None
             batches = [batch for batch in page["data"] if isinstance(batch, dict)]
             for batch in batches:
-                metadata, number = batch.get("metadata"), batch.get("id")
+                metadata = batch.get("metadata")
+                number = batch.get("id")
                 if isinstance(metadata, dict) and metadata.get(MARK) == stem and isinstance(number, str) and number:
                     return number
             if not page.get("has_more") or not batches:
@@ -404,7 +406,8 @@ class Batches:
 
         Raises GenerationError if it stays so.
         """
-        started_s, pause = time.monotonic(), _FIRST_PAUSE_S
+        started_s = time.monotonic()
+        pause = _FIRST_PAUSE_S
         while True:
             value = _json_object(self._fetch_path(path))
             if isinstance(value.get(key), kind):
@@ -438,7 +441,8 @@ class Batches:
                 did not hear it.
         """
         settings = self._settings
-        started_s, pause = time.monotonic(), _FIRST_PAUSE_S
+        started_s = time.monotonic()
+        pause = _FIRST_PAUSE_S
         while True:
             exchange = self._connection.exchange(
                 method,
@@ -491,7 +495,8 @@ def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Exchan
     By its counts and its usage where it states them. Otherwise a batch of which nothing came back has begun nothing,
     and of any other one the rest may have been answered.
     """
-    counts, usage = batch_body.get("request_counts"), batch_body.get("usage")
+    counts = batch_body.get("request_counts")
+    usage = batch_body.get("usage")
     total = usage.get("total_tokens") if isinstance(usage, dict) else None
     usages = [verdict.completion.usage for verdict in exchanged if verdict.completion is not None]
     if isinstance(total, int) and total > sum(usage.prompt + usage.completion for usage in usages):

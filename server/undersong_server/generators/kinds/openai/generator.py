@@ -382,7 +382,8 @@ class OpenAIGenerator:
         reserved = (sum(worst), settings.price_usd(*worst))
         self._budget.reserve(*reserved)
         self._pace.start(reserved[0], stop)
-        took, throttled = (0, 0.0), False
+        took = (0, 0.0)
+        throttled = False
         connection = self._connections[next(self._turns) % len(self._connections)]
         try:
             if stop.is_set():
@@ -450,7 +451,8 @@ class OpenAIGenerator:
     # Batches
 
     def _make_batches(self, journal: Journal) -> Batches:
-        settings, connection = self._settings, self._connections[0]
+        settings = self._settings
+        connection = self._connections[0]
         return Batches(
             connection,
             journal,

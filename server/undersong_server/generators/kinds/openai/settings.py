@@ -323,7 +323,8 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     def price_usd(self, prompt_tokens: int, completion_tokens: int) -> float:
         """Returns the US dollars of that many tokens; 0.0 if the task names no price."""
-        prompt, completion = self.price_per_1k_prompt or 0.0, self.price_per_1k_completion or 0.0
+        prompt = self.price_per_1k_prompt or 0.0
+        completion = self.price_per_1k_completion or 0.0
         factor = BATCH_PRICE if self.batch else 1.0
         return factor * (prompt_tokens * prompt + completion_tokens * completion) / 1000.0
 
@@ -336,7 +337,8 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         price = None
         if self.price_per_1k_prompt is not None:
             price = (self.price_usd(prompts[0], answers[0]), self.price_usd(prompts[1], answers[1]))
-        waves, least = -(-calls // self.concurrency), answers[0] / max(1, calls)
+        waves = -(-calls // self.concurrency)
+        least = answers[0] / max(1, calls)
         seconds = waves * (0.3 + least / 100.0), waves * (3.0 + self.max_tokens / 20.0)
         seconds = _BATCH_S if self.batch else seconds
         return Estimate(calls, (prompts[0] + answers[0], prompts[1] + answers[1]), price, seconds)

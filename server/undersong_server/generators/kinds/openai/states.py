@@ -515,7 +515,8 @@ def announced_pause_s(headers: Mapping[str, str], body: bytes, now_s: float) -> 
 
 def retry_after_s(headers: Mapping[str, str], now_s: float) -> float | None:
     """Returns the seconds of Retry-After, a number (RFC 9110, 10.2.3) or a date; None if it says nothing clear."""
-    milliseconds, value = headers.get("retry-after-ms"), headers.get("retry-after")
+    milliseconds = headers.get("retry-after-ms")
+    value = headers.get("retry-after")
     try:
         if milliseconds is not None:
             seconds = float(milliseconds) / 1000.0
@@ -544,15 +545,18 @@ def _read_completion(
         return None
     message = choice.get("message")
     if isinstance(message, dict):
-        text, refusal = content_text(message.get("content")), message.get("refusal")
+        text = content_text(message.get("content"))
+        refusal = message.get("refusal")
     elif message is None and isinstance(choice.get("text"), str):
-        text, refusal = choice["text"], None
+        text = choice["text"]
+        refusal = None
     elif message is None and finish == "filter":
         text, refusal = "", None
     else:
         return None
     if isinstance(refusal, str) and refusal.strip():
-        text, finish = text or refusal, "refusal"
+        text = text or refusal
+        finish = "refusal"
     return ReadCompletion(text, finish, read_usage(body.get("usage"), text, worst))
 
 
@@ -584,14 +588,13 @@ def read_usage(usage: Any, text: str, worst: tuple[int, int]) -> TokenUsage:
     where these are more than it.
     """
     stated = usage if isinstance(usage, dict) else {}
-    prompt, completion = _token_count(stated.get("prompt_tokens")), _token_count(stated.get("completion_tokens"))
+    prompt = _token_count(stated.get("prompt_tokens"))
+    completion = _token_count(stated.get("completion_tokens"))
     if prompt is None or completion is None:
         return TokenUsage(*worst, reported=False)
     details = stated.get("completion_tokens_details")
-    total, reasoning = (
-        stated.get("total_tokens"),
-        details.get("reasoning_tokens") if isinstance(details, dict) else None,
-    )
+    total = stated.get("total_tokens")
+    reasoning = details.get("reasoning_tokens") if isinstance(details, dict) else None
     # A field that is left out, or null, states nothing; one that is there must be possible.
     total_tokens = prompt + completion if total is None else _token_count(total)
     reasoning_tokens = 0 if reasoning is None else _token_count(reasoning)
