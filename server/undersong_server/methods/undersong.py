@@ -55,6 +55,7 @@ from undersong_server.methods.parts.selection import (
     places_by_label,
     sample_without_replacement,
 )
+from undersong_server.methods.parts.weighing import weigh_generators
 from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
 
 
@@ -184,7 +185,7 @@ def publish(state: "RunState") -> Sequence[Sample]:
         if not t and form.WORDS in state.asked:
             state.count_words()
         if f"votes/{t + 1}" in state.asked:
-            state.choose_examples(f"votes/{t + 1}")
+            state.choose_examples(f"votes/{t + 1}", t)
     # 5., 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find
     # likeliest, or cleaned in public. What is missing is written anew.
     ours = state.completed()
@@ -386,8 +387,11 @@ class RunState:
         """Opens the counts of the public words of each label; what is no noise enters prompts."""
         self.frequent = form.counted_words(self.run, self.samples_left(), self.chosen, self.records)
 
-    def choose_examples(self, name: str) -> None:
-        """Opens votes for texts so far and chooses examples by them; without labels, weights of generators too."""
+    def choose_examples(self, name: str, t: int) -> None:
+        """Opens votes for texts so far and chooses examples by them; without labels, weights of generators too.
+
+        ``t`` is the round whose texts were written last.
+        """
         if len(self.shares) > 1:
             first = int(form.WORDS in self.asked)
             self.examples = form.voted_examples(self.run, name, self.samples_left(), first)
@@ -399,13 +403,10 @@ class RunState:
         size = min(TUNING.shortlist, round(TUNING.kept_share * len(votes)))
         heard = float(votes.std()) >= opened.sigma
         self.examples = [self.run.pool.texts_of(highest(votes, np.arange(len(votes)), size)) if heard else []]
-        if len(self.weights) > 1:
-            written = np.maximum(np.bincount(author, minlength=len(self.weights)), 1)
-            rate = np.bincount(author, weights=votes, minlength=len(written)) / written
-            signal = shares.signal_fraction(rate, float(opened.sigma / np.sqrt(written.mean())))
-            weights = shares.shrunk_rates(rate, signal) * self.chosen[:, 0]
-            if weights.sum() > 0:
-                self.weights = (weights / weights.sum())[:, None]
+        weighed = weigh_generators(votes, author, self.chosen[:, 0], opened.sigma)
+        if weighed is not None:
+            self.weights = weighed[0][:, None]
+            self.run.record("weights noise", t + 1, weighed[1].tolist())
 
     def chosen_texts(self) -> LabelRows:
         """The chosen generators' texts: under the labels that the centres find likeliest, or cleaned in public.

@@ -15,7 +15,7 @@ from undersong_common.intervals import Interval, over_seeds
 from undersong_common.printable import number
 from undersong_server.coordinator.home import CoordinatorHome
 from undersong_server.evaluation.metrics import distinct_n
-from undersong_server.methods.parts.private_score import PrivateScore
+from undersong_server.methods.parts.private_score import NORMAL_95, PrivateScore
 from undersong_server.operations.overview import live, run_plan
 from undersong_server.operations.releases import DRAWN_TEXTS, drawn_rows, published_texts
 from undersong_server.report.data import PANEL_SCORE, UNIT_WORDS, WORDS, Good
@@ -37,7 +37,7 @@ class ComparedRun:
 
     Attributes:
         epsilon: promised epsilon; None if the run is not private. ``spent`` is epsilon after the opened sums.
-        weights: last weight of each generator.
+        weights: last weight of each generator; ``weight_errors`` their standard errors by the noise, if they are told.
         calls, kept: number of texts ordered and kept; ``price_usd`` is their cost.
         score: the private score, where the method measures one.
         texts: number of published texts; None before publication.
@@ -54,6 +54,7 @@ class ComparedRun:
     spent: float | None
     parties: int
     weights: Mapping[str, float]
+    weight_errors: Mapping[str, float]
     calls: int
     kept: int
     price_usd: float
@@ -228,6 +229,7 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
         parties=len(plan.planned.roster),
         weights=dict(zip(recorded.generators, last, strict=False)),
+        weight_errors=dict(zip(recorded.generators, recorded.last_weight_errors, strict=False)),
         calls=sum(int(usage["calls"]) for usage in recorded.usage.values()),
         kept=sum(int(usage["kept"]) for usage in recorded.usage.values()),
         price_usd=sum(float(usage["price_usd"]) for usage in recorded.usage.values()),
@@ -305,12 +307,7 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
         )
         yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, cells, figure.good, figure.percent)
     for name in _names(run.weights for run in runs):
-        cells = tuple(
-            _interval_cell(Interval(run.weights[name], math.nan, math.nan), percent=True)
-            if name in run.weights
-            else ComparedFigure()
-            for run in runs
-        )
+        cells = tuple(_weight_cell(run, name) if name in run.weights else ComparedFigure() for run in runs)
         yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
 
 
@@ -362,6 +359,11 @@ def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:
 
 def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
     return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def _weight_cell(run: ComparedRun, name: str) -> ComparedFigure:
+    weight, reach = run.weights[name], NORMAL_95 * run.weight_errors.get(name, math.nan)
+    return _interval_cell(Interval(weight, weight - reach, weight + reach), percent=True)
 
 
 def _interval_cell(interval: Interval, *, percent: bool) -> ComparedFigure:

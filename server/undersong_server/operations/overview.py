@@ -387,6 +387,11 @@ class LiveRun:
             return (has - had) / (end_s - start_s)
         return None
 
+    @property
+    def last_weight_errors(self) -> tuple[float, ...]:
+        """Standard error that the noise gives each of the last weights; empty where the method tells none."""
+        return self.weights_noise.get(len(self.weights) - 1, ())
+
     def generator_left_s(self, name: str) -> float | None:
         """Seconds of writing left for a generator at its own rate and last weight; None before its first answer."""
         rate = answer_rate(self.usage.get(name, {}))

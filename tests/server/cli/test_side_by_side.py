@@ -249,6 +249,17 @@ def test_a_private_score_stands_with_its_interval(home):
     assert [cell.words for cell in figure_of(found, "private score").cells] == ["70.0 % (60.0 to 80.0)", "–"]
 
 
+def test_a_weight_stands_with_the_interval_of_its_noise(home):
+    folder = CoordinatorHome(home).run("first")
+    names = [generator["name"] for generator in folder.planned().task["generators"]]
+    folder.tell("record", {"name": "weights", "round": 0, "value": [0.4, 0.6]})
+    found = comparison.compare(home, ["first", "second"])
+    assert [cell.words for cell in figure_of(found, f"weight of {names[0]}").cells] == ["40.0 %", "–"]
+    folder.tell("record", {"name": "weights noise", "round": 0, "value": [0.1, 0.1]})
+    found = comparison.compare(home, ["first", "second"])
+    assert figure_of(found, f"weight of {names[0]}").cells[0].words == "40.0 % (20.4 to 59.6)"
+
+
 def test_figures_are_written_for_a_spreadsheet_that_computes_nothing(home, tmp_path):
     keep(home, "first", Evaluated("=1+1, 00", {"@x": "=2"}))
     file = tmp_path / "runs.csv"

@@ -870,6 +870,7 @@ def test_a_chart_has_the_runs_numbers(console, home, tasks):
         *("good, 1: 50.0 %", "good, 2: 70.0 %", "good", "poor, 1: 50.0 %", "poor, 2: 30.0 %", "poor")
     ]
     assert len(re.findall('<line class="interval"', weights)) == 4
+    assert "weight 70.0&nbsp;% (s.e. 5.0)" in text
     assert re.findall(points, votes)[2] == "good, 3: 150.0 %"
     assert re.findall(points, votes)[6] == "poor, 3: -50.0 %"
     speed = re.search(r'data-name="Answers/s".*?</td>', text)[0]

@@ -125,6 +125,9 @@ def test_score_without_labels_is_similarity_beside_round_one(tmp_path, monkeypat
     assert score.low <= truth <= score.high
     assert (score.measure, score.zero_shot.texts) == ("similarity", 40)
     assert score.value > score.zero_shot.value - 2 * score.zero_shot.error
+    rounds = [t for t, _ in run.records["weights noise"]]
+    assert rounds
+    assert set(rounds) <= {t for t, _ in run.records["weights"]}
 
 
 def test_texts_written_for_each_published_one_multiply_the_calls():

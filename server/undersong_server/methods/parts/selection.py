@@ -1,7 +1,7 @@
 """Selections that several methods make: shares by largest remainder, the best candidates, weights of generators."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -107,6 +107,27 @@ def weights_by_rates(rates: Float64) -> Float64:
     """Weights proportional to ``rates``, float64 [K] of at least 0: float64 [K], sum 1; equal ones where all are 0."""
     total = rates.sum()
     return rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))
+
+
+def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
+    """Standard deviation that independent noise of ``numbers`` gives each of the ``computed`` values, to first order.
+
+    Each number is moved by its standard deviation, and the effects are added in squares.
+
+    Args:
+        computed: float64 [n] to float64 [k].
+        numbers: noisy, float64 [n].
+        deviations: of their noise, float64 [n].
+
+    >>> noise_effect(lambda x: x / x.sum(), np.array([8.0, 8.0]), np.array([0.0, 0.0])).tolist()
+    [0.0, 0.0]
+    >>> noise_effect(lambda x: x[:1] - x[1:], np.array([8.0, 8.0]), np.array([3.0, 4.0])).tolist()
+    [5.0]
+    """
+    centre = computed(numbers)
+    moved = np.stack([computed(numbers + step) - centre for step in np.diag(deviations)])
+    effect: Float64 = np.sqrt(np.square(moved).sum(axis=0))
+    return effect
 
 
 def balanced_labels(count: int, labels: int, already: Int64) -> Int64:

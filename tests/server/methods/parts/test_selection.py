@@ -10,10 +10,10 @@ from undersong_server.methods.parts.selection import (
     effective_size,
     highest,
     largest_remainder,
+    noise_effect,
     significant_votes,
     weights_by_votes,
 )
-from undersong_server.methods.wasp import noise_effect
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=20), st.integers(0, 1000))

@@ -1,0 +1,25 @@
+"""Weights of generators by the records' votes for their texts, shrunk by the noise, and what noise is left in them."""
+
+import numpy as np
+
+from undersong_common.arrays import Bools, Float64, Int64
+from undersong_server.methods.parts.selection import noise_effect, weights_by_rates
+from undersong_server.methods.parts.shares import shrunk_rates, signal_fraction
+
+
+def weigh_generators(votes: Float64, author: Int64, among: Bools, sigma: float) -> tuple[Float64, Float64] | None:
+    """Returns weights of the generators ``among``, bool [K], and their standard errors, float64 [K]; None of no votes.
+
+    Args:
+        votes: for each text, float64 [n], with noise of ``sigma``; ``author`` is its generator, int64 [n].
+    """
+    written = np.maximum(np.bincount(author, minlength=len(among)), 1)
+    rates = np.bincount(author, weights=votes, minlength=len(among)) / written
+    signal = signal_fraction(rates, float(sigma / np.sqrt(written.mean())))
+
+    def weigh(rates: Float64) -> Float64:
+        return weights_by_rates(shrunk_rates(rates, signal) * among)
+
+    if not (shrunk_rates(rates, signal) * among).any():
+        return None
+    return weigh(rates), noise_effect(weigh, rates, sigma / np.sqrt(written))
