@@ -2,13 +2,16 @@
 
     python -m benchmarks.live_arms --data FOLDER --model qwen-1.5b --out runs/live-arms [--dataset banking10]
     python -m benchmarks.live_arms ... --records 300 1400 --seeds 3 --arms zero-shot default form
+    python -m benchmarks.live_arms ... --dataset banking_groups --records 300 1000 3000 --seeds 1 \
+        --arms zero-shot default lengths words-alone examples form
     python -m benchmarks.live_arms --data FOLDER --out runs/live-arms --table [--page docs/live.md]
 
 The arms are zero-shot texts, the default method without questions about form, and with one, two and all three of them,
-at epsilon 4 with 120 texts published. FOLDER holds the data sets of ``--dataset``, a task file of benchmarks/tasks. All
-arms and numbers of records of a seed share the model's answers, which are kept in --out: a command that was stopped
-goes on without asking anything twice, and another model, task, arm or seed adds to the same page. Readers of words and
-readers of what an encoder sees that no method has (``benchmarks.outside_judge``) judge every corpus.
+at epsilon 4 with 120 texts published. The third command gives each question's curve over the number of records. FOLDER
+holds the data sets of ``--dataset``, a task file of benchmarks/tasks. All arms and numbers of records of a seed share
+the model's answers, which are kept in --out: a command that was stopped goes on without asking anything twice, and
+another model, task, arm or seed adds to the same page. Readers of words and readers of what an encoder sees that no
+method has (``benchmarks.outside_judge``) judge every corpus.
 
 Three models, three seeds and the tasks banking10, banking_groups and mts_dialog take a night of two quiet cores.
 """
@@ -48,7 +51,11 @@ ARMS = {
     "lengths": "undersong:rounds=3+lengths=true+words=false+voted_examples=0",
     "words": "undersong:rounds=3+lengths=true+words=true+voted_examples=0",
     "form": "undersong:rounds=3+lengths=true+words=true+voted_examples=3",
+    # One lever by itself, for its curve over numbers of records.
+    "words-alone": "undersong:rounds=3+lengths=false+words=true+voted_examples=0",
+    "examples": "undersong:rounds=3+lengths=false+words=false+voted_examples=3",
 }
+TABLE_ARMS = ("zero-shot", "default", "lengths", "words", "form")
 
 
 def bench_of(given: argparse.Namespace, arm: str, records: int, seed: int, address: str) -> Bench:
@@ -212,7 +219,7 @@ def main() -> None:
     parser.add_argument("--url", help="a server of the model that runs already")
     parser.add_argument("--threads", type=int, default=1, help="of a model that is served")
     parser.add_argument("--dataset", default="banking10", help="a task file of benchmarks/tasks")
-    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(TABLE_ARMS))
     parser.add_argument("--records", nargs="+", type=int, default=[300, 1400])
     parser.add_argument("--texts", type=int, default=120)
     parser.add_argument("--max-tokens", type=int, default=96)
