@@ -26,7 +26,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest import mock
 
 import numpy as np
@@ -203,6 +203,9 @@ class OneMachine:
         return NoisySum(values, planned.scale, self.sigma(name), ("all",))
 
 
+_Machine = TypeVar("_Machine", bound=OneMachine)
+
+
 def cell(world: World, method: str, seed: int) -> dict[str, Any]:
     """Figures of a method's corpus in per cent: of the panel, or without labels of next words and MAUVE.
 
@@ -215,10 +218,20 @@ def cell(world: World, method: str, seed: int) -> dict[str, Any]:
 
 def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], dict[str, Any]]:
     """Texts and labels that a method publishes (:func:`cell` names methods), and numbers that its run recorded."""
-    task, records = world.task, world.records(world.task.data.records or 1, seed)
     if method == "private-only":
+        records = world.records(world.task.data.records or 1, seed)
         return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
-    names = world.names
+    samples, run = published(world, method, seed)
+    kept = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
+    recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
+    return [sample.text for sample in samples], [sample.label for sample in samples], recorded
+
+
+def published(
+    world: World, method: str, seed: int, machine: type[_Machine] = OneMachine
+) -> tuple[Sequence[Sample], _Machine]:
+    """Runs a method on one machine; returns the samples that it publishes, and the machine with what it recorded."""
+    task, names = world.task, world.names
     if method.startswith(SINGLE):
         names, method = (method.removeprefix(SINGLE),), "mixture+labels" if world.labels else "mixture"
     name, _, option = method.partition(":")
@@ -231,11 +244,8 @@ def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], 
         world.labels, names, privacy=privacy, quorum=quorum, expected_records=task.privacy.expected_records
     )
     plan = plan_sums(loaded.plan(options, setting), privacy, quorum)
-    run = OneMachine(world, setting, plan, records, seed)
-    samples = each_once(loaded.run(options, run))  # type: ignore[arg-type]
-    kept = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
-    recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
-    return [sample.text for sample in samples], [sample.label for sample in samples], recorded
+    run = machine(world, setting, plan, world.records(task.data.records or 1, seed), seed)
+    return each_once(loaded.run(options, run)), run  # type: ignore[arg-type]
 
 
 def without_sum(name: str, start: str) -> Method[Any]:

@@ -132,7 +132,7 @@ def alike(data: Path) -> Setting:
 
 
 def specialists(data: Path) -> Setting:
-    found, test = _bank(data), _rows(data / "banking_groups" / "test.jsonl")
+    found, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 2])
     private, test, source = (
         [row for row in rows if row["label"] in SPECIALIST_LABELS]
@@ -151,7 +151,7 @@ def specialists(data: Path) -> Setting:
 
 
 def imbalanced(data: Path) -> Setting:
-    found, test = _bank(data), _rows(data / "banking_groups" / "test.jsonl")
+    found, test = _bank(data), rows_of(data / "banking_groups" / "test.jsonl")
     rng = np.random.default_rng([SEED, 3])
     return found._replace(private=_with_common(found.private, rng), test=_with_common(test, rng))
 
@@ -184,7 +184,7 @@ def off_topic(data: Path) -> Setting:
 
 def thirty_labels(data: Path) -> Setting:
     rng = np.random.default_rng([SEED, 6])
-    train, test = (_rows(data / "banking77" / f"{name}.jsonl") for name in ("train", "test"))
+    train, test = (rows_of(data / "banking77" / f"{name}.jsonl") for name in ("train", "test"))
     labels = sorted({row["label"] for row in test})[:MANY_LABELS]
     test = [row for row in test if row["label"] in labels]
     train = [row for row in train if row["label"] in labels]
@@ -201,7 +201,7 @@ def thirty_labels(data: Path) -> Setting:
 
 
 def skewed(data: Path) -> Setting:
-    found, test, rng = _bank(data), _rows(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
+    found, test, rng = _bank(data), rows_of(data / "banking_groups" / "test.jsonl"), np.random.default_rng([SEED, 7])
 
     def two(rows: Sequence[Row]) -> list[Row]:
         return [{**row, "label": RARE if row["label"] == RARE else "other"} for row in rows]
@@ -266,7 +266,7 @@ def movies(data: Path) -> Setting:
 
 
 def many_movies(data: Path) -> Setting:
-    return _movies(data)._replace(private=_rows(data / "movie_reviews" / "train.jsonl"), records=1000)
+    return _movies(data)._replace(private=rows_of(data / "movie_reviews" / "train.jsonl"), records=1000)
 
 
 def only(of: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
@@ -296,8 +296,8 @@ def word_counts(data: Path) -> Setting:
 
 def all_movies(data: Path) -> Setting:
     folder = data / "movie_reviews"
-    pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
-    private, test = (_rows(folder / f"{name}.jsonl") for name in ("train", "test"))
+    pools = {name: rows_of(folder / "pools" / f"{name}.jsonl") for name in MOVIE_POOLS}
+    private, test = (rows_of(folder / f"{name}.jsonl") for name in ("train", "test"))
     return Setting("a movie review", private, test, pools, samples=6000)
 
 
@@ -420,16 +420,16 @@ dir = "runs/judged-{name}"
 
 def _bank(data: Path) -> Setting:
     folder = data / "banking_groups"
-    pools = {name: _rows(folder / "pools" / f"{name}.jsonl") for name in BANK_POOLS}
-    private, test = _rows(folder / "private.jsonl"), _rows(folder / "test.jsonl")
+    pools = {name: rows_of(folder / "pools" / f"{name}.jsonl") for name in BANK_POOLS}
+    private, test = rows_of(folder / "private.jsonl"), rows_of(folder / "test.jsonl")
     return Setting("a customer's question to an online bank", private, _at_most(test, MOST_TESTS), pools)
 
 
 def _movies(data: Path) -> Setting:
     """A quarter of the pools and of the records and a sixth of the test set."""
     folder = data / "movie_reviews"
-    pools = {name: _rows(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
-    private, test = _rows(folder / "train.jsonl"), _rows(folder / "test.jsonl")[::6]
+    pools = {name: rows_of(folder / "pools" / f"{name}.jsonl")[::4] for name in MOVIE_POOLS}
+    private, test = rows_of(folder / "train.jsonl"), rows_of(folder / "test.jsonl")[::6]
     private = private[:1000:2] + private[-1000::2]  # the file has its labels one after the other
     return Setting("a movie review", private, test, pools)
 
@@ -493,7 +493,7 @@ def invented_reviews(
     return list(rows.values())
 
 
-def _rows(path: Path) -> list[Row]:
+def rows_of(path: Path) -> list[Row]:
     if not path.exists():
         raise ConfigurationError(f"{path}: no such file", "name the folder of the data sets with --data")
     return [{"text": str(row["text"]), "label": str(row["label"])} for row in json_lines(path)]
