@@ -7,9 +7,8 @@ embeddings alone. One generator leaves nobody to choose: there, and where more i
 judge the labels of the texts, by where those of each label lie. The verdict's sum also tells how good the corpus is.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, NamedTuple
 
@@ -359,12 +358,8 @@ class RunState:
 
     def report_set_aside(self, ours: LabelRows) -> None:
         """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
-        reasons, pool = self.judgement().reasons, self.run.pool.samples
-        aside = [(sample, reason) for sample, reason in zip(pool, reasons, strict=True) if reason]
-        if aside and self.support is not None:
-            counts = Counter(sample.generator for sample, _ in aside)
-            self.run.record(support.RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
-            self.run.record("remarks", 0, support.remark(self.support, counts, self.run.setting.generators))
+        if self.support is not None:
+            support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement().reasons)
         if (missing := self.options.published - len(ours.position)) > 0:
             why = "the generators gave no more different texts that fit"
             self.run.record("remarks", 0, f"{missing} of {self.options.published} texts are missing: {why}.")

@@ -24,7 +24,7 @@ from undersong_server.federation.exchange import STAGE_TIMEOUT_S, PublicBlocks, 
 from undersong_server.federation.sums import Federation
 from undersong_server.generators.author import Author, AuthorUsage
 from undersong_server.methods.interface import Method, Observe, RunContext
-from undersong_server.methods.parts import distance, metadata
+from undersong_server.methods.parts import distance, metadata, support
 from undersong_server.pool import Origin, Sample, each_once
 from undersong_server.progress import Progress
 from undersong_server.runs.planning import RunPlan
@@ -177,6 +177,8 @@ def execute(
     author.check_finished()
     _compare_calls(run_plan, author, monitor.progress)
     samples = _read_corpus(run_plan.task.method.name, returned)
+    if support.CORPUS in {planned.name for planned in run_plan.plan.sums}:
+        samples = support.supported_samples(run, samples)
     _compare_attributes(run, samples)
     for _, quantiles in run.records.get(metadata.RECORD, ()):
         run.record("remarks", 0, metadata.compare_lengths(quantiles, [sample.text for sample in samples]))

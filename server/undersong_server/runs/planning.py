@@ -23,6 +23,7 @@ from undersong_protocol import statistics
 from undersong_protocol.agreement import bounds
 from undersong_protocol.agreement import words as sentences
 from undersong_protocol.agreement.plan import Plan, PlannedSum, Privacy, Quorum, SumRequest, plan_sums
+from undersong_protocol.statistics.support import SupportVotes
 from undersong_server import methods
 from undersong_server.cluster import Cluster
 from undersong_server.database.journal import Journal
@@ -36,6 +37,7 @@ from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.distance import with_distance
 from undersong_server.methods.parts.metadata import NAME, with_lengths
 from undersong_server.methods.parts.signal import MEASURED, Signal, expected_signal
+from undersong_server.methods.parts.support import with_support
 from undersong_server.progress import Progress
 from undersong_server.prompts.rendering import Prompts
 from undersong_server.runs.task import Task
@@ -127,6 +129,11 @@ def _task_sums(task: Task) -> tuple[Setting, list[SumRequest]]:
                 "privacy.distance needs the number of records", "state privacy.expected_records, a public guess"
             )
         requests = with_distance(requests, embedders.dimension(task.embedder.model), task.privacy.distance_share)
+    # The default method asks for the support of several generators by itself.
+    asks_support = any(isinstance(request.statistic, SupportVotes) for request in requests)
+    if task.privacy.support and method.makes_private_sums and not asks_support:
+        texts = method.generator_calls(options, setting)
+        requests = with_support(requests, len(setting.generators), texts, task.privacy.support_share)
     register_statistics(requests)
     return setting, requests
 

@@ -171,6 +171,9 @@ class PrivacySection(StrictSection):
         distance: measures the records' mean embedding too, with ``distance_share`` of the budget, from which every
             round's distance to the records follows; expected_records has to be stated.
         distance_share: part of epsilon for that.
+        support: asks the records last whose texts are near them, with ``support_share`` of the budget; texts of a
+            generator that has too few stand in set-aside.jsonl. The default method does it by itself.
+        support_share: part of epsilon for that.
     """
 
     epsilon: Annotated[float, Field(gt=0)]
@@ -185,6 +188,8 @@ class PrivacySection(StrictSection):
     lengths_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
     distance: bool = False
     distance_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    support: bool = False
+    support_share: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
 
     @model_validator(mode="before")
     @classmethod

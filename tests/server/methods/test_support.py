@@ -5,12 +5,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from undersong_protocol.statistics import PublicInputs
+from tests.doubles import bench, parties
+from tests.doubles.tasks import make_replay_task
+from tests.doubles.word_embedding import embed
+from undersong_common.errors import ConfigurationError
+from undersong_common.models import embedders
+from undersong_common.models.embedding import publishable
+from undersong_protocol.agreement.plan import SumRequest
+from undersong_protocol.statistics import LabelHistogram, PublicInputs
 from undersong_protocol.statistics.interface import LabelledEmbeddings
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.methods.parts import support
 from undersong_server.methods.parts.words import STEP, WINDOW, windows
+from undersong_server.operations.tasks import read_private_files
+from undersong_server.runs.planning import plan_run
+from undersong_server.runs.task import load
 
 NAMES = ("good", "half", "bad")
 
@@ -218,3 +228,61 @@ def test_a_recorded_support_says_if_a_generator_was_told(sigma, told):
     votes = judged([100.0, 80.0, 60.0], sigma)
     facts = {name: getattr(votes, name).tolist() for name in ("votes", "expected", "error")}
     assert support.Support.from_json({"records": votes.records, **facts}).supported.any() == told
+
+
+def run_beside(folder, monkeypatch, **privacy):
+    rng = np.random.default_rng(7)
+
+    def embed_near(texts):
+        cut = embed(texts)[:, : parties.DIMENSION]
+        return publishable(cut / np.linalg.norm(cut, axis=1, keepdims=True))
+
+    for module in (bench, parties):
+        monkeypatch.setattr(module, "embed", embed_near)
+    monkeypatch.setattr(embedders, "dimension", lambda model: parties.DIMENSION)
+    rows = [{"text": text, "label": "x"} for text in draw_texts(rng, TOPIC, 150)]
+    pools = {
+        name: [{"text": text, "label": "x"} for text in draw_texts(rng, words, 90)]
+        for name, words in (("near", TOPIC), ("far", OTHER))
+    }
+    path = make_replay_task(
+        folder,
+        rows,
+        generators=pools,
+        task={"labels": ["x"]},
+        privacy={"epsilon": 8.0, **privacy},
+        federation={"parties": 1},
+        method={"name": "wasp", "samples": 120, "rounds": 2},
+    )
+    task = load(path, [])
+    run_plan = plan_run(task)
+    table = read_private_files(task)[0]
+    return run_plan, bench.run_federated(task, run_plan, folder / "run", {"party-0": table}, seed=2)
+
+
+def test_a_task_asks_for_the_support_of_another_method(tmp_path, monkeypatch):
+    run_plan, outcome = run_beside(tmp_path, monkeypatch, support=True)
+    assert [planned.name for planned in run_plan.plan.sums][-1] == support.CORPUS
+    assert run_plan.plan.epsilon() <= 8.0 + 1e-6
+    assert {sample.generator for sample in outcome.samples} == {"near"}
+    aside = outcome.records[support.RECORD][-1][1]
+    assert {row[2] for row in aside} == {"far"}
+    assert len(aside) + len(outcome.samples) == 120
+    assert any("set aside (far" in remark for _, remark in outcome.records["remarks"])
+
+
+def test_the_support_of_one_generator_or_of_laplace_sums_is_refused(tmp_path):
+    asked = [SumRequest("a", LabelHistogram(2), 3.0)]
+    added = support.with_support(asked, 2, 60, 0.1)
+    assert added[0] == asked[0]
+    assert added[1].budget_share / 3.0 == pytest.approx(0.1 / 0.9)
+    assert added[1].statistic == SupportVotes(2, 60)
+    for requests, generators in ((asked, 1), ([SumRequest("a", LabelHistogram(2), law="laplace")], 2)):
+        with pytest.raises(ConfigurationError, match=r"privacy\.support"):
+            support.with_support(requests, generators, 60, 0.1)
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(8)]
+    method, privacy = {"name": "undersong", "samples": 60}, {"support": True, "epsilon": 4.0}
+    default = make_replay_task(tmp_path, rows, generators={"u": rows, "v": rows}, method=method, privacy=privacy)
+    names = [planned.name for planned in plan_run(load(default, [])).plan.sums]
+    assert "support" in names
+    assert support.CORPUS not in names

@@ -30,17 +30,19 @@ class DistanceEstimate:
 
 
 def with_distance(requests: Sequence[SumRequest], size: int, share: float) -> list[SumRequest]:
-    """Returns the requests and, after them, one for the records' mean embedding, which gets ``share`` of the budget.
+    """Returns the requests and, after them, one for the records' mean embedding, which gets ``share`` of the budget."""
+    return append_sum(requests, SumRequest(NAME, EmbeddingSum(size)), share, "privacy.distance")
+
+
+def append_sum(requests: Sequence[SumRequest], asked: SumRequest, share: float, key: str) -> list[SumRequest]:
+    """Returns the requests and, after them, one that the task asks for by ``key``, with ``share`` of the budget.
 
     Where all others have a noise of their own, as a paper's, it gets what they leave. Raises ConfigurationError for
     Laplace sums, which divide epsilon otherwise.
     """
     if any(request.law != "gaussian" for request in requests):
-        raise ConfigurationError(
-            "privacy.distance: the method's sums have Laplace noise", "set privacy.distance = false"
-        )
+        raise ConfigurationError(f"{key}: the method's sums have Laplace noise", f"set {key} = false")
     total = sum(request.budget_share for request in requests if request.noise_multiplier is None)
-    asked = SumRequest(NAME, EmbeddingSum(size))
     return [*requests, replace(asked, budget_share=total * share / (1.0 - share) if total else 1.0)]
 
 

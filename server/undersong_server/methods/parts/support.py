@@ -4,18 +4,22 @@ The records' votes judge generators (:mod:`undersong_protocol.statistics.support
 words, which learns supported against unsupported generators' texts, then judges the others' and costs no budget.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
 
 from undersong_common.arrays import Bools, Float64, Int64
+from undersong_common.errors import ConfigurationError
 from undersong_common.printable import joined
+from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics.support import SupportVotes
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.learning import probabilities
-from undersong_server.methods.interface import RunContext, Setting
+from undersong_server.methods.interface import RunContext, Sample, Setting
+from undersong_server.methods.parts.distance import append_sum
 from undersong_server.methods.parts.words import windows, word_classifier, word_rows
 
 RECORD = "set aside"  # name under which a run records the texts that it sets aside
@@ -30,6 +34,7 @@ FOLDS = 5  # folds of the public classifier's texts; each text is judged by a cl
 TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes are not by label
 FEW = 0.1  # share of the texts of a generator in between that may be off the subject; with more it is left out whole
 RECALL = 0.5  # share of the unsupported generators' texts that a classifier must recognise before it judges others
+CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
 GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
 """Reasons: of an unsupported generator, unlike the supported ones' texts, or of one in between that is left out."""
 
@@ -118,16 +123,12 @@ def ask(run: RunContext, name: str, label_shares: Float64) -> Support:
     if not run.planned(name).parameters["labels"]:
         label_of, label_shares = np.zeros_like(label_of), np.ones(1)
     support = support_of(run.private_sum(name, inputs), label_of, authors, generators, label_shares)
-    run.record(
-        "support",
-        0,
-        {
-            "records": support.records,
-            "votes": support.votes.tolist(),
-            "expected": support.expected.tolist(),
-            "error": support.error.tolist(),
-        },
-    )
+    return _recorded(run, support)
+
+
+def _recorded(run: RunContext, support: Support) -> Support:
+    columns = {name: getattr(support, name).tolist() for name in ("votes", "expected", "error")}
+    run.record("support", 0, {"records": support.records, **columns})
     return support
 
 
@@ -213,6 +214,48 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
         chance = probabilities(classifier, rows[judged[text_of]])[:, 1]
         np.minimum.at(least, text_of[judged[text_of]], chance)
     return least
+
+
+def with_support(requests: Sequence[SumRequest], generators: int, texts: int, share: float) -> list[SumRequest]:
+    """Returns the requests and, after them, the votes for a method's ``texts`` at most, with ``share`` of the budget.
+
+    Raises ConfigurationError where there is one generator: there is none to compare it with.
+    """
+    if generators < 2:
+        raise ConfigurationError(
+            "privacy.support compares generators, and the task has one", "take it out", code="support-of-one"
+        )
+    return append_sum(requests, SumRequest(CORPUS, SupportVotes(generators, texts)), share, "privacy.support")
+
+
+def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample]:
+    """Opens the votes for a method's corpus; returns the samples that are not set aside, and records the others.
+
+    Records are compared with texts of all labels: a method that counts no labels does not know their shares. Texts of
+    no generator of the task, and those beyond the planned number, are not voted on.
+    """
+    names = {name: number for number, name in enumerate(run.setting.generators)}
+    of_task = [sample for sample in samples if sample.generator in names]
+    most = int(run.planned(CORPUS).parameters["candidates"])
+    candidates, voted = run.publish_samples("candidates", CORPUS, of_task[:most])
+    authors = np.array([names[sample.generator] for sample in voted], dtype=np.int64)
+    opened = run.private_sum(CORPUS, [candidates, run.publish_numbers("authors", authors.astype(np.float64))])
+    support = _recorded(run, support_of(opened, np.zeros_like(authors), authors, len(names), np.ones(1)))
+    texts = [sample.text for sample in of_task]
+    author_of = np.array([names[sample.generator] for sample in of_task], dtype=np.int64)
+    reasons = judgement(support, texts, author_of, run.rng("support folds")).reasons
+    record_set_aside(run, support, of_task, reasons)
+    aside = {text for text, reason in zip(texts, reasons, strict=True) if reason}
+    return [sample for sample in samples if sample.text not in aside]
+
+
+def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample], reasons: Sequence[str]) -> None:
+    """Records the samples that have a reason to be set aside, for the files, the card and the report."""
+    aside = [(sample, reason) for sample, reason in zip(samples, reasons, strict=True) if reason]
+    if aside:
+        counts = Counter(sample.generator for sample, _ in aside)
+        run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
+        run.record("remarks", 0, remark(support, counts, run.setting.generators))
 
 
 def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[str]) -> str:
