@@ -276,7 +276,7 @@ def only(of: Callable[[Path], Setting], pool: str, data: Path) -> Setting:
 
 def subjects(data: Path) -> Setting:
     found = _bank(data)
-    intents = {row["text"]: row["label"] for row in _rows(data / "banking77" / "train.jsonl")}
+    intents = {row["text"]: row["label"] for row in rows_of(data / "banking77" / "train.jsonl")}
     private = [
         {**row, "subject": intents[row["text"]].replace("_", " ").lower()}
         for row in found.private
