@@ -221,15 +221,13 @@ def corpus(world: World, method: str, seed: int) -> tuple[list[str], list[str], 
     if method == "private-only":
         records = world.records(world.task.data.records or 1, seed)
         return list(records.texts), [world.labels[i] if i >= 0 else "" for i in records.labels], {}
-    samples, run = published(world, method, seed)
+    samples, run = published(world, method, seed, OneMachine)
     kept = ("weights", "verdict", "trust", "matched", "corpora", "gains", "dropped")
     recorded = {name: values[-1][1] for name, values in run.records.items() if name in kept}
     return [sample.text for sample in samples], [sample.label for sample in samples], recorded
 
 
-def published(
-    world: World, method: str, seed: int, machine: type[_Machine] = OneMachine
-) -> tuple[Sequence[Sample], _Machine]:
+def published(world: World, method: str, seed: int, machine: type[_Machine]) -> tuple[Sequence[Sample], _Machine]:
     """Runs a method on one machine; returns the samples that it publishes, and the machine with what it recorded."""
     task, names = world.task, world.names
     if method.startswith(SINGLE):

@@ -35,6 +35,7 @@ from undersong_protocol.statistics.interface import PublicInputs
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.defaults import public_cache_path
 from undersong_server.methods.parts.private_score import NORMAL_95, RECORD, PrivateScore, score_of
+from undersong_server.runs.task import load
 
 HELD_OUT, SAMPLES = 5000, 400
 TASKS = ("mixed", "one-pool", "movies")
@@ -156,7 +157,7 @@ def measure(
         texts = [row["text"] for row in real.rows]
         all_records = judged.Records(texts, np.array([numbers[row["label"]] for row in real.rows]), embed(texts))
         for epsilon in EPSILONS:
-            world.task = judged.tasks.load(path, [f"privacy.epsilon={epsilon}"])
+            world.task = load(path, [f"privacy.epsilon={epsilon}"])
             begun, parts = time.process_time(), np.diff(np.linspace(0, runs, corpora + 1).astype(int)).tolist()
             every = [scored(world, real, all_records, FIRST_SEED + n, part) for n, part in enumerate(parts)]
             scores = [own for each in every for own, _ in each.scores]
