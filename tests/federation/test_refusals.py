@@ -280,7 +280,7 @@ def test_withdrawn_consent_leaves_the_party_out_with_the_reason(alliance, monkey
     before_the_first_sum(monkeypatch, lambda: each("revoke", "withdrawn", "--reason", "the ethics board"))
     alliance.start("withdrawn")
     said = alliance.watch("withdrawn")
-    assert "left out: beta refuses: run 'withdrawn' was revoked by this party: the ethics board" in said
+    assert "left out: beta refuses: its people have withdrawn from run 'withdrawn': the ethics board" in said
     assert "withdrawn" not in {run for run, _, _ in each.charges}
     assert "revoked" in each("requests")
     assert "beta is in no opened sum." in " ".join(alliance.hospitals["alpha"]("preview", "withdrawn").split())

@@ -41,6 +41,8 @@ MOST_PLANS = 20  # plans that may be proposed under one name
 LARGEST_MANIFEST_BYTES = 16 * 2**20
 HASH_BYTES = 32
 SHEET = ".sheet"  # suffix of the figures that were signed
+# What a hospital's people have done with a run that it does not answer, for the operator.
+DECIDED = {"pending": "have not approved", "rejected": "have rejected", "revoked": "have withdrawn from"}
 SAVED = (".json", ".manifest", SHEET)  # suffixes of the files of one plan
 
 
@@ -493,7 +495,7 @@ class Proposals(Consent):
         if request.decision != "approved":
             words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(
-                f"run {request.run!r} was {request.decision} by this party{words}",
+                f"its people have {DECIDED[request.decision]} run {request.run!r}{words}",
                 "talk to its people",
                 code=f"plan-{request.decision}",
             )

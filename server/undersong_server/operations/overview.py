@@ -168,10 +168,14 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
             if awaited_party.party in facts_by_name
         ]
         remarks = [
-            (party_facts.party.name, party_facts.away_because or party_facts.party.contact)
+            (party_facts.party.name, party_facts.away_because, party_facts.party.contact)
             for party_facts in awaited_facts
         ]
-        remedies = [f"{name}: {words}" for name, words in remarks if words]
+        remedies = [
+            f"{name}: {away_because}" if away_because else f"telephone {name}: {contact}"
+            for name, away_because, contact in remarks
+            if away_because or contact
+        ]
         yield Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies))
     for run in runs:
         status = run.status
@@ -184,7 +188,10 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
                 for party_facts in rejecting_parties
                 if party_facts.party.contact
             ]
-            says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {status.error.problem}"
+            reasons = status.error.problem
+            if len(status.error.rejected_by) == 1:  # its name stands before it
+                reasons = reasons.removeprefix(f"{status.error.rejected_by[0]} refuses: ")
+            says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {reasons}"
             yield Need("now", "run", run.run, says, "; ".join(filter(None, [*talk, status.error.remedy])), failed=True)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
