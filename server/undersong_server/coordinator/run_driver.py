@@ -284,7 +284,7 @@ class RunDriver(Progress, ABC):
                 embedder.lengths,
                 created=time.strftime("%Y-%m-%d %H:%M"),
                 insecure_noise=planned.insecure_noise_seed is not None,
-                figures=self._figures(run_plan, outcome, test, embed),
+                figures=self._figures(run_plan, outcome, test, embed, journal),
                 test_set=Path(run_plan.task.evaluation.test or "").name,
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
@@ -301,15 +301,20 @@ class RunDriver(Progress, ABC):
         by_texts = None if panel is None else panel.by_texts
         keep_evaluation(self.folder, make_evaluation(test_name, report.measures, by_texts, len(report.samples)))
 
-    def _figures(self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed) -> Figures:
+    def _figures(
+        self, run_plan: RunPlan, outcome: Outcome, test: Table | None, embed: Embed, journal: Journal
+    ) -> Figures:
         """Figures of the corpus beside the task's public test file, for the card that is signed; none without one."""
         if test is None:
             return (), ()
         self._show(phase="training the task models", done=0, total=1)
-        samples = outcome.samples
-        corpus = Table(tuple(sample.text for sample in samples), tuple(sample.label for sample in samples), None)
         assert self._planned is not None
-        return usefulness.figures(run_plan.task, {usefulness.OURS: corpus}, test, embed=embed, seed=self._planned.seed)
+        seed = self._planned.seed
+        corpora = {usefulness.OURS: usefulness.table_of(outcome.samples)}
+        if usefulness.writes_baseline(run_plan, test):
+            author = build_author(run_plan.task, embed, self._environment, journal, self, seed=seed)
+            corpora[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, len(outcome.samples))
+        return usefulness.figures(run_plan.task, corpora, test, embed=embed, seed=seed)
 
     def _shown(self, embedder: CachedEmbedder) -> Embed:
         """An embedder of public texts that shows how far it is."""

@@ -1,6 +1,6 @@
 """Figures of a corpus beside the task's public test file, when a run has ended."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
@@ -10,10 +10,16 @@ from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
 from undersong_server.evaluation.panel import FIGURES, TrainedModels
+from undersong_server.generators.author import Author
+from undersong_server.methods import mixture
+from undersong_server.pool import Sample
 from undersong_server.report.data import Accuracy, Figures, Measure, measures_of
+from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
 OURS = "synthetic"
+MIXTURE = "zero-shot mixture, no private data"
+FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
 
 
 def read_test_file(task: Task) -> Table | None:
@@ -31,6 +37,34 @@ def read_test_file(task: Task) -> Table | None:
     if task.data.label is None:
         raise ConfigurationError("evaluation.test needs data.label", "name the label column, or leave the test out")
     return read_table(path, task.data.text, task.data.label, labels=task.task.labels)
+
+
+def table_of(samples: Iterable[Sample]) -> Table:
+    """Makes a table of the texts, labels and attributes of samples."""
+    sample_list = list(samples)
+    names = dict.fromkeys(name for sample in sample_list for name, _ in sample.attributes)
+    values = [dict(sample.attributes) for sample in sample_list]
+    return Table(
+        tuple(sample.text for sample in sample_list),
+        tuple(sample.label for sample in sample_list),
+        None,
+        {name: tuple(own.get(name, "") for own in values) for name in names},
+    )
+
+
+def writes_baseline(run_plan: RunPlan, test: Table) -> bool:
+    """True if the baseline can be written and judged: its texts cost nothing, and the test file has labels."""
+    return test.labels is not None and all(generator.kind in FREE_KINDS for generator in run_plan.task.generators)
+
+
+def write_baseline(run_plan: RunPlan, author: Author, count: int) -> Table:
+    """Writes texts that no record has steered: zero-shot texts of the same generators in equal parts, ``count`` orders.
+
+    Args:
+        author: a fresh one; its answers are journaled too.
+    """
+    samples = author.write("comparison", 0, mixture.orders(mixture.Options(samples=count), run_plan.setting))
+    return table_of(sample for sample in samples if sample is not None)
 
 
 def figures(

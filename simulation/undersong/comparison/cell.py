@@ -16,7 +16,7 @@ import numpy as np
 
 from undersong.comparison import reference_methods, references
 from undersong.run.options import SimulationOptions
-from undersong.run.records import check_units, dealt, table_of
+from undersong.run.records import check_units, dealt
 from undersong.run.simulation import Embeddings, Host, LayeredCache, simulate
 from undersong.run.workspace import Workspace
 from undersong_common.arrays import Float32
@@ -34,6 +34,7 @@ from undersong_server.evaluation.panel import score
 from undersong_server.generators.interface import Surroundings
 from undersong_server.operations.tasks import read_private_files, task_faults
 from undersong_server.progress import Silent
+from undersong_server.report import usefulness
 from undersong_server.runs import task as tasks
 from undersong_server.runs.planning import cap_faults, cap_warnings, plan_run, require_packages
 
@@ -307,7 +308,7 @@ class Bench:
             "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
             **({"figures": dict(figures)} if figures else {}),
         }
-        return references.ReferenceResult(table_of(outcome.samples), facts=facts, records=outcome.records)
+        return references.ReferenceResult(usefulness.table_of(outcome.samples), facts=facts, records=outcome.records)
 
     def _noise_seed(self, seed: int) -> int | None:
         if self.insecure_noise_seed is None:

@@ -8,7 +8,7 @@ holds for the units that a smaller file keeps.
 import hmac
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from undersong_common.errors import ConfigurationError
 from undersong_common.text.table import Table, concatenate
 from undersong_protocol.agreement.plan import Privacy
 from undersong_server.operations.tasks import read_private_files
-from undersong_server.pool import Sample
 from undersong_server.runs.task import Task
 
 
@@ -146,16 +145,3 @@ def _unit_positions(table: Table, key: bytes) -> Float64:
         ]
     digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
     return (np.frombuffer(digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def table_of(samples: Iterable[Sample]) -> Table:
-    """Makes a table of the texts, labels and attributes of samples."""
-    sample_list = list(samples)
-    names = dict.fromkeys(name for sample in sample_list for name, _ in sample.attributes)
-    values = [dict(sample.attributes) for sample in sample_list]
-    return Table(
-        tuple(sample.text for sample in sample_list),
-        tuple(sample.label for sample in sample_list),
-        None,
-        {name: tuple(own.get(name, "") for own in values) for name in names},
-    )

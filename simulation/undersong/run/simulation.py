@@ -15,7 +15,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from undersong.run.options import SimulationOptions
-from undersong.run.records import check_units, private_tables, table_of
+from undersong.run.records import check_units, private_tables
 from undersong.run.workspace import (
     PRODUCT_PROGRAM,
     PartyProgram,
@@ -43,8 +43,6 @@ from undersong_protocol.wire.public import MemoryBlocks
 from undersong_server.cluster import Cluster, spread
 from undersong_server.evaluation.evaluate import NO_PRIVACY
 from undersong_server.federation.exchange import STAGE_TIMEOUT_S, Transport
-from undersong_server.methods import mixture
-from undersong_server.pool import Sample
 from undersong_server.progress import Progress
 from undersong_server.release.files import JSONL_NAME, SimulationSigner, publish, report_data
 from undersong_server.release.rounds import figures_by_round
@@ -56,8 +54,6 @@ from undersong_server.runs.planning import RunPlan, build_author
 from undersong_server.runs.task import Task
 
 FLOWER_TIMEOUT_S = 3600.0
-FREE_KINDS = ("ngram", "replay")  # a comparison may ask these again at no cost
-MIXTURE = "zero-shot mixture, no private data"
 
 
 @dataclass(frozen=True, repr=False)
@@ -386,10 +382,14 @@ def _evaluate_corpus(
 
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
     """
-    corpora = {usefulness.OURS: table_of(simulated.outcome.samples)}
+    corpora = {usefulness.OURS: usefulness.table_of(simulated.outcome.samples)}
+    if usefulness.writes_baseline(run_plan, test):
+        author = build_author(
+            run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed
+        )
+        count = len(simulated.outcome.samples)
+        corpora[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, count)
     if test.labels is not None:
-        if all(generator.kind in FREE_KINDS for generator in run_plan.task.generators):
-            corpora[MIXTURE] = table_of(_write_mixture(run_plan, workspace, simulated, seed, host))
         corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     return usefulness.figures(
         run_plan.task,
@@ -399,20 +399,3 @@ def _evaluate_corpus(
         seed=seed,
         on_progress=lambda finished, total: host.progress.update("training the task models", finished, total),
     )
-
-
-def _write_mixture(
-    run_plan: RunPlan,
-    workspace: Workspace,
-    simulated: Simulated,
-    seed: int,
-    host: Host,
-) -> list[Sample]:
-    """Writes the baseline: zero-shot texts of the same generators in equal parts, one order per sample of the run.
-
-    A fresh author writes them. Its answers are journaled too.
-    """
-    author = build_author(run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed)
-    options = mixture.Options(samples=len(simulated.outcome.samples))
-    samples = author.write("comparison", 0, mixture.orders(options, run_plan.setting))
-    return [sample for sample in samples if sample is not None]
