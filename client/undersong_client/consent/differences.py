@@ -25,6 +25,36 @@ _QUORUM = (
 )
 
 
+# A sheet signs the words on the left, which therefore stay; people read those on the right.
+_WORDS_TO_READ = {
+    "privacy unit": "who is protected",
+    "records per unit": "records of one patient that count",
+    "a unit's contribution": "how the records of one patient count together",
+    "records per party": "records of one hospital, at most",
+    "parties that can open a sum": "hospitals whose answers open a sum",
+    "parties that may be missing": "hospitals that may be missing from a sum",
+    "parties that may collude": "hospitals that may help the operator while the promise holds",
+    "private sums": "sums over records",
+    "noise, bounds or parameters of its sums": "the noise of its sums, their bounds or their parameters",
+    "generators": "who writes the texts",
+    "description": "what one text is",
+    "without the party": "without the hospital",
+    "with the party of fingerprint": "with the hospital of fingerprint",
+}
+
+
+def words_to_read(difference: str) -> str:
+    """Returns a difference in words for people; those that the table does not name stay.
+
+    >>> words_to_read("parties that may be missing 1 -> 0"), words_to_read("epsilon 4 -> 2")
+    ('hospitals that may be missing from a sum 1 -> 0', 'epsilon 4 -> 2')
+    """
+    for signed, shown in _WORDS_TO_READ.items():
+        if difference == signed or difference.startswith(f"{signed} "):
+            return shown + difference.removeprefix(signed)
+    return difference
+
+
 def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
     """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
     if earlier.hash == later.hash:

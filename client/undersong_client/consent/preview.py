@@ -2,12 +2,13 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from undersong_client.consent.approvals import Proposal
+from undersong_client.consent.differences import words_to_read
 from undersong_client.consent.people import PersonalDecision, remedy_of_refusal
 from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.sheet import (
@@ -52,19 +53,20 @@ NAME_IN_PRINT = (
     " it, and says until when it took part. Published texts cannot be recalled."
 )
 RUNS_TOGETHER = (
-    "Every run over these records adds to what is used, mostly by less than it would use by itself: the blur of each is"
-    " drawn anew, so that what two runs show about one person does not add up in full."
+    "Each run draws its random noise anew; so two runs mostly use less together than each by itself and then added."
 )
 BEYOND_PARTICIPATION = (
-    "The figures of the risk bound more than whether records were used: they bound all that {subject} to what anybody"
-    " can learn from these sums, whatever the question. The models write from public material, steered by these"
-    " numbers, and are never shown a record."
+    "The same limits hold for whatever else somebody wants to know about {subject}, not only for whether the records"
+    " were used: they limit all that these numbers can add to it. The models write from public material, steered by"
+    " these numbers, and are never shown a record."
 )
 STEPS = (
-    "1. Look up the operator's telephone number elsewhere than on this sheet, and ask whether this run is theirs.",
-    "2. Compare, by telephone, the fingerprints (for a specialist, below) and the nine words with the operator and with"
-    " another hospital.",
-    "3. Decide: on the page, under Requests, choose Approve or Reject; at a terminal, by the command of the last line.",
+    "1. Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
+    " which agreement with your hospital it runs: this sheet does not know that.",
+    "2. Compare the nine words with the operator and with another hospital, and the fingerprints (for a specialist,"
+    " below), by telephone. Look up that hospital's number yourself, too.",
+    "3. Decide on the page, under Requests: Approve or Reject. IT can do the same at a terminal. Only that counts; the"
+    " signature on paper is for your files.",
     "No date is set until when you must decide: before it begins, the run waits for every hospital of its plan, until"
     " its operator gives it up. No date is set for its end.",
 )
@@ -242,15 +244,13 @@ def _compute_cost(ledger: Ledger, charge: Charge) -> BudgetEffect | None:
 
 
 def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | None) -> str:
-    """Returns who asks: the operator's legal name and contact, as the plan states them, and the coordinator's name."""
+    """Returns who asks: the operator's legal name and contact as the plan states them, else the coordinator's name."""
     operator = printable(str(task.get("operator") or ""), LONGEST_SENTENCE)
     contact = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)
+    details = contact
+    if not operator and not contact and coordinator is not None:
+        details = f"coordinator {printable(coordinator.name, 63)!r}"
     name = operator or "the operator"
-    if coordinator is None:
-        through = ""
-    else:
-        through = f"coordinator {printable(coordinator.name, 63)!r}"
-    details = ", ".join(filter(None, [contact, through]))
     return f"{name} ({details})" if details else name
 
 
@@ -263,8 +263,7 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
     nine = sheet.words.split()
     threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
     unlabelled = "the run uses labels and your data set has no label column: your records count for none"
-    stated = (_beside_the_run(sheet, warning) for warning in sheet.warnings)
-    warnings = [*stated, *sheet.cautions, *[unlabelled] * sheet.labels_missing]
+    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled] * sheet.labels_missing]
     signed = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return PrintedPage(
         _title(sheet),
@@ -305,8 +304,24 @@ def _title(sheet: Sheet) -> str:
     return f"The run {run} has used the records of {sheet.party}"
 
 
+def _policy_points(sheet: Sheet) -> Iterator[str]:
+    """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
+    if sheet.ended is None and not sheet.objections:
+        yield "your policy and your budget allow this run"
+        if not sheet.required_parties and len(sheet.parties) > 1:
+            yield (
+                "your policy names no hospital that must take part: the others are whom the operator names; whoever"
+                " sets it can name hospitals that you know"
+            )
+    for warning in sheet.warnings:
+        if warning != words.opened_numbers(sheet.others):
+            yield _beside_the_run(sheet, warning)
+
+
 def _beside_the_run(sheet: Sheet, warning: str) -> str:
     """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
+    if warning == words.by_policy(sheet.others) and sheet.ended is None:
+        return "your policy allows no fewer others than this run has; whoever sets it can demand more for later runs"
     for count in range(sheet.others):
         if warning == words.by_policy(count):
             allowed = f"only {count}" if count else "none"
@@ -365,8 +380,8 @@ def _in_short(sheet: Sheet) -> PageSection:
     blurred = "blurred here by random noise and then scrambled"
     if cost is None:
         leaving_words = (
-            f"{counts} about your records, {blurred}. {_opened_with(sheet)} No record, no text and no part of a text"
-            f" leaves.{_time_words(sheet)}"
+            f"{counts} about your records, {blurred}. {_opened_with(sheet)} The sums may be published with the"
+            f" texts. No record, no text and no part of a text leaves.{_time_words(sheet)}"
         )
     else:
         answers = counted(cost.releases, "answer")
@@ -406,11 +421,7 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
     """Says that the figures of the risk bound whatever is learned, and not participation alone."""
     if sheet.privacy.epsilon is None:
         return []
-    is_record = sheet.privacy.unit == "sample"
-    if is_record:
-        subject = "one record adds"
-    else:
-        subject = f"the records of {_guessed_unit(sheet.privacy)} add"
+    subject = _guessed_unit(sheet.privacy)
     return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=subject))]
 
 
@@ -421,19 +432,13 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     if sheet.ended is not None or privacy.epsilon is None:
         return []
     guess_alone = _guess_if_all_help(privacy)
-    columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon), guess_alone))]
+    columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon, privacy.delta), guess_alone))]
     if cost is not None and cost.best_guess_after is not None:
-        guess_after = cost.best_guess_after
-        is_first = not cost.before and not cost.worst_before
-        if cost.after is None:
-            sure_after = 1.0
-        else:
-            sure_after = impact.certainty(cost.after)
-        worst = guess_alone if is_first else _guess_of_all_if_all_help(cost)
-        columns.append(("all runs", (guess_after, sure_after, max(worst, guess_after))))
+        sure_after = 1.0 if cost.after is None else impact.certainty(cost.after, cost.delta)
+        columns.append(("all runs", (cost.best_guess_after, sure_after, _guess_of_all_if_all_help(sheet))))
     names = ("on average", "in rare cases", "on average, if all others help")
     rows = [
-        (name, *(str(impact.cases(risks[row])) for _, risks in columns))
+        (name, *(impact.cases(risks[row]) for _, risks in columns))
         for row, name in enumerate(names[: 3 if len(sheet.parties) > 1 else 2])
     ]
     head = ("a guess is right", *(name for name, _ in columns))
@@ -441,23 +446,42 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(head, *rows))]
 
 
-def _guess_of_all_if_all_help(cost: BudgetEffect) -> float:
-    epsilon = cost.worst_after
-    if epsilon is None:
+def _guess_of_all_if_all_help(sheet: Sheet) -> float:
+    """The best guess from all runs if all others help the operator in each; of the first run, that of this run."""
+    cost = sheet.cost
+    if cost is None or cost.worst_after is None:
         return 1.0
-    return accounting.best_guess_of(epsilon, cost.delta, one_gaussian=False)
+    if not cost.before and not cost.worst_before:
+        guess = _guess_if_all_help(sheet.privacy)
+    else:
+        guess = accounting.best_guess_of(cost.worst_after, cost.delta, one_gaussian=_are_one_gaussian(cost))
+    return max(guess, cost.best_guess_after or 0.0)
+
+
+def _are_one_gaussian(cost: BudgetEffect) -> bool:
+    """True if all runs together are Gaussians without subsampling: their two figures are then one curve's.
+
+    Only of these does the pair of epsilon and delta determine the best guess.
+    """
+    if cost.after is None or cost.best_guess_after is None:
+        return False
+    guess = accounting.best_guess_of(cost.after, cost.delta, one_gaussian=True)
+    return math.isclose(guess, cost.best_guess_after, abs_tol=1e-6)
 
 
 def _time_words(sheet: Sheet) -> str:
     """Says that the time of an answer is seen, too, which no epsilon covers."""
     if not sheet.clock_bits:
         return ""
-    return " How long an answer takes is seen, too: it may tell roughly how many records you have."
+    return (
+        " How long an answer takes is seen, too: it may tell roughly how many records you have. The risk below is of"
+        " the numbers and not of that time."
+    )
 
 
-def _opened_with(sheet: Sheet, subject: str = "Your numbers") -> str:
+def _opened_with(sheet: Sheet) -> str:
     """Says with how many others this hospital's numbers are opened."""
-    return f"{words.opened_numbers(sheet.others, subject, has_ended=sheet.ended is not None)}."
+    return f"{words.opened_numbers(sheet.others, 'Your numbers', has_ended=sheet.ended is not None)}."
 
 
 def _own_records(sheet: Sheet) -> list[PageSection]:
@@ -495,24 +519,27 @@ def _risk_words(sheet: Sheet) -> str:
     more = _delta_words(sheet, privacy.delta) if privacy.delta else ""
     several = case_caution(unit) if privacy.unit == "user" else ""
     return (
-        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all that the"
-        f" operator sees. Then {impact.guess(privacy.best_guess, _guessed_unit(privacy))} by tossing a coin (epsilon"
-        f" {epsilon:.4g}{stage}). That is the average; in rare cases somebody may be up to {impact.surest(epsilon)}"
-        f" sure{more}. {_helper_words(sheet)}"
+        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
+        f" that the operator sees. Then {impact.guess(privacy.best_guess, _guessed_unit(privacy))} by tossing a coin"
+        f" (epsilon {epsilon:.4g}{stage}). That is the average; in rare cases a guess may be right in up to"
+        f" {impact.cases(impact.certainty(epsilon, privacy.delta))} of 100.{more} {_helper_words(sheet)}"
         f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
 
 
 def _delta_words(sheet: Sheet, delta: float) -> str:
     """Says for whom the chance delta counts: for one unit, and by the union bound for all patients of the data set."""
-    chance = f"; more only with a chance of {impact.chance(delta)} (delta) for {_guessed_unit(sheet.privacy)}"
+    chance = (
+        f" It may be more with a chance of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
+    )
     if sheet.privacy.unit != "user" or sheet.own is None:
-        return chance
+        return f"{chance}."
     people = unit_word("user", sheet.own.word, 2)
     count = next((text for name, text in sheet.own.rows if name == people), "")
-    if not count.replace(",", "").isdigit() or count in ("0", "1"):  # no column names them, or there are not several
-        return chance
-    return f"{chance}, and so of at most {impact.chance(delta, count)} for all {count} {people} together"
+    units = count.replace(",", "")
+    if not units.isdigit() or count in ("0", "1"):  # no column names them, or there are not several
+        return f"{chance}."
+    return f"{chance}: for any of all {count} {people}, of at most {impact.chance_of_more(delta, int(units))}."
 
 
 def _helper_words(sheet: Sheet) -> str:
@@ -528,11 +555,13 @@ def _helper_words(sheet: Sheet) -> str:
     else:
         helped = "no other hospital"
     verb = "help" if sheet.colluders > 1 else "helps"
-    if privacy.epsilon_if_all_others_collude is None:
-        worst = "nothing would be promised"
-    else:
-        worst = f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
-    return f"This holds only if {helped} {verb} the operator; if all others did, {worst}."
+    worst = (
+        "nothing would be promised"
+        if privacy.epsilon_if_all_others_collude is None
+        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
+    )
+    between = "" if others - sheet.colluders < 2 else " With some of them, it lies between."
+    return f"This holds only if {helped} {verb} the operator; if all others did, {worst}.{between}"
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
@@ -555,13 +584,10 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    before = _percent(share_before)
-    after = _percent(share_after)
-    if share_after <= 1:
-        remainder = f"{100 - after} % would be left"
-    else:
-        remainder = "that is MORE than there is"
-    summary = f"Used before: {before} %. Used after this run: {after} %; {remainder}."
+    before, after = _percent(share_before), _percent(share_after)
+    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    names = " (by the runs that the screen Budget names)" if before else ""
+    summary = f"Used before: {before} %{names}. Used after this run: {after} %; {remainder}."
     sentences = [summary, *_why_less(share_before, share_alone, share_after)]
     if cost.delta != sheet.privacy.delta:
         sentences.append(
@@ -605,15 +631,22 @@ def _percent(share: float) -> int:
 
 def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
-    guess = None if sheet.cost is None else sheet.cost.best_guess_after
-    if guess is None:  # no budget, or a sheet that an earlier version signed
+    cost = sheet.cost
+    if cost is None or cost.best_guess_after is None:  # no budget, or a sheet that an earlier version signed
         return []
     if sheet.ended is None:
         stage = ""
     else:
         stage = f" ({words.AS_PLANNED} when it was decided)"
-    guess_words = impact.guess(guess, _guessed_unit(sheet.privacy))
-    return [("The risk of all runs", f"From all runs over these records and this one together{stage}, {guess_words}.")]
+    guess_words = impact.guess(cost.best_guess_after, _guessed_unit(sheet.privacy))
+    sentences = [f"From all runs over these records and this one together{stage}, {guess_words}."]
+    if sheet.ended is None and cost.after is not None:
+        rare = f"In rare cases, in up to {impact.cases(impact.certainty(cost.after, cost.delta))} of 100"
+        sentences.append(f"{rare}; more with a chance of at most {impact.chance_of_more(cost.delta)}.")
+        if len(sheet.parties) > 1:
+            worst = impact.cases(_guess_of_all_if_all_help(sheet))
+            sentences.append(f"If all others helped the operator in every run, in at most {worst} of 100 cases.")
+    return [("The risk of all runs", " ".join(sentences))]
 
 
 def _guessed_unit(privacy: UnitPromise) -> str:
@@ -625,9 +658,9 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
     if sheet.ended is not None:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
     withdraw = (
-        "Change your mind: choose Withdraw at any time until the run ends. Nothing more leaves. What was opened before"
-        " stays opened and counts against the budget, and your hospital stays named. For the others it is as if you"
-        f" fell silent: {_silence_words(sheet)}"
+        "Change your mind: choose Withdraw at any time until the run ends; after its end nobody can. Nothing more"
+        " leaves. What was opened before stays opened and counts against the budget, and your hospital stays named."
+        f" The others see that you no longer answer: {_silence_words(sheet)}"
     )
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw,))]
@@ -651,7 +684,7 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
 def _silence_words(sheet: Sheet) -> str:
     """Says what becomes of a run of which hospitals fall silent after its start."""
     if not sheet.tolerated_dropouts:
-        return "a run that has begun ends if any hospital falls silent."
+        return "a run that has begun ends if any hospital no longer answers."
     return (
         f"a run that has begun goes on while at most {counted(sheet.tolerated_dropouts, 'hospital')}"
         f" {'is' if sheet.tolerated_dropouts == 1 else 'are'} missing from a sum."
@@ -671,9 +704,8 @@ def _hospital_section(sheet: Sheet) -> PageSection:
         remainder = f" and {len(names) - MOST_NAMES} more"
     sentences = [
         f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
-        *([] if end and end.cost is None else [_opened_with(sheet, "In this run your numbers")]),
-        "Nobody can check another hospital's numbers: one that lies could spoil the corpus. It would learn nothing more"
-        " by that, and what is promised to your patients stays.",
+        "Nobody can check another hospital's numbers: one that lies could spoil the invented texts. It would learn"
+        " nothing more by that, and what is promised to your patients stays.",
     ]
     return PageSection(title, tuple(sentences))
 
@@ -722,7 +754,7 @@ def _change_sections(sheet: Sheet) -> list[PageSection]:
         title = f"IT REVISES {printable(sheet.revises, 120)!r}. Against what was shown or decided here:"
     else:
         return []
-    points = tuple(printable(change) for change in sheet.changes or ["nothing"])
+    points = tuple(printable(words_to_read(change)) for change in sheet.changes or ["nothing"])
     return [PageSection(title, points=points, loud=True)]
 
 
@@ -798,7 +830,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
         (
             "the best guess",
             f"right in at most {impact.cases(privacy.best_guess)} of 100 cases. It is an average over all that can be"
-            f" published; in the most telling case, which is rare, somebody may be {_surest(privacy)} sure.",
+            f" published; in the most telling case, which is rare, {_rarest_words(privacy)}.",
         ),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
@@ -820,16 +852,22 @@ def _figure_section(sheet: Sheet) -> PageSection:
         ),
         ("method", f"{printable(sheet.method, 120)}, for the task {printable(sheet.task.name, 120)!r}."),
         ("the plan's hash", sheet.manifest),
-        *([("fingerprint of who runs it", coordinator.fingerprint)] if coordinator is not None else []),
+        *([("fingerprint of who runs it", _coordinator_words(coordinator))] if coordinator is not None else []),
     ]
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
     return PageSection(title, figures=tuple(rows), folded=True)
 
 
-def _surest(privacy: UnitPromise) -> str:
+def _coordinator_words(coordinator: NamedParty) -> str:
+    return f"{coordinator.fingerprint}  (the coordinator {printable(coordinator.name, 63)!r})"
+
+
+def _rarest_words(privacy: UnitPromise) -> str:
     if privacy.epsilon is None:
-        return "100 %"
-    return f"up to {impact.surest(privacy.epsilon)}"
+        return "somebody may be sure"
+    right = impact.certainty(privacy.epsilon, privacy.delta)
+    more = f"; in more with a chance of at most {impact.chance_of_more(privacy.delta)}" if privacy.delta else ""
+    return f"in up to {impact.cases(right)} of 100{more}"
 
 
 def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:
@@ -849,12 +887,13 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
         (
             "your budget, before -> after",
             f"epsilon {_epsilon_words(cost.before)} -> {_epsilon_words(cost.after)} of"
-            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}. {RUNS_TOGETHER}",
+            f" {_epsilon_words(cost.budget)}, left {_epsilon_words(cost.left_after)}.",
         ),
         (
             "worst case, before -> after",
             f"epsilon {_epsilon_words(cost.worst_before)} -> {_epsilon_words(cost.worst_after)}. Every other"
-            " hospital helps the operator, in every run over these records.",
+            " hospital helps the operator, in every run over these records. Your budget does not limit this figure: it"
+            " limits the one above.",
         ),
     ]
 

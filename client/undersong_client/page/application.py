@@ -665,6 +665,6 @@ def _number(visit: Visit) -> int:
     return int(number)
 
 
-def _cases(epsilon: float, delta: float) -> int:
+def _cases(epsilon: float, delta: float) -> str:
     """Cases of 100 in which the best guess about one unit is right, in a run of Gaussian sums."""
     return impact.cases(accounting.best_guess_of(epsilon, delta, one_gaussian=True))

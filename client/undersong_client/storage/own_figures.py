@@ -69,7 +69,7 @@ class OwnFigures:
         else:
             count = f"{self.patients:,}"
         skipped_rows = "; ".join(
-            f"{count:,} {printable(reason, 200)}" for reason, count in self.left_out.items() if count
+            f"{count:,}: {printable(reason, 200)}" for reason, count in self.left_out.items() if count
         )
         figures = [
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day}"),

@@ -16,37 +16,61 @@ from undersong_common.program.printed_page import PageSection
 LARGEST_AUDIT_BYTES = 4 * 2**20
 
 
-def certainty(epsilon: float) -> float:
-    """Returns the largest certainty about one unit that epsilon-DP allows somebody who began at 50 %, as a probability.
+def certainty(epsilon: float, delta: float) -> float:
+    """Returns the certainty about one unit that hardly anything passes, after even odds, as a probability.
 
-    It is e^epsilon / (1 + e^epsilon). (epsilon, delta)-DP may exceed it with probability delta (Dwork and Roth 2014,
-    lemma 3.17).
+    With delta 0 it is e^epsilon / (1 + e^epsilon), and nothing passes it. Otherwise the odds shift by at most
+    2 e^epsilon, but with a probability of at most 2 delta (:func:`chance_of_more`). For the event S that the loss is
+    above epsilon + t, P(S) <= e^epsilon Q(S) + delta and Q(S) <= e^-(epsilon + t) P(S), hence
+    P(S) <= delta / (1 - e^-t); here t = ln 2. The chance of a loss above epsilon itself may be larger than delta.
 
-    >>> certainty(0.0), certainty(math.inf)
-    (0.5, 1.0)
+    >>> certainty(0.0, 0.0), certainty(math.inf, 1e-5), round(certainty(4.0, 1e-5), 4)
+    (0.5, 1.0, 0.9909)
     """
-    return 1.0 / (1.0 + math.exp(-epsilon))
+    return 1.0 / (1.0 + math.exp(-epsilon) / _odds_room(delta))
 
 
-def surest(epsilon: float) -> str:
+def odds_factor(epsilon: float, delta: float) -> float:
+    """Returns the factor by which the odds about one unit shift at most, but with the chance of more."""
+    return math.exp(epsilon) * _odds_room(delta)
+
+
+def _odds_room(delta: float) -> float:
+    return 2.0 if delta else 1.0
+
+
+def chance_of_more(delta: float, units: int = 1) -> str:
+    """Returns the chance that somebody becomes surer than :func:`certainty` about one of ``units`` units, in words.
+
+    >>> chance_of_more(1e-5), chance_of_more(1e-6, 1_200)
+    ('2 in 100,000', '2,400 in 1,000,000')
+    """
+    return chance(delta, f"{2 * units:,}")
+
+
+def surest(epsilon: float, delta: float) -> str:
     """Returns :func:`certainty` as a percentage.
 
-    >>> surest(4.0), surest(8.0), surest(40.0)
-    ('98.2 %', '99.97 %', '100 %')
+    >>> surest(4.0, 0.0), surest(4.0, 1e-5), surest(8.0, 0.0), surest(40.0, 0.0)
+    ('98.2 %', '99.1 %', '99.97 %', '100 %')
     """
-    sure = 100.0 * certainty(epsilon)
+    sure = 100.0 * certainty(epsilon, delta)
     digits = next((digits for digits in range(1, 8) if round(sure, digits) < 100.0), 0)
     return f"{sure:.{digits}f} %"
 
 
-def cases(right: float) -> int:
-    """Returns the probability ``right`` as a number of cases in 100, rounded up.
+def cases(right: float) -> str:
+    """Returns the probability ``right`` as a number of cases in 100, rounded up; 100 only for certainty.
 
     >>> from undersong_common.privacy.accounting import Gaussian, best_guess
-    >>> cases(best_guess([Gaussian(1.08116)]))
-    68
+    >>> cases(best_guess([Gaussian(1.08116)])), cases(0.9905), cases(1.0)
+    ('68', '99.1', '100')
     """
-    return min(100, math.ceil(100 * right - 1e-6))
+    for digits in range(7):
+        rounded = math.ceil(100 * right * 10**digits - 1e-6) / 10**digits
+        if rounded < 100.0:
+            return f"{rounded:.{digits}f}"
+    return "100"
 
 
 def chance(delta: float, times: str = "1") -> str:
@@ -102,14 +126,14 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
-    odds = math.exp(epsilon)
+    more = f", but with a chance of {chance_of_more(delta)}" if delta else ""
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
         f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
         f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
-        f" {unit} was among the records shifted by a factor of {odds:.4g} at most, but for a probability of"
-        f" {delta:.2g}. Somebody for whom it was even chances may afterwards be {surest(epsilon)} sure, at the"
-        " very worst.",
+        f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at most{more}."
+        f" Somebody for whom it was even chances may afterwards be {surest(epsilon, delta)} sure, at the very worst"
+        f"{more}.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
     )

@@ -110,14 +110,14 @@ def together(count: int) -> str:
 
     >>> together(2)
     'opened only together with those of at least 2 other hospitals'
-    >>> together(1)
-    'opened only together with those of at least 1 other hospital, which can subtract its own'
+    >>> together(1).partition(",")[2]
+    ' which can subtract its own and see yours alone, blurred'
     >>> together(0)
     'opened without those of any other hospital'
     """
     if count < 1:
         return "opened without those of any other hospital"
-    caveat = ", which can subtract its own" if count == 1 else ""
+    caveat = ", which can subtract its own and see yours alone, blurred" if count == 1 else ""
     return f"opened only together with those of at least {counted(count, 'other hospital')}{caveat}"
 
 

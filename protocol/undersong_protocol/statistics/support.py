@@ -59,7 +59,7 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "of the texts that are nearest in content to your records, what share each language model has written"
+        "of the invented texts that are nearest in content to your records, what share each language model has written"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number

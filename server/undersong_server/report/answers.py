@@ -127,14 +127,14 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         return (privacy.headline,)
     epsilon, unit = privacy.promise.epsilon, UNIT_WORDS[privacy.promise.unit]
     epsilon_alone = privacy.epsilon_if_all_others_collude
-    surest = impact.surest(epsilon)
     epsilon_ran = privacy.epsilon_against_all_as_it_ran
     ran = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
     delta = privacy.promise.delta
-    surer = f"; surer only with a chance of {impact.chance(delta)} (delta)" if delta else ""
+    surest = impact.surest(epsilon, delta)
+    surer = f", or surer with a chance of at most {impact.chance_of_more(delta)}" if delta else ""
     return (
         f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit} is among the records,"
-        f" may afterwards be {surest} sure, at the very worst{surer}{_guess_words(privacy.best_guess, unit)}."
+        f" may in the worst case be {surest} sure afterwards{surer}{_guess_words(privacy.best_guess, unit)}."
         f" It protects {UNITS[privacy.promise.unit]}.",
         f"For a specialist: {privacy.headline}",
         *(

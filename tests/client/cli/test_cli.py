@@ -268,7 +268,8 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     assert [name for name, _ in open_[0].figures] == questions
     means = dict(open_[0].figures)["The risk of this run"]
     assert f"right in at most {math.ceil(100 * guess)} of 100 cases" in means
-    assert f"up to {impact.surest(1.5)} sure; more only with a chance of 1 in 100,000" in means
+    rare = f"{impact.cases(impact.certainty(1.5, 1e-5))} of 100"
+    assert f"may be right in up to {rare}. It may be more with a chance of at most 2 in 100,000 for" in means
     worst = accounting.best_guess(manifest.plan.alone_events())
     assert "only if at most 1 other hospital helps the operator; if all others did," in means
     assert f"right in at most {impact.cases(worst)} of 100 cases. " in f"{means} "
@@ -294,10 +295,10 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
 
 
 def test_the_issues_example_of_the_best_guess():
-    """Epsilon 4 at delta 1e-5 of one Gaussian: right in 68 of 100 cases, never surer than 98.2 %."""
+    """Epsilon 4 at delta 1e-5 of one Gaussian: right in 68 of 100 cases, hardly ever surer than 99.1 %."""
     guess = accounting.best_guess([Gaussian(1 / accounting.gaussian_mu(4.0, 1e-5))])
     assert math.ceil(100 * guess) == 68
-    assert impact.surest(4.0) == "98.2 %"
+    assert impact.surest(4.0, 1e-5) == "99.1 %"
 
 
 def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypatch):
@@ -425,7 +426,7 @@ def test_a_plan_that_was_changed_after_it_was_shown_is_not_approved(home):
     assert "ANOTHER PLAN than before: epsilon 0.1 -> 2, privacy unit user -> sample" in listed
     words = command("preview", "spring", "--home", home)
     assert "ANOTHER PLAN: number 2 under this name" in words
-    assert "  - privacy unit user -> sample" in words
+    assert "  - who is protected user -> sample" in words
     assert "THIS PLAN WAS REPLACED" in command("preview", shown.hash.hex()[:12], "--home", home)
     command(*approve, *plan_words(changed.hash).split(), "--home", home)
     decided = {each.manifest: each.decision for each in Proposals(PartyHome(home)).all()}

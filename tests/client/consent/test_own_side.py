@@ -128,11 +128,10 @@ def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
     shown = " ".join(budget.sentences)
     risk = dict(sections[0].figures)["The risk of all runs"]
     assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in risk
-    assert "does not add up in full" in shown
     is_same = value["privacy"]["delta"] == value["cost"]["delta"]
     assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
     assert shown.count(preview.RUNS_TOGETHER) == 1
-    assert preview.RUNS_TOGETHER in repr(preview.sheet_page(Sheet.from_json(value)).sections[-3].figures)
+    assert repr(preview.sheet_page(Sheet.from_json(value))).count(preview.RUNS_TOGETHER) == 1
     before, alone, shown_sum = (
         int(re.search(pattern, shown)[1]) for pattern in (r"before: (\d+) %", r"would use (\d+) %", r"not (\d+) %")
     )
@@ -149,7 +148,7 @@ def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, all
     shown = repr(sections)
     others = f"at least {value['others']} other hospitals"
     assert value["others"] > fewest - 1
-    assert shown.count(others) == 3  # the short sentence, who takes part, and the policy beside it
+    assert shown.count(others) == 2  # the short sentence, and the policy beside it
     assert f"your policy would also accept a run with {allowed}" in shown
     assert "by your policy" not in shown
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
@@ -162,9 +161,9 @@ def test_the_four_risks_stand_side_by_side_in_cases_of_100(home):
     privacy, cost = value["privacy"], value["cost"]
     assert table[0] == ("a guess is right", "this run", "all runs")
     assert [row[0] for row in table[1:]] == ["on average", "in rare cases", "on average, if all others help"]
-    assert table[1][1:] == tuple(str(cases(guess)) for guess in (privacy["best_guess"], cost["best_guess_after"]))
-    assert all(int(average) <= int(rare) for average, rare in zip(table[1][1:], table[2][1:], strict=True))
-    assert all(int(average) <= int(worst) for average, worst in zip(table[1][1:], table[3][1:], strict=True))
+    assert table[1][1:] == tuple(cases(guess) for guess in (privacy["best_guess"], cost["best_guess_after"]))
+    assert all(float(average) <= float(rare) for average, rare in zip(table[1][1:], table[2][1:], strict=True))
+    assert all(float(average) <= float(worst) for average, worst in zip(table[1][1:], table[3][1:], strict=True))
     assert f"in at most {table[3][1]} of 100 cases" in dict(sections[0].figures)["The risk of this run"]
 
 

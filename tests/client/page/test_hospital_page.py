@@ -587,7 +587,7 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
     assert "is in no folder" not in text(again)
     assert (home.settings.same_patient, home.settings.exclusions) == (["case"], str(tmp_path / "wishes.txt"))
     assert "Patients who object 1 in the file, left out" in text(page.get("/budget"))
-    assert "2 of patients who object" in text(page.get("/budget"))
+    assert "2: of patients who object" in text(page.get("/budget"))
     clerk = Browser(site).enter(site.accounts.link("clerk"))
     assert clerk.post("/budget/data", fields, of="/budget").status_code == 403
     site.close()

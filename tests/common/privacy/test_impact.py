@@ -1,12 +1,14 @@
-"""A hostile file in place of an audit's result states nothing in a dossier."""
+"""The sentences about a promise bound what they say; a hostile file of an audit states nothing in a dossier."""
 
 import json
+import math
 
 import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_common.privacy import impact
+from undersong_common.privacy.accounting import gaussian_mu
 
 SEEN = {"hits": 1, "present": 2, "false_alarms": 0, "absent": 3}
 GOOD = {
@@ -19,6 +21,21 @@ GOOD = {
     "verdicts": [{"attack": "a", "epsilon": 0.1, "detection": SEEN}],
     "faults": [],
 }
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-8])
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0])
+def test_a_gaussian_makes_nobody_surer_more_often_than_stated(epsilon, delta):
+    mu = gaussian_mu(epsilon, delta)
+    stated = math.log(impact.odds_factor(epsilon, delta))
+    assert _chance_of_loss(stated, mu) <= 2 * delta
+    assert _chance_of_loss(epsilon, mu) > delta  # for which the odds without the doubling are not the bound
+    assert impact.certainty(epsilon, delta) == pytest.approx(1 / (1 + math.exp(-stated)))
+
+
+def _chance_of_loss(above, mu):
+    """The chance that the privacy loss of mu-Gaussian-DP is above a value: it is normal, with mean mu^2 / 2."""
+    return math.erfc((above - mu**2 / 2) / mu / math.sqrt(2)) / 2
 
 
 @pytest.mark.parametrize(

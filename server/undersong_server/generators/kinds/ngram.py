@@ -95,7 +95,7 @@ class NgramSettings(GeneratorSettings):
 
     @property
     def writer(self) -> str:
-        return "an n-gram model of a public corpus, at the coordinator"
+        return "a small program that imitates public texts (an n-gram model), run by the operator"
 
     def estimate(self, calls: int, prompt_words: int = 250, answer_words: int = 0) -> Estimate:
         """Estimates no price, and 0.2 to 5 ms per text after 1.5 to 8 s of training on some thousand texts."""

@@ -121,7 +121,7 @@ class TransformersSettings(LanguageModelSettings):
 
     @property
     def writer(self) -> str:
-        return "a language model at the coordinator"
+        return "a language model, run by the operator"
 
     @property
     def packages(self) -> tuple[str, ...]:
