@@ -49,10 +49,12 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
     >>> clopper_pearson(0, 10).low, round(clopper_pearson(0, 10).high, 4)
     (0.0, 0.3085)
     """
-    from scipy.stats import binomtest
+    from scipy.special import betaincinv
 
-    bounds = binomtest(successes, trials).proportion_ci(level, method="exact")
-    return Interval(successes / trials, bounds.low, bounds.high)
+    failures, tail = trials - successes, (1.0 - level) / 2
+    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, failures, 1.0 - tail)) if failures else 1.0
+    return Interval(successes / trials, low, high)
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
