@@ -54,6 +54,16 @@ def test_the_paper_s_own_sigma_spends_less_than_it_says() -> None:
     assert epsilon([Gaussian(9.6896 / NEAR_AND_FAR)] * 5, 1e-5) == pytest.approx(1.456, abs=5e-4)
 
 
+@given(st.floats(-3.0, 2.5), st.floats(-12.0, -0.01))
+def test_a_gaussian_is_converted_to_the_bits_of_dp_accounting(log_epsilon: float, log_delta: float) -> None:
+    from dp_accounting import gaussian_mechanism as reference
+
+    target, at = 10.0**log_epsilon, 10.0**log_delta
+    assert gaussian_mu(target, at) == 1.0 / float(reference.get_sigma_gaussian(target, at))
+    assert accounting.gaussian_epsilon(target, at) == float(reference.get_epsilon_gaussian(1.0 / target, at))
+    assert (accounting.gaussian_epsilon(target, 0.0), accounting.gaussian_epsilon(target, 1.0)) == (math.inf, 0.0)
+
+
 HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
 
 
