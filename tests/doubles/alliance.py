@@ -154,7 +154,7 @@ class Alliance(Operated):
         wait_for(condition, timeout_s)
 
     def _enrol(self, each: Hospital, notes: Path) -> None:
-        enrol(self.folder, self.operator, each, self.fingerprint)
+        budget = ("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
+        policy = ("policy", "set", "--question", "all", "--approval", "standing")
+        enrol(self.folder, self.operator, each, self.fingerprint, budget, policy)
         each("data", "add", notes, "--label-field", "label", "--user-field", "user")
-        each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
-        each("policy", "set", "--question", "all", "--approval", "standing")

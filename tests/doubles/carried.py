@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.doubles.lossy import LossyBatches
-from tests.doubles.party_home import HashedEmbedder
+from tests.doubles.party_home import HashedEmbedder, set_up
 from tests.doubles.stream import Served, make_home
 from tests.doubles.typed import typed
 from undersong.run.simulation import InProcess
@@ -72,15 +72,18 @@ class Hospitals:
         package.write_bytes(
             self.coordinator.invite(name, now=time.time()).sign(self.coordinator.authority().signing_key)
         )
-        hospital("init", name, "--insecure-noise-seed", NOISE_SEED)
+        set_up(
+            home,
+            ("init", name, "--insecure-noise-seed", NOISE_SEED),
+            ("budget", "set", "--epsilon", self._budget, "--delta", "1e-3"),
+            ("policy", "set", "--question", "all", "--approval", "standing"),
+            ("policy", "set", "--minimum-parties", 1),
+        )
         fingerprint = Package.parse(package.read_bytes()).fingerprint
         hospital("enroll", package, "--fingerprint", fingerprint, "--request-out", request)
         grant.write_bytes(self.coordinator.sign(EnrolmentRequest.parse(request.read_bytes()), now=time.time()))
         hospital("enroll", "--grant", grant)
         hospital("data", "add", notes, "--text-field", "text", "--label-field", "label", "--user-field", "patient")
-        hospital("budget", "set", "--epsilon", self._budget, "--delta", "1e-3")
-        hospital("policy", "set", "--question", "all", "--approval", "standing")
-        hospital("policy", "set", "--minimum-parties", 1)
 
     def charges(self) -> dict[str, list[tuple[object, ...]]]:
         """What each party's ledger says was spent."""
@@ -98,8 +101,7 @@ class Hospitals:
 def carried(kind: str, folder: Path, *, parties: int = 4, records: int = 12, budget: float = 50.0):
     """(hospitals, transport) of one of TRANSPORTS."""
     with ExitStack() as stack:
-        if kind == "Flower":  # whose parties load what they were added with
-            stack.enter_context(mock.patch.object(Embedder, "load", HashedEmbedder))
+        stack.enter_context(mock.patch.object(Embedder, "load", HashedEmbedder))
         hospitals = Hospitals(folder, [f"p{number}" for number in range(parties)], records, budget)
         if kind == "gRPC":
             yield hospitals, stack.enter_context(_native(hospitals))

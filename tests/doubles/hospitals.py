@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.doubles.party_home import set_up
 from tests.doubles.processes import HOSPITAL, ROOT, CoordinatorProcess, Process, free_port, succeed
 from tests.doubles.typed import typed
 from undersong_client.answering.computation import HospitalComputation
@@ -108,11 +109,21 @@ class Operated:
         return dict(json.loads(operator("verify", folder, "--fingerprint", self.fingerprint, "--json")))
 
 
-def enrol(folder: Path, operate: Callable[..., str], each: Any, told: str, *options: object) -> None:
-    """A party is invited, made with these options of ``init``, and enrolled; what is carried lies in ``folder``."""
+def enrol(
+    folder: Path,
+    operate: Callable[..., str],
+    each: Any,
+    told: str,
+    *rules: tuple[object, ...],
+    options: tuple[object, ...] = (),
+) -> None:
+    """Invites a party, makes it with these options of ``init`` and these rules, and enrols it.
+
+    What is carried between the two lies in ``folder``.
+    """
     package, request, grant = (folder / f"{each.name}.{kind}" for kind in ("package", "request", "grant"))
     operate("invite", each.name, "--out", package)
-    each("init", each.name, *options)
+    set_up(each.home, ("init", each.name, *options), *rules)
     made = each("enroll", package, "--fingerprint", told, "--request-out", request, "--json")
     operate("sign", request, "--fingerprint", json.loads(made)["fingerprint"], "--out", grant)
     each("enroll", "--grant", grant)
@@ -206,11 +217,13 @@ class Federation(Operated):
 
     def enrol(self, each: Hospital) -> None:
         seed = () if self._seed is None else ("--insecure-noise-seed", self._seed)
-        enrol(self.folder, self.operator, each, self.fingerprint, *seed)
+        rules = (
+            ("budget", "set", "--epsilon", 50, "--delta", "1e-3"),
+            ("policy", "set", "--question", "all", "--approval", self._approval),
+        )
+        enrol(self.folder, self.operator, each, self.fingerprint, *rules, options=seed)
         fields = ("--text-field", "text", "--label-field", "label", "--user-field", "patient")
         each("data", "add", each.notes, *fields)
-        each("budget", "set", "--epsilon", 50, "--delta", "1e-3")
-        each("policy", "set", "--question", "all", "--approval", self._approval)
 
     def status(self, run: str) -> dict[str, Any]:
         return dict(json.loads(self.operator("run", "show", run, "--json"))["status"])

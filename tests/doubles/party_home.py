@@ -1,6 +1,8 @@
 """A hospital's folder as its commands make it, and the embedder that needs no weights."""
 
+import functools
 import json
+import tempfile
 from pathlib import Path
 
 from tests.doubles.authority import Authority
@@ -45,6 +47,34 @@ def command(*arguments: object, code: int | None = 0) -> str:
     return f"{done.exception}" if done.exception is not None else done.stdout
 
 
+def set_up(home: Path, *commands: tuple[object, ...]) -> None:
+    """Makes a party's folder by commands that name no other folder, ``init`` first.
+
+    A process types the same commands once. Every further folder of that name is a copy, with the same keys.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path, mode, content in _written_files(tuple(tuple(map(str, words)) for words in commands)):
+        copy = home / path
+        if content is None:
+            copy.mkdir()
+        else:
+            copy.write_bytes(content)
+        copy.chmod(mode)
+
+
+@functools.cache
+def _written_files(commands: tuple[tuple[str, ...], ...]) -> list[tuple[Path, int, bytes | None]]:
+    """Returns (path, mode, content) of what commands write into a party's folder; a folder has no content."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder) / "party"
+        for words in commands:
+            command(*words, "--home", home)
+        return [
+            (path.relative_to(home), path.stat().st_mode, path.read_bytes() if path.is_file() else None)
+            for path in sorted(home.rglob("*"))
+        ]
+
+
 def write_notes(path: Path, records: int = 12, labels=("good", "bad"), start: int = 0) -> Path:
     rows = [
         {"text": f"private note {number}", "label": labels[number % len(labels)], "patient": f"patient {number // 2}"}
@@ -70,14 +100,17 @@ def joined(
     home = folder / name
     package, request, answer = (folder / f"{name}.{kind}" for kind in ("package", "request", "grant"))
     package.write_bytes(authority.package_bytes(name, address))
-    command("init", name, "--home", home)
+    set_up(
+        home,
+        ("init", name),
+        ("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2),
+        ("policy", "set", "--question", "all", "--approval", approval),
+        ("policy", "set", "--minimum-parties", 1),
+    )
     fingerprint = authority.package(name).fingerprint
     command("enroll", package, "--fingerprint", fingerprint, "--request-out", request, "--home", home)
     answer.write_bytes(authority.grant(EnrolmentRequest.parse(request.read_bytes()), **grant))
     command("enroll", "--grant", answer, "--home", home)
-    command("budget", "set", "--epsilon", 4, "--delta", "1e-4", "--per-run", 2, "--home", home)
-    command("policy", "set", "--question", "all", "--approval", approval, "--home", home)
-    command("policy", "set", "--minimum-parties", 1, "--home", home)
     notes = notes or write_notes(folder / f"{name}.jsonl")
     command("data", "add", notes, "--label-field", "label", "--user-field", "patient", "--home", home)
     return home

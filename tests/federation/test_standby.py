@@ -107,10 +107,11 @@ class Two:
         self.fingerprint = json.loads(self.one.operator("coordinator", "show", "--json"))["fingerprint"]
         for name, each in self.hospitals.items():
             each.notes = self.folder / "task" / "private" / f"{name}.jsonl"
-            enrol(self.folder, self.one.operator, each, self.fingerprint, "--insecure-noise-seed", SEED)
+            budget = ("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
+            policy = ("policy", "set", "--question", "all", "--approval", "standing", "--require-post-quantum", "never")
+            seed = ("--insecure-noise-seed", SEED)
+            enrol(self.folder, self.one.operator, each, self.fingerprint, budget, policy, options=seed)
             each("data", "add", each.notes, "--label-field", "label", "--user-field", "user")
-            each("budget", "set", "--epsilon", 500, "--delta", "1e-3", "--per-run", 5)
-            each("policy", "set", "--question", "all", "--approval", "standing", "--require-post-quantum", "never")
         self.one.process.start()
         wait_for(lambda: self.one.listens, 60.0)
         self.two.stand_by()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.doubles.party_home import command
+from tests.doubles.party_home import command, set_up
 from undersong_client.home import PartyHome
 from undersong_client.records import cautions
 from undersong_client.storage import datasets
@@ -26,7 +26,7 @@ def plan_columns(columns):
 def home(tmp_path):
     rows = [{"text": f"note {n}", "Geschlecht": value} for n, value in enumerate(("w", " m ", None))]
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command("init", "alpha", "--home", tmp_path / "home")
+    set_up(tmp_path / "home", ("init", "alpha"))
     command("data", "add", tmp_path / "notes.jsonl", "--attribute", "sex=Geschlecht", "--home", tmp_path / "home")
     return PartyHome(tmp_path / "home")
 

@@ -12,7 +12,7 @@ import pytest
 from tests.client.records.test_record_cases import dry
 from tests.client.records.test_sources import attachment, document, write_lines
 from tests.doubles.coded import raises
-from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.party_home import HashedEmbedder, command, set_up
 from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
 from undersong_client.storage import datasets
@@ -34,7 +34,7 @@ def read_case(name, **choices):
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
-    command("init", "alpha", "--home", tmp_path / "home")
+    set_up(tmp_path / "home", ("init", "alpha"))
     return tmp_path / "home"
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.party_home import HashedEmbedder, command, set_up
 from undersong_client.answering.assemble import embedder_of
 from undersong_client.answering.computation import HospitalComputation, VectorRequest
 from undersong_client.home import Declared, PartyHome
@@ -28,7 +28,7 @@ LENGTHS = TextLengths(texts=5, long=3, cut=1)
 def home(tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     path = tmp_path / "home"
-    command("init", "alpha", "--home", path)
+    set_up(path, ("init", "alpha"))
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ONE_OF_EACH))
     return path
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tests.client.records.test_sources import attachment, document, url_file, write_lines
 from tests.doubles.pace import examples
-from tests.doubles.party_home import HashedEmbedder, command
+from tests.doubles.party_home import HashedEmbedder, command, set_up
 from undersong_client.home import Declared, PartyHome
 from undersong_client.operations import dossier
 from undersong_client.records import sources
@@ -176,7 +176,7 @@ def test_an_objection_in_any_form_holds_at_a_refresh_in_any_other(tmp_path, monk
     folder = Path(tempfile.mkdtemp(dir=tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
     home, source, wishes = folder / "home", folder / f"notes.{suffix}", folder / "wishes.txt"
-    command("init", "alpha", "--home", home)
+    set_up(home, ("init", "alpha"))
     wishes.write_text(listed + "\n", "utf-8")
     WRITERS[suffix](source, [*forms, "q-another"])
     command("data", "add", source, "--user-field", "patient", "--exclude", wishes, "--home", home)
@@ -188,7 +188,7 @@ def test_an_objection_in_any_form_holds_at_a_refresh_in_any_other(tmp_path, monk
 @pytest.fixture
 def party(tmp_path):
     home = tmp_path / "home"
-    command("init", "alpha", "--home", home)
+    set_up(home, ("init", "alpha"))
     return home
 
 

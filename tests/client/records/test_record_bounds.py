@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.doubles.party_home import command
+from tests.doubles.party_home import set_up
 
 pytestmark = pytest.mark.slow
 MIB = 2**20
@@ -27,7 +27,7 @@ finally:
 
 def dry_run(folder, file, *fields):
     """Exit code, counts, seconds of the processors and peak of memory in MiB of a dry run."""
-    command("init", "alpha", "--home", folder / "home")
+    set_up(folder / "home", ("init", "alpha"))
     options = (*(fields or ("--user-field", "patient")), "--dry-run", "--json", "--home", str(folder / "home"))
     arguments = [sys.executable, "-c", PROGRAM, "data", "add", str(file), *options]
     with (folder / "said.json").open("wb") as said, (folder / "progress.txt").open("wb") as progress:

@@ -10,7 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.client.records.test_sources import url_file
-from tests.doubles.party_home import command
+from tests.doubles.party_home import command, set_up
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app, main
 
@@ -25,7 +25,7 @@ COUNTS = ("records", "users", "lost", "refused")
 @pytest.fixture
 def home(tmp_path):
     folder = tmp_path / "home"
-    command("init", "alpha", "--home", folder)
+    set_up(folder, ("init", "alpha"))
     return folder
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.doubles.coded import raises
-from tests.doubles.party_home import command, write_notes
+from tests.doubles.party_home import command, set_up, write_notes
 from tests.doubles.postgres import PORT, PostgresServer
 from undersong_client.home import Declared, PartyHome
 from undersong_client.records import sources
@@ -135,7 +135,7 @@ def test_a_resource_without_the_label_is_named(bulk):
 
 def test_a_dry_run_shows_shapes_and_seals_nothing(tmp_path):
     home = tmp_path / "home"
-    command("init", "alpha", "--home", home)
+    set_up(home, ("init", "alpha"))
     rows = [{"text": SECRET, "label": "a", "patient": str(number)} for number in range(1, 21)]
     rows[1]["text"] = ""
     (tmp_path / "notes.ndjson").write_bytes(lines(rows))
@@ -167,7 +167,7 @@ def test_dry_run_names_every_faulty_row_by_the_sheet_s_number(tmp_path):
         book.active.append(row)
     book.save(tmp_path / "notes.xlsx")
     home = tmp_path / "home"
-    command("init", "alpha", "--home", home)
+    set_up(home, ("init", "alpha"))
     add = (
         "data",
         "add",
@@ -345,7 +345,7 @@ def _has(name):
 @pytest.fixture
 def party(tmp_path):
     home = tmp_path / "home"
-    command("init", "alpha", "--home", home)
+    set_up(home, ("init", "alpha"))
     return home
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from tests.client.records.test_sources import url_file
-from tests.doubles.party_home import command
+from tests.doubles.party_home import command, set_up
 from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 
@@ -40,7 +40,7 @@ def write_headless(path, rows=ROWS):
 
 @pytest.fixture
 def home(tmp_path):
-    command("init", "alpha", "--home", tmp_path / "home")
+    set_up(tmp_path / "home", ("init", "alpha"))
     return tmp_path / "home"
 
 
