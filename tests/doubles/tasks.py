@@ -1,5 +1,6 @@
 """A whole small task on disk: private files, public corpora, a test set, and its TOML."""
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,26 @@ def write_rows(path: Path, rows: list[Row]) -> Path:
     return path
 
 
+@functools.cache
+def _small_files(parties: int, records: int, marker: str) -> dict[str, str]:
+    """Returns the contents of the small task's files by name, drawn once in a process."""
+    rng = np.random.default_rng(11)
+    rows: dict[str, list[Row]] = {}
+    for party in range(parties):
+        rows[f"private/site-{party}.jsonl"] = [
+            {"text": sentence(rng, LABELS[row % 2], marker), "label": LABELS[row % 2], "user": f"u{party}-{row // 2}"}
+            for row in range(records)
+        ]
+    for name, mixed in (("good", 0.0), ("poor", 0.5)):
+        corpus = rows[f"{name}.jsonl"] = []
+        for row in range(120):
+            label = LABELS[row % 2]
+            words = LABELS[1 - row % 2] if rng.random() < mixed else label
+            corpus.append({"text": sentence(rng, words), "label": label})
+    rows["test.jsonl"] = [{"text": sentence(rng, label), "label": label} for label in LABELS * 10]
+    return {name: "".join(json.dumps(row) + "\n" for row in listed) for name, listed in rows.items()}
+
+
 def make_task(
     folder: Path,
     *,
@@ -42,21 +63,9 @@ def make_task(
     The corpus of a run is judged with ``evaluation=JUDGED``, which takes longer than the run. Every private text ends
     with ``marker``, so that a test can look for it.
     """
-    rng = np.random.default_rng(11)
-    for party in range(parties):
-        rows: list[Row] = [
-            {"text": sentence(rng, LABELS[row % 2], marker), "label": LABELS[row % 2], "user": f"u{party}-{row // 2}"}
-            for row in range(records)
-        ]
-        write_rows(folder / "private" / f"site-{party}.jsonl", rows)
-    for name, mixed in (("good", 0.0), ("poor", 0.5)):
-        rows = []
-        for row in range(120):
-            label = LABELS[row % 2]
-            words = LABELS[1 - row % 2] if rng.random() < mixed else label
-            rows.append({"text": sentence(rng, words), "label": label})
-        write_rows(folder / f"{name}.jsonl", rows)
-    write_rows(folder / "test.jsonl", [{"text": sentence(rng, label), "label": label} for label in LABELS * 10])
+    for name, text in _small_files(parties, records, marker).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     document: dict[str, dict[str, object]] = {
         "task": {"name": "small", "description": "a short remark", "labels": list(LABELS)},
         "data": {"path": "private", "text": "text", "label": "label", "user": "user"},

@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import inspect
 import pkgutil
+from functools import cache
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -53,8 +54,9 @@ def names() -> tuple[str, ...]:
     return tuple(sorted({*own_names(), *OFFERED, *(plugin.name for plugin in plugins.installed("methods"))}))
 
 
+@cache
 def own_names() -> tuple[str, ...]:
-    """The names of this program's methods, sorted."""
+    """The names of this program's methods, sorted. The folder is listed once in a process."""
     modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
     others = modules - {"interface", *FILES.values()}
     return tuple(sorted({*FILES, *(module.replace("_", "-") for module in others)}))

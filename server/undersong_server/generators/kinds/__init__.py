@@ -7,6 +7,7 @@ added. Other packages add kinds by entry points of ``undersong.generators`` that
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import SerializeAsAny
@@ -48,8 +49,14 @@ def load(kind: str) -> type[GeneratorSettings]:
     return found
 
 
-def _own_names() -> set[str]:
-    return {module.name for module in pkgutil.iter_modules(__path__)}
+def _own_names() -> frozenset[str]:
+    return _module_names(tuple(__path__))
+
+
+@cache
+def _module_names(folders: tuple[str, ...]) -> frozenset[str]:
+    """Lists folders once in a process: a task names its kinds many times."""
+    return frozenset(module.name for module in pkgutil.iter_modules(folders))
 
 
 def _settings_of(table: Any) -> type[GeneratorSettings]:
