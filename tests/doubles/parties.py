@@ -1,5 +1,6 @@
 """Real parties over made-up records; only the embedding model is replaced, by hashed directions without weights."""
 
+import functools
 import hashlib
 import math
 import time
@@ -35,12 +36,15 @@ DIMENSION = 48
 
 def embed(texts: Sequence[str]) -> np.ndarray:
     """Quantised unit vectors, float32 [n, 48]: equal texts have equal ones, different texts unrelated ones."""
-    rows = []
-    for text in texts:
-        seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-        vector = np.random.default_rng(seed).normal(size=DIMENSION)
-        rows.append(vector / np.linalg.norm(vector))
+    rows = [_direction(text) for text in texts]
     return publishable(np.array(rows, dtype=np.float32).reshape(-1, DIMENSION))
+
+
+@functools.lru_cache(maxsize=20_000)
+def _direction(text: str) -> np.ndarray:
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    vector = np.random.default_rng(seed).normal(size=DIMENSION)
+    return vector / np.linalg.norm(vector)
 
 
 def identity_of(name: str) -> Ed25519PrivateKey:

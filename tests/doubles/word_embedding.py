@@ -1,11 +1,12 @@
 """An embedding that can be reasoned about: one fixed random direction a word, summed and normalised."""
 
+import functools
 import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 
-from undersong_common.arrays import Float32
+from undersong_common.arrays import Float32, Float64
 
 DIMENSION = 64
 
@@ -15,6 +16,11 @@ def embed(texts: Sequence[str]) -> Float32:
     out = np.zeros((len(texts), DIMENSION))
     for row, text in enumerate(texts):
         for word in text.lower().replace(",", " ").replace(".", " ").split():
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
-            out[row] += np.random.default_rng(seed).normal(size=DIMENSION)
+            out[row] += _direction(word)
     return (out / np.maximum(np.linalg.norm(out, axis=1, keepdims=True), 1e-9)).astype(np.float32)
+
+
+@functools.cache
+def _direction(word: str) -> Float64:
+    seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:8], "little")
+    return np.random.default_rng(seed).normal(size=DIMENSION)
