@@ -62,11 +62,11 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
 
     Raises ConfigurationError if the folder holds no usable encoder, or could run code when it is loaded.
     """
+    path = check_folder(model)
+    model_files.checked_hashes(model)
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    path = check_folder(model)
-    model_files.checked_hashes(model)
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
     try:
