@@ -30,7 +30,7 @@ def completion(
     return body
 
 
-def refusal(message: str, code: str | None = None) -> dict[str, Any]:
+def error_body(message: str, code: str | None = None) -> dict[str, Any]:
     """The body of an error."""
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": code}}
 
@@ -76,14 +76,14 @@ class ChatServer:
 
     def _reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         if path not in ("/v1/chat/completions", "/v1/completions"):
-            return _json(404, refusal("Not Found"))
+            return _json(404, error_body("Not Found"))
         if self._key and headers.get("authorization") != f"Bearer {self._key}":
-            return _json(401, refusal(f"Incorrect API key provided: {headers.get('authorization')}"))
+            return _json(401, error_body(f"Incorrect API key provided: {headers.get('authorization')}"))
         asked = json.loads(body)
         with self._lock:
             self.bodies.append(asked)
         if asked["model"] != "tiny":
-            return _json(404, refusal(f"The model {asked['model']!r} does not exist", "model_not_found"))
+            return _json(404, error_body(f"The model {asked['model']!r} does not exist", "model_not_found"))
         if path == "/v1/completions":
             return _json(200, _continued(self._write(asked["prompt"])))
         written = self._write(asked["messages"][-1]["content"])
@@ -121,7 +121,7 @@ class FaultProxy:
             case "pass":
                 return self._passed(path, headers, body)
             case ("status", int(status), dict(extra)):
-                code, plain, content = _json(status, refusal("try later", extra.pop("code", None)))
+                code, plain, content = _json(status, error_body("try later", extra.pop("code", None)))
                 return code, plain | extra, content
             case "cut":
                 status, plain, content = self._passed(path, headers, body)

@@ -23,7 +23,7 @@ def rows(name: str) -> list[dict[str, str]]:
     return [json.loads(line) for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
 
 
-def hospitals() -> dict[str, list[dict[str, str]]]:
+def hospital_rows() -> dict[str, list[dict[str, str]]]:
     return {hospital.name: rows(f"hospitals/{hospital.name}.jsonl") for hospital in notes.HOSPITALS}
 
 
@@ -43,7 +43,7 @@ def test_the_files_stay_small_enough_to_commit() -> None:
 
 @pytest.mark.heavy
 def test_every_file_has_its_rows_and_columns() -> None:
-    for name, private in hospitals().items():
+    for name, private in hospital_rows().items():
         assert len(private) == generate.NOTES_PER_HOSPITAL, name
         assert all(list(row) == ["text", "label", "patient"] for row in private)
     for name in ("test.jsonl", *(f"corpora/{corpus}.jsonl" for corpus in generate.CORPORA)):
@@ -58,7 +58,7 @@ def test_every_file_has_its_rows_and_columns() -> None:
 def test_patients_return_and_belong_to_one_hospital() -> None:
     seen: dict[str, set[str]] = defaultdict(set)
     visits: Counter[str] = Counter()
-    for name, private in hospitals().items():
+    for name, private in hospital_rows().items():
         for row in private:
             seen[row["patient"]].add(name)
             visits[row["patient"]] += 1
@@ -69,8 +69,8 @@ def test_patients_return_and_belong_to_one_hospital() -> None:
 
 def test_case_mixes_differ_between_hospitals() -> None:
     largest = set()
-    overall = Counter(row["label"] for private in hospitals().values() for row in private)
-    for name, private in hospitals().items():
+    overall = Counter(row["label"] for private in hospital_rows().values() for row in private)
+    for name, private in hospital_rows().items():
         mix = Counter(row["label"] for row in private)
         distance = sum(abs(mix[label] / len(private) - overall[label] / 600) for label in cases.LABELS) / 2
         assert distance > 0.08, name
@@ -86,7 +86,7 @@ def test_no_note_names_its_stream() -> None:
 
 
 def test_no_single_word_gives_a_stream_away() -> None:
-    private = [row for notes_ in hospitals().values() for row in notes_]
+    private = [row for notes_ in hospital_rows().values() for row in notes_]
     words: dict[str, Counter[str]] = defaultdict(Counter)
     for row in private:
         for word in set(re.findall(r"[a-z]{2,}", row["text"].lower())):
@@ -105,7 +105,7 @@ def test_private_notes_are_in_no_public_file() -> None:
     public = {
         row["text"] for name in ("test.jsonl", "corpora/handbook.jsonl", "corpora/mixed.jsonl") for row in rows(name)
     }
-    assert all(row["text"] not in public for private in hospitals().values() for row in private)
+    assert all(row["text"] not in public for private in hospital_rows().values() for row in private)
 
 
 @pytest.mark.slow
@@ -113,7 +113,7 @@ def test_the_task_is_learnable_but_not_trivial() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
 
-    private = [row for notes_ in hospitals().values() for row in notes_]
+    private = [row for notes_ in hospital_rows().values() for row in notes_]
     test = rows("test.jsonl")
     vectors = TfidfVectorizer(sublinear_tf=True).fit([row["text"] for row in private])
 

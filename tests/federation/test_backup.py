@@ -21,7 +21,7 @@ NAMES = ("alpha", "beta", "gamma")
 
 
 @pytest.fixture
-def alliance(tmp_path, monkeypatch):
+def backed_up_alliance(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     with Alliance(tmp_path, NAMES) as made:
@@ -52,42 +52,42 @@ def replaced(alliance, backup):
     return restored
 
 
-def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(alliance, monkeypatch, tmp_path):
+def test_coordinator_lost_in_a_run_ends_it_from_a_backup_made_serving(backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
 
     def lost():
-        alliance.operator("coordinator", "backup", backup)
-        alliance.coordinator.stop()
+        backed_up_alliance.operator("coordinator", "backup", backup)
+        backed_up_alliance.coordinator.stop()
 
     after_a_sum(monkeypatch, 1, lost)
-    alliance.start("long")
-    alliance.until(lambda: not alliance.coordinator.drives("long") and backup.exists())
-    restored = replaced(alliance, backup)
+    backed_up_alliance.start("long")
+    backed_up_alliance.until(lambda: not backed_up_alliance.coordinator.drives("long") and backup.exists())
+    restored = replaced(backed_up_alliance, backup)
     assert restored["paused"] == ["long"]
-    alliance.until(lambda: alliance.shown("long")["status"]["state"] == "paused")
-    alliance.operator("run", "resume", "long")
-    alliance.watch("long")
-    alliance.operator("export", "long", "--out", tmp_path / "published")
-    verdict = alliance.verdict(tmp_path / "published")
+    backed_up_alliance.until(lambda: backed_up_alliance.shown("long")["status"]["state"] == "paused")
+    backed_up_alliance.operator("run", "resume", "long")
+    backed_up_alliance.watch("long")
+    backed_up_alliance.operator("export", "long", "--out", tmp_path / "published")
+    verdict = backed_up_alliance.verdict(tmp_path / "published")
     assert verdict["holds"], verdict["faults"]
     sums = json.loads((tmp_path / "published" / "manifest.json").read_text())["sums"]
-    for each in alliance.hospitals.values():
+    for each in backed_up_alliance.hospitals.values():
         assert sorted(each.charges) == sorted(("long", name, 0) for name in sums)
 
 
 @pytest.mark.parametrize("same", slow_after([False, True], 1), ids=["other texts", "the same texts"])
-def test_a_backup_older_than_the_run_charges_nobody_again(same, alliance, monkeypatch, tmp_path):
+def test_a_backup_older_than_the_run_charges_nobody_again(same, backed_up_alliance, monkeypatch, tmp_path):
     backup = tmp_path / "backup"
-    after_a_sum(monkeypatch, 1, lambda: alliance.operator("coordinator", "backup", backup))
-    alliance.start("older")
-    alliance.watch("older")
-    before = {name: each.charges for name, each in alliance.hospitals.items()}
+    after_a_sum(monkeypatch, 1, lambda: backed_up_alliance.operator("coordinator", "backup", backup))
+    backed_up_alliance.start("older")
+    backed_up_alliance.watch("older")
+    before = {name: each.charges for name, each in backed_up_alliance.hospitals.items()}
     build = run_driver.build_author
     if not same:
         monkeypatch.setattr(
             run_driver, "build_author", lambda *rest, seed, **named: build(*rest, seed=seed + 1, **named)
         )
-    replaced(alliance, backup)
-    alliance.operator("run", "resume", "older")
-    alliance.watch("older", code=0 if same else PrivacyRefusal.exit_code)
-    assert {name: each.charges for name, each in alliance.hospitals.items()} == before
+    replaced(backed_up_alliance, backup)
+    backed_up_alliance.operator("run", "resume", "older")
+    backed_up_alliance.watch("older", code=0 if same else PrivacyRefusal.exit_code)
+    assert {name: each.charges for name, each in backed_up_alliance.hospitals.items()} == before

@@ -26,7 +26,7 @@ SHOWS = "\n\nfrom pathlib import Path\n\n(Path(__file__).parents[1] / 'imported'
 
 
 @pytest.fixture
-def installed(tmp_path, monkeypatch):
+def package_folders(tmp_path, monkeypatch):
     """The folder of packages at each place; the operator's commands of this process use the coordinator's."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
@@ -58,8 +58,8 @@ def spent(federation) -> list[float]:
 
 
 @pytest.mark.timeout(600)
-def test_daemons_refuse_a_foreign_statistic_trusted_before_or_not(installed, tmp_path):
-    with make_federation(tmp_path, installed) as federation:
+def test_daemons_refuse_a_foreign_statistic_trusted_before_or_not(package_folders, tmp_path):
+    with make_federation(tmp_path, package_folders) as federation:
         federation.set_up()
         trusting = federation.hospitals[TRUSTING]
         signed = sign_former_trust(trusting.home, NAME)
@@ -77,7 +77,7 @@ def test_daemons_refuse_a_foreign_statistic_trusted_before_or_not(installed, tmp
         for name in refusing:
             (request,) = json.loads(federation.hospitals[name]("requests", "--json"))["requests"]
             assert words in request["objection"]  # The hospital's people read the refusal too.
-        assert imported(installed) == []
+        assert imported(package_folders) == []
         assert spent(federation) == [0, 0, 0]
         assert (trusting.home / "policy.json").read_bytes() == signed
         assert f"({NAME})" in trusting("status")

@@ -31,7 +31,7 @@ def warnings(caplog):
 
 
 @pytest.fixture
-def finished(alliance):
+def finished_run(alliance):
     """A run that everybody signed and that has ended well."""
     if not (alliance.home / "runs" / "finished").exists():
         alliance.start("finished")
@@ -126,14 +126,14 @@ def with_first_sum(manifest, **changes):
         ),
     ],
 )
-def test_a_plan_that_was_tampered_with_is_refused(alliance, finished, name, tamper, words, caplog, monkeypatch):
+def test_a_plan_that_was_tampered_with_is_refused(alliance, finished_run, name, tamper, words, caplog, monkeypatch):
     monkeypatch.setattr(execution, "_check_same_plan", lambda *_: None)  # such a coordinator would not look either
     tampered(alliance, name, tamper)
     # A quorum that cannot be is no plan, and nothing of it is kept.
     both_see(alliance, name, "alpha", words, caplog, objection=name != "more dropouts")
 
 
-def test_too_few_parties_are_refused(alliance, finished, caplog):
+def test_too_few_parties_are_refused(alliance, finished_run, caplog):
     alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 9)
     try:
         alliance.start("few")
@@ -221,7 +221,7 @@ def test_absent_hospital_hears_of_a_run_s_end_when_it_is_back(alliance, monkeypa
     assert shown["objections"] == []
 
 
-def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finished, caplog):
+def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finished_run, caplog):
     each = alliance.hospitals["gamma"]
     spent = json.loads(each("budget", "show", "--json"))["spent_epsilon"]
     assert spent > 0
@@ -237,7 +237,7 @@ def test_an_exceeded_budget_is_refused_as_soon_as_it_was_lowered(alliance, finis
 
 
 @pytest.mark.slow
-def test_the_same_run_over_another_roster_is_refused(alliance, finished, caplog):
+def test_the_same_run_over_another_roster_is_refused(alliance, finished_run, caplog):
     alliance.start("twice")
     alliance.watch("twice")
     before = {name: each.charges for name, each in alliance.hospitals.items()}

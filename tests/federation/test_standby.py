@@ -148,7 +148,7 @@ class Two:
 
 
 @pytest.fixture
-def hashed(monkeypatch, tmp_path):
+def impatient_standby(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     monkeypatch.setattr(Connection.wait_welcome, "__defaults__", (lambda: False, 2.0))
@@ -161,7 +161,7 @@ STAGES = {
 
 
 @pytest.mark.parametrize("masks", sorted(STAGES))
-def test_holder_stopped_for_half_a_minute_loses_the_run_to_the_standby(hashed, tmp_path, masks):
+def test_holder_stopped_for_half_a_minute_loses_the_run_to_the_standby(impatient_standby, tmp_path, masks):
     settings = ["--set", f"federation.post_quantum={'true' if masks == 'hybrid' else 'false'}"]
     with PostgresServer() as server, Two(tmp_path, server.database(), *settings) as federation:
         holder, standby = federation.one, federation.two

@@ -89,7 +89,7 @@ def read_files(folder):
 
 
 @pytest.fixture
-def machine(release, tmp_path, monkeypatch):
+def machine_folder(release, tmp_path, monkeypatch):
     """A copy of the release's folders, on which this program's commands run."""
     folder = tmp_path / "machine"
     shutil.copytree(release.data, folder)
@@ -124,12 +124,12 @@ def test_folders_are_refused_by_one_error_and_the_release_continues_them(release
     release("undersong", "parties", "--home", release.home)
 
 
-def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, machine):
-    old, new = machine / "party", machine / "new"
+def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, machine_folder):
+    old, new = machine_folder / "party", machine_folder / "new"
     type_hospital("init", "alpha", "--home", new)
     shutil.copytree(old / "keys", new / "keys", dirs_exist_ok=True)
     shutil.copy(old / "policy.json", new)
-    add = ("data", "add", machine / "notes.jsonl", *COLUMNS, "--home", new)
+    add = ("data", "add", machine_folder / "notes.jsonl", *COLUMNS, "--home", new)
     with raises(PrivacyRefusal, "ledger-missing"):  # the checkpoints outside the folder know of a charge
         type_hospital(*add)
     type_hospital(*add, "--restore-ledger", old / "ledger.jsonl")
@@ -137,7 +137,7 @@ def test_a_hospital_goes_on_in_a_new_folder_with_what_it_had_spent(release, mach
     assert ledger.spent(1e-5) == pytest.approx(Ledger.read(old / "ledger.jsonl").spent(1e-5))
     assert ledger.spent(1e-5) > 0
     datasets.open_ledger(
-        PartyHome(new), policy.read(PartyHome(new)), machine / "state" / "undersong" / "ledgers", at=9.0
+        PartyHome(new), policy.read(PartyHome(new)), machine_folder / "state" / "undersong" / "ledgers", at=9.0
     )
 
 

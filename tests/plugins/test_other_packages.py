@@ -56,12 +56,12 @@ def package(tmp_path):
         yield folder
 
 
-def task(folder, *assignments):
+def load_task(folder, *assignments):
     return tasks.load(make_task(folder, parties=3), [*METHOD, *assignments])
 
 
 def planned(folder) -> Plan:
-    plan = plan_run(task(folder)).plan
+    plan = plan_run(load_task(folder)).plan
     assert plan.sums[0].source
     return plan
 
@@ -72,7 +72,7 @@ def started_anew() -> None:
     assert not foreign_package.is_imported()
 
 
-def answered(folder, plan, policy):
+def first_reply(folder, plan, policy):
     """What the first of three parties says to the plan."""
     tables = make_tables(3, 6, LABELS)
     parties = {name: make_party(folder, name, table, policy=policy) for name, table in tables.items()}
@@ -181,7 +181,7 @@ def test_an_own_statistic_s_plan_has_no_source(tmp_path):
 def test_a_hospital_refuses_another_package_s_statistic_by_name(package, tmp_path):
     plan = planned(tmp_path / "task")
     started_anew()
-    refusal = answered(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal
+    refusal = first_reply(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal
     assert f"the statistic '{NAME}' is another package's" in refusal.problem
     assert plan.sums[0].source in refusal.problem
     assert "a release of Undersong with that statistic" in refusal.remedy
@@ -191,12 +191,12 @@ def test_a_hospital_refuses_another_package_s_statistic_by_name(package, tmp_pat
 def test_a_hospital_refuses_it_where_its_program_knows_it_too(package, tmp_path):
     plan = planned(tmp_path / "task")
     assert statistics.source(NAME)
-    assert "is another package's" in answered(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal.problem
+    assert "is another package's" in first_reply(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal.problem
 
 
 def test_a_simulated_party_signs_it(package, tmp_path):
     simulated = Policy(largest_epsilon=math.inf)
-    assert answered(tmp_path, planned(tmp_path / "task"), simulated).WhichOneof("body") == "signature"
+    assert first_reply(tmp_path, planned(tmp_path / "task"), simulated).WhichOneof("body") == "signature"
 
 
 def test_a_run_that_an_earlier_release_signed_opens_no_sum_of_it(package, tmp_path):
@@ -311,7 +311,7 @@ def test_a_package_that_ends_its_program_at_the_import_is_named(package):
 def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     canned = '[{name="lines", kind="canned", lines=["One. Two.", "Only one.", "A! B? C."]}]'
-    given = task(tmp_path / "task", f"generators={canned}")
+    given = load_task(tmp_path / "task", f"generators={canned}")
     assert 1 <= len(delivered(given, tmp_path / "out").report.samples) <= 6
     started_anew()
     assert verify(tmp_path / "out").faults == ()
@@ -322,7 +322,7 @@ def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypat
 
 
 def test_a_file_of_another_package_s_generator_is_not_taken_for_a_model(package, tmp_path, monkeypatch):
-    given = task(tmp_path, 'generators=[{name="lines", kind="canned", lines=["One."]}]')
+    given = load_task(tmp_path, 'generators=[{name="lines", kind="canned", lines=["One."]}]')
     monkeypatch.setattr(type(given.generators[0]), "files", ("lines.txt",))
     ((said, _),) = task_faults(given, environment={})
     assert "lines.txt: no such file (generator lines)" in said
@@ -391,7 +391,7 @@ def test_a_broken_embedder_is_refused_where_it_is_loaded(package, tmp_path, line
         embedders.load(pinned)
     with pytest.raises(ConfigurationError, match="letters"):
         embedders.dimension("plug-in:letters")
-    given = task(tmp_path / "task", f'embedder.model="{pinned}"')
+    given = load_task(tmp_path / "task", f'embedder.model="{pinned}"')
     assert any("letters" in fault for fault, _ in task_faults(given, environment={}))
     command("init", "alpha", "--embedder", pinned, "--home", tmp_path / "alpha", code=2)
 

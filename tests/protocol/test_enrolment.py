@@ -29,7 +29,7 @@ def authority() -> Authority:
 
 
 @pytest.fixture(scope="module")
-def keys():
+def party_keys():
     return new_tls_key(), Ed25519PrivateKey.generate()
 
 
@@ -42,8 +42,8 @@ def resigned(data: bytes, key: Ed25519PrivateKey, **changes) -> bytes:
     return canonical_json({**value, "body": body, "signature": signature})
 
 
-def test_a_hospital_joins(authority: Authority, keys) -> None:
-    tls_key, identity = keys
+def test_a_hospital_joins(authority: Authority, party_keys) -> None:
+    tls_key, identity = party_keys
     package = Package.parse(authority.package_bytes("alpha", "undersong.org:7443", "[::1]:7443"))
     assert package.addresses == ("undersong.org:7443", "[::1]:7443")
     package.check_fresh(0.0)
@@ -118,8 +118,8 @@ def test_a_package_that_anybody_changed_is_refused(authority: Authority) -> None
         authority.package("alpha").sign(other.signing)
 
 
-def test_one_file_is_not_taken_for_another(authority: Authority, keys) -> None:
-    tls_key, identity = keys
+def test_one_file_is_not_taken_for_another(authority: Authority, party_keys) -> None:
+    tls_key, identity = party_keys
     package = authority.package_bytes("alpha")
     request = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
     with raises(ConfigurationError, "other-file"):
@@ -130,8 +130,8 @@ def test_one_file_is_not_taken_for_another(authority: Authority, keys) -> None:
         Grant.parse(package, signing_key=bytes(32), ca_certificate=authority.pem)
 
 
-def test_a_request_without_the_token_is_refused(authority: Authority, keys) -> None:
-    tls_key, identity = keys
+def test_a_request_without_the_token_is_refused(authority: Authority, party_keys) -> None:
+    tls_key, identity = party_keys
     token = os.urandom(32)
     request = EnrolmentRequest.parse(EnrolmentRequest.make("alpha", tls_key, identity, token).sign(identity))
     with raises(ConfigurationError, "no-token"):
@@ -150,8 +150,8 @@ def request_with(key, subject: str = "alpha") -> str:
     return built.public_bytes(Encoding.PEM).decode()
 
 
-def test_a_request_for_another_key_type_or_subject_is_refused(keys) -> None:
-    tls_key, identity = keys
+def test_a_request_for_another_key_type_or_subject_is_refused(party_keys) -> None:
+    tls_key, identity = party_keys
     data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
     wrong = {
         "P-256": request_with(ec.generate_private_key(ec.SECP384R1())),
@@ -165,8 +165,8 @@ def test_a_request_for_another_key_type_or_subject_is_refused(keys) -> None:
         EnrolmentRequest.parse(resigned(data, Ed25519PrivateKey.generate()))
 
 
-def test_a_certificate_request_whose_own_signature_is_broken_is_refused(keys) -> None:
-    tls_key, identity = keys
+def test_a_certificate_request_whose_own_signature_is_broken_is_refused(party_keys) -> None:
+    tls_key, identity = party_keys
     data = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
     der = bytearray(x509.load_pem_x509_csr(request_with(tls_key).encode()).public_bytes(Encoding.DER))
     der[-1] ^= 1
@@ -178,8 +178,8 @@ def test_a_certificate_request_whose_own_signature_is_broken_is_refused(keys) ->
         EnrolmentRequest.parse(resigned(data, identity, certificate_request=forged))
 
 
-def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Authority, keys) -> None:
-    tls_key, identity = keys
+def test_a_grant_of_another_authority_or_for_other_keys_is_refused(authority: Authority, party_keys) -> None:
+    tls_key, identity = party_keys
     request = EnrolmentRequest.make("alpha", tls_key, identity, None)
     trusted: dict[str, Any] = {"signing_key": authority.package("alpha").signing_key, "ca_certificate": authority.pem}
     foreign = Authority()

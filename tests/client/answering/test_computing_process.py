@@ -39,7 +39,7 @@ REQUEST = VectorRequest("a run", ("good", "bad"), PLANNED, PRIVACY, PublicInputs
 ZEROS = [0, 0, 0]
 
 
-def hashed(home: PartyHome) -> Computation:
+def hashed_computation(home: PartyHome) -> Computation:
     """Made over there: an embedder does not travel."""
     return HospitalComputation(home, HashedEmbedder())
 
@@ -65,10 +65,10 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
     """A core that falls idle when a vector is done would show when that was, within its rung."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
-    computing = process(partial(hashed, home))
+    computing = process(partial(hashed_computation, home))
     computing.expect()
     pid = computing.pid
-    expected = hashed(home).vector(REQUEST, start_s=0.0)
+    expected = hashed_computation(home).vector(REQUEST, start_s=0.0)
     found = computing.vector(REQUEST, start_s=time.monotonic())
     assert found.vector.values.tolist() == expected.vector.values.tolist() != ZEROS
     assert found.cautions == expected.cautions

@@ -518,12 +518,12 @@ def agreement(stream, home: PartyHome, manifest: Manifest) -> fed.AgreeManifest:
 
 
 @pytest.fixture
-def hashed(monkeypatch):
+def hashed_embedder(monkeypatch):
     """The commands beside the daemon have its embedder."""
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
@@ -535,7 +535,7 @@ def test_run_waits_for_a_person_and_the_coordinator_hears_the_decision(running, 
     manifest.check_signatures({"alpha": propose(stream, manifest).signature.signature})
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
@@ -560,7 +560,7 @@ def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coor
     assert request()["objection"] == ""
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
@@ -597,7 +597,7 @@ def test_the_last_day_of_a_data_set_ends_the_daemon(home, tmp_path, coordinator)
     assert started.error.code == "retention-over"
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_run_that_ended_with_its_receipt_is_not_approved_or_asked_again(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
@@ -623,7 +623,7 @@ def test_run_that_ended_with_its_receipt_is_not_approved_or_asked_again(running,
         assert refused.WhichOneof("body") == "refusal", refused
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_revoked_run_leaves_no_keys_of_an_attempt_without_being_asked(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
@@ -635,7 +635,7 @@ def test_revoked_run_leaves_no_keys_of_an_attempt_without_being_asked(running, c
     wait_for(lambda: not any(home.attempts.iterdir()))
 
 
-@pytest.mark.usefixtures("hashed")
+@pytest.mark.usefixtures("hashed_embedder")
 def test_only_the_approved_plan_is_signed_and_another_is_reported(running, coordinator, home, caplog):
     stream = coordinator.next_stream()
     shown, changed = manifest_for(home, epsilon=0.1), manifest_for(home, epsilon=2.0)

@@ -21,20 +21,20 @@ DAY_S = 86400.0
 
 
 @pytest.fixture(scope="module")
-def coordinator(authority):
+def scripted_coordinator(authority):
     with ScriptedCoordinator(authority) as made:
         yield made
 
 
 @pytest.fixture
-def pair(tmp_path, authority, coordinator):
+def pair(tmp_path, authority, scripted_coordinator):
     """Two copies of a party that differ in their records."""
     made = []
     for place, notes in (("one", {}), ("other", {"records": 3, "labels": ("odd",), "start": 70})):
         folder = tmp_path / place
         folder.mkdir()
         written = write_notes(folder / "notes.jsonl", **notes)
-        made.append(PartyHome(joined(folder, authority, address=coordinator.address, notes=written)))
+        made.append(PartyHome(joined(folder, authority, address=scripted_coordinator.address, notes=written)))
     return made
 
 
@@ -83,7 +83,9 @@ def heard(coordinator, seconds=2.0):
         (nothing, lambda: time.time() + 2000 * DAY_S, wire.DoesNotStart.CLOCK, TransportError),
     ],
 )
-def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock, reason, kind, pair, coordinator):
+def test_the_code_is_told_and_is_the_same_whatever_the_records_are(
+    spoil, clock, reason, kind, pair, scripted_coordinator
+):
     pair[1].sealed.unlink()
     told = []
     for home in pair:
@@ -91,28 +93,28 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(spoil, clock,
         error = catch_refusal(home, clock)
         assert isinstance(error, kind)
         assert error.remedy
-        told.append(heard(coordinator))
+        told.append(heard(scripted_coordinator))
         sent = Outbox(home)
         assert sent.data(sent.entries()[-1].number).endswith(f"does not start: {code(reason)}".encode())
     assert told[0] == told[1]
     assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)
 
 
-def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, coordinator):
+def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, scripted_coordinator):
     for path in (home.sealed, home.ledger):
         path.write_bytes(b"damaged")
     daemon.check_start(home, use_proxy=False)
     (home.path / "settings.json").write_text("damaged")
     catch_refusal(home)
     with pytest.raises(queue.Empty):
-        heard(coordinator, 0.3)
+        heard(scripted_coordinator, 0.3)
 
 
-def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, coordinator):
+def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, scripted_coordinator):
     policy.change(home, coordinators=())
     assert isinstance(catch_refusal(home, lambda: time.time() - 2 * DAY_S), PrivacyRefusal)
     with pytest.raises(queue.Empty):
-        heard(coordinator, 0.3)
+        heard(scripted_coordinator, 0.3)
 
 
 def test_where_nobody_answers_the_reason_stays_here(tmp_path, authority):

@@ -28,7 +28,7 @@ class Machine:
 
 
 @pytest.fixture
-def machine(monkeypatch):
+def timed_machine(monkeypatch):
     return Machine(monkeypatch)
 
 
@@ -39,57 +39,57 @@ def duties(tmp_path):
     store.close()
 
 
-def test_a_day_passes_by_the_machine_s_own_time(machine, duties):
+def test_a_day_passes_by_the_machine_s_own_time(timed_machine, duties):
     duties.note_act(["ada"])
     for passed_s, is_excluded in ((0.0, True), (DAY_S - 1, True), (1, False)):
-        machine.pass_time(passed_s)
+        timed_machine.pass_time(passed_s)
         assert bool(duties.exclusion(["ada"])) is is_excluded
 
 
 @pytest.mark.parametrize("clock_s", [25 * HOUR_S, 400 * DAY_S, -2 * DAY_S])
-def test_a_wrong_clock_shortens_no_day(machine, duties, clock_s):
+def test_a_wrong_clock_shortens_no_day(timed_machine, duties, clock_s):
     """The attack: a clock that was ahead for one command deleted what excludes a person."""
     duties.note_act(["ada"])
-    machine.at += clock_s
+    timed_machine.at += clock_s
     assert duties.exclusion(["ada"])
-    assert duties.exclusion(["ada"]).until_s == machine.at + DAY_S
-    machine.at -= clock_s
-    machine.pass_time(23 * HOUR_S)
+    assert duties.exclusion(["ada"]).until_s == timed_machine.at + DAY_S
+    timed_machine.at -= clock_s
+    timed_machine.pass_time(23 * HOUR_S)
     assert duties.exclusion(["ada"])
-    machine.pass_time(HOUR_S)
+    timed_machine.pass_time(HOUR_S)
     assert not duties.exclusion(["ada"])
 
 
-def test_no_clock_deletes_an_act_after_a_restart_either(machine, duties):
+def test_no_clock_deletes_an_act_after_a_restart_either(timed_machine, duties):
     duties.note_act(["ada"])
-    machine.restart()
-    machine.at += 25 * HOUR_S
+    timed_machine.restart()
+    timed_machine.at += 25 * HOUR_S
     assert not duties.exclusion(["ada"]), "a machine that was restarted has its clock alone"
-    machine.at -= 24 * HOUR_S
+    timed_machine.at -= 24 * HOUR_S
     assert duties.exclusion(["ada"])
 
 
-def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(machine, duties):
-    machine.at += 400 * DAY_S
+def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(timed_machine, duties):
+    timed_machine.at += 400 * DAY_S
     duties.note_act(["ada"])
-    machine.at -= 400 * DAY_S
-    machine.restart()
-    assert duties.exclusion(["ada"]).until_s == machine.at + DAY_S
-    machine.at -= 2 * DAY_S  # and a clock that is behind for a while shortens it no more
+    timed_machine.at -= 400 * DAY_S
+    timed_machine.restart()
+    assert duties.exclusion(["ada"]).until_s == timed_machine.at + DAY_S
+    timed_machine.at -= 2 * DAY_S  # and a clock that is behind for a while shortens it no more
     assert duties.exclusion(["ada"])
-    machine.at += 2 * DAY_S
-    machine.pass_time(DAY_S - 1)
+    timed_machine.at += 2 * DAY_S
+    timed_machine.pass_time(DAY_S - 1)
     assert duties.exclusion(["ada"])
-    machine.pass_time(1)
+    timed_machine.pass_time(1)
     assert not duties.exclusion(["ada"])
 
 
-def test_of_each_actor_the_latest_act_counts(machine, duties):
+def test_of_each_actor_the_latest_act_counts(timed_machine, duties):
     for _ in range(3):
         duties.note_act(["ada", "https://id.example 7"])
-        machine.pass_time(20 * HOUR_S)
+        timed_machine.pass_time(20 * HOUR_S)
     assert len(duties._store.rows("SELECT * FROM act")) == 2
-    assert duties.exclusion(["https://id.example 7"]).until_s == machine.at + 4 * HOUR_S
+    assert duties.exclusion(["https://id.example 7"]).until_s == timed_machine.at + 4 * HOUR_S
 
 
 @pytest.mark.parametrize(
@@ -105,14 +105,14 @@ def test_of_each_actor_the_latest_act_counts(machine, duties):
         ("root at the terminal", "bert at the terminal", "perhaps"),
     ],
 )
-def test_whose_account_it_is_elsewhere_nobody_can_tell(machine, duties, actor, person, excluded):
+def test_whose_account_it_is_elsewhere_nobody_can_tell(timed_machine, duties, actor, person, excluded):
     duties.note_act([actor])
     exclusion = duties.exclusion([person])
     words = "" if exclusion is None else "itself" if exclusion.is_own else "perhaps"
     assert words == excluded
 
 
-def test_a_person_s_act_by_either_account_excludes_both(machine, duties):
+def test_a_person_s_act_by_either_account_excludes_both(timed_machine, duties):
     duties.note_act(["ada", "https://id.example 7"])
     for identities in (["ada"], ["other", "https://id.example 7"]):
         assert duties.exclusion(identities).is_own
@@ -151,7 +151,7 @@ def test_a_first_provider_may_be_named_before_anybody_has_a_role(duties, former)
 
 
 @pytest.mark.parametrize("former", ["", None])
-def test_whoever_names_the_first_provider_for_two_closes_the_day(machine, duties, former):
+def test_whoever_names_the_first_provider_for_two_closes_the_day(timed_machine, duties, former):
     """The attack: after two people decide, and before anybody has a role, one person names a provider of their own."""
     if former is not None:
         duties.serve_with(former)
@@ -159,14 +159,14 @@ def test_whoever_names_the_first_provider_for_two_closes_the_day(machine, duties
     assert duties.exclusion(["ada", "https://id.example 7"]) is None
     duties.is_provider_fixed = lambda: True
     duties.serve_with(KEY)
-    machine.pass_time(DAY_S - 1)
+    timed_machine.pass_time(DAY_S - 1)
     assert duties.exclusion(["ada", "https://id.example 7"])
     duties.serve_with(KEY)
-    machine.pass_time(1)
+    timed_machine.pass_time(1)
     assert duties.exclusion(["ada", "https://id.example 7"]) is None
 
 
-def test_the_tables_of_groups_stay_once_somebody_has_a_role(machine, duties):
+def test_the_tables_of_groups_stay_once_somebody_has_a_role(timed_machine, duties):
     duties.serve_with(KEY, "staff")
     duties.serve_with(KEY, "staff and IT")
     duties.is_provider_fixed = lambda: True

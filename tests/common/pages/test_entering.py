@@ -138,7 +138,7 @@ def test_passwords_are_argon2id_and_wrong_ones_have_to_wait(accounts, clock, tmp
             accounts.enter_by_password(name, "wrong", address="b")
 
 
-def wrong(accounts, name, address, times):
+def enter_wrongly(accounts, name, address, times):
     for _ in range(times):
         with raises(PrivacyRefusal, "wrong-password"):
             accounts.enter_by_password(name, "wrong", address=address)
@@ -147,7 +147,7 @@ def wrong(accounts, name, address, times):
 def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
     accounts.set_password("ada", PASSWORD)
     accounts.set_password("vera", PASSWORD)
-    wrong(accounts, "ada", "a", module.FAILURES)
+    enter_wrongly(accounts, "ada", "a", module.FAILURES)
     with pytest.raises(TooManyAttempts):
         accounts.enter_by_password("ada", PASSWORD, address="a")
     for _ in range(2 * module.FAILURES):  # neither others there, nor she elsewhere, nor any by succeeding
@@ -160,18 +160,18 @@ def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
 def test_guesses_of_one_source_end_and_keep_nobody_else_out(accounts):
     accounts.set_password("ada", PASSWORD)
     for number in range(module.SOURCE_FAILURES):
-        wrong(accounts, f"name {number}", "a", 1)
+        enter_wrongly(accounts, f"name {number}", "a", 1)
     with pytest.raises(TooManyAttempts):
         accounts.enter_by_password("ada", PASSWORD, address="a")
     for number in range(120):  # of one name from many sources: another one's password still fits
-        wrong(accounts, "ada", f"b{number}", 1)
+        enter_wrongly(accounts, "ada", f"b{number}", 1)
     accounts.enter_by_password("ada", PASSWORD, address="c")
 
 
 @pytest.mark.parametrize("sources", ["127.0.{}.9", "::ffff:127.0.0.{}", "2001:db8::{}:1"])
 def test_addresses_that_one_person_can_choose_among_are_one_source(accounts, sources):
     for number in range(module.SOURCE_FAILURES):
-        wrong(accounts, f"name {number}", sources.format(number), 1)
+        enter_wrongly(accounts, f"name {number}", sources.format(number), 1)
     accounts.set_password("ada", PASSWORD)
     with pytest.raises(TooManyAttempts):
         accounts.enter_by_password("ada", PASSWORD, address=sources.format(99))

@@ -35,7 +35,7 @@ HOST = "127.0.0.1:8700"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
+def provider_folder(tmp_path_factory):
     """A folder with npm's oidc-provider. Skips where there is no node, or it cannot be fetched."""
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("no node and npm: apt-get install nodejs npm")
@@ -49,12 +49,12 @@ def installed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def issuer(installed):
+def issuer(provider_folder):
     port = free_port()
     script = Path(__file__).with_name("provider.mjs")
     process = subprocess.Popen(
         ["node", str(script), str(port), f"http://{HOST}/oidc/return"],
-        cwd=installed,
+        cwd=provider_folder,
         env={"PATH": "/usr/bin:/bin:/usr/local/bin", "CLIENT_SECRET": SECRET},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

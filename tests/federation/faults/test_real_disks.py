@@ -62,7 +62,7 @@ def without_inodes(folder):
 
 
 @pytest.fixture(scope="module")
-def alliance(alliance_folder):
+def alliance_on_disks(alliance_folder):
     with disk(alliance_folder / "beta"), Alliance(alliance_folder) as made:
         yield made
 
@@ -77,27 +77,27 @@ def check_beside(alliance, run):
 
 
 @pytest.mark.parametrize("fault", [without_room, without_inodes])
-def test_a_hospitals_disk_holds_up_that_hospital_and_passes(alliance, fault):
+def test_a_hospitals_disk_holds_up_that_hospital_and_passes(alliance_on_disks, fault):
     run = f"hospital {fault.__name__}"
-    hospital = alliance.hospitals["beta"]
+    hospital = alliance_on_disks.hospitals["beta"]
     party = PartyHome(hospital.home)
     with fault(hospital.home):
-        alliance.start(run)
-        alliance.until(lambda: held_steps(party.held_steps_file))
+        alliance_on_disks.start(run)
+        alliance_on_disks.until(lambda: held_steps(party.held_steps_file))
         said = hospital("status", code=75)
         assert "No space left on device" in said
         assert str(hospital.home) in said
-        check_beside(alliance, f"beside {run}")
-        assert alliance.shown(run)["status"]["state"] not in ("failed", "finished")
-    alliance.watch(run)
-    alliance.until(lambda: not held_steps(party.held_steps_file))
-    check_books(alliance, run)
+        check_beside(alliance_on_disks, f"beside {run}")
+        assert alliance_on_disks.shown(run)["status"]["state"] not in ("failed", "finished")
+    alliance_on_disks.watch(run)
+    alliance_on_disks.until(lambda: not held_steps(party.held_steps_file))
+    check_books(alliance_on_disks, run)
 
 
-def test_a_run_whose_disk_is_full_waits_and_the_others_go_on(alliance):
+def test_a_run_whose_disk_is_full_waits_and_the_others_go_on(alliance_on_disks):
     run, other = "full", "beside full"
-    alliance.operator("run", "plan", alliance.task, "--name", run)
-    folder = alliance.home / "runs" / run
+    alliance_on_disks.operator("run", "plan", alliance_on_disks.task, "--name", run)
+    folder = alliance_on_disks.home / "runs" / run
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     with disk(folder):
         for name, data in files.items():
@@ -106,23 +106,25 @@ def test_a_run_whose_disk_is_full_waits_and_the_others_go_on(alliance):
         (folder / "asked").write_text(json.dumps(asked))
         with without_room(folder):
             os.rename(folder / "asked", folder / "requested.json")  # needs no room
-            alliance.until(
-                lambda: any(run in words and "No space left on device" in words for words in list_held_steps(alliance))
+            alliance_on_disks.until(
+                lambda: any(
+                    run in words and "No space left on device" in words for words in list_held_steps(alliance_on_disks)
+                )
             )
-            alliance.start(other)
-            alliance.watch(other)
-        alliance.watch(run)
-        alliance.until(lambda: not list_held_steps(alliance))
-    check_books(alliance, run, other)
+            alliance_on_disks.start(other)
+            alliance_on_disks.watch(other)
+        alliance_on_disks.watch(run)
+        alliance_on_disks.until(lambda: not list_held_steps(alliance_on_disks))
+    check_books(alliance_on_disks, run, other)
 
 
-def test_a_hospitals_folder_that_is_away_for_seconds_ends_nothing(alliance):
-    run, hospital = "away", alliance.hospitals["gamma"]
+def test_a_hospitals_folder_that_is_away_for_seconds_ends_nothing(alliance_on_disks):
+    run, hospital = "away", alliance_on_disks.hospitals["gamma"]
     away = hospital.home.with_name("gamma away")
     os.rename(hospital.home, away)
     time.sleep(3.0)
-    alliance.start(run)
+    alliance_on_disks.start(run)
     os.rename(away, hospital.home)
-    alliance.watch(run)
+    alliance_on_disks.watch(run)
     assert hospital.error is None
-    check_books(alliance, run)
+    check_books(alliance_on_disks, run)

@@ -35,14 +35,14 @@ def fast(monkeypatch):
     monkeypatch.setattr(teacher_votes, "STEPS", 6)
 
 
-def public():
+def public_texts():
     texts = [f"{('own', 'made')[n // 2 % 2]} {WORDS[3 + n % 4]} note" for n in range(8)]
     return texts, (np.arange(8) % 2).astype(np.float64)
 
 
 def inputs(**changes):
     (asked, asked_of), (shown, shown_of) = (
-        public(),
+        public_texts(),
         ([f"made {word} note" for word in WORDS[3:] * 3], np.arange(12) % 2),
     )
     texts = {"queries": asked, "contrast": shown}
@@ -99,7 +99,7 @@ def scores_of_shard(model, others, threads, noise):
 
     rows = [("own knee note", "x", "a"), ("own walk cough sleep", "y", "b"), *others]
     shards = np.array([2, 2] + [n % 2 for n in range(len(others))])
-    (asked, asked_of), contrast = public(), inputs()
+    (asked, asked_of), contrast = public_texts(), inputs()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -153,7 +153,7 @@ def test_teachers_tell_records_from_candidates(model, half, monkeypatch):
     votes = rows.take(np.arange(len(rows)))
     assert set(np.unique(votes)) <= {0.0, 1.0}
     assert not votes[:, 8:].any()  # planned, but not published
-    own = np.array([text.startswith("own") for text in public()[0]])
+    own = np.array([text.startswith("own") for text in public_texts()[0]])
     assert votes[:, :8][:, own].mean() > 0.9
     assert votes[:, :8][:, ~own].mean() < 0.1
 

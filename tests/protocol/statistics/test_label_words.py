@@ -14,7 +14,7 @@ FACTS = PublicFacts(embedding_size=4, labels=2)
 LISTED = ("card", "lost", "fee", "card", "rate")  # the last two are cells of the second label alone
 
 
-def public(order=((1, 0, 2), (4, 3, -1)), listed=LISTED):
+def public_words(order=((1, 0, 2), (4, 3, -1)), listed=LISTED):
     return PublicInputs(texts={"words": listed}, numbers={"order": np.array(order, dtype=np.float64)})
 
 
@@ -23,7 +23,7 @@ def statistic(distinct=2):
 
 
 def rows(texts, labels, distinct=2, given=None):
-    return dense(statistic(distinct).rows(Records(texts=texts, labels=labels), given or public(), {}))
+    return dense(statistic(distinct).rows(Records(texts=texts, labels=labels), given or public_words(), {}))
 
 
 def test_a_record_counts_for_its_first_words_in_its_labels_order():
@@ -43,7 +43,7 @@ def test_a_record_without_a_label_of_the_task_does_not_count():
 
 
 def test_labels_may_share_cells_and_read_them_in_different_orders():
-    shared = public(order=((0, 1, 2), (2, 1, 0)), listed=("card", "lost", "fee"))
+    shared = public_words(order=((0, 1, 2), (2, 1, 0)), listed=("card", "lost", "fee"))
     assert rows(["card lost fee"] * 2, [0, 1], 1, shared).tolist() == [[1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 0]]
 
 
@@ -86,28 +86,28 @@ def test_one_record_more_moves_the_sum_by_its_own_row_alone():
 @pytest.mark.parametrize(
     "given",
     [
-        public(listed=(*LISTED, "a", "b")),  # more words than planned
-        public(listed=("two words", *LISTED[1:])),
-        public(listed=("Card", *LISTED[1:])),
-        public(listed=("", *LISTED[1:])),
-        public(order=((0, 5, 2), (4, 3, -1))),  # a cell without a word
-        public(order=((0, -2, 2), (4, 3, -1))),
-        public(order=((0, 0, 2), (4, 3, -1))),  # a cell twice
-        public(order=((0, 3, 2), (4, 3, -1))),  # two cells of one word
-        public(order=((0.5, 1, 2), (4, 3, -1))),
-        public(order=((0, 1, 2),)),  # of one label only
-        public(order=(0, 1)),
+        public_words(listed=(*LISTED, "a", "b")),  # more words than planned
+        public_words(listed=("two words", *LISTED[1:])),
+        public_words(listed=("Card", *LISTED[1:])),
+        public_words(listed=("", *LISTED[1:])),
+        public_words(order=((0, 5, 2), (4, 3, -1))),  # a cell without a word
+        public_words(order=((0, -2, 2), (4, 3, -1))),
+        public_words(order=((0, 0, 2), (4, 3, -1))),  # a cell twice
+        public_words(order=((0, 3, 2), (4, 3, -1))),  # two cells of one word
+        public_words(order=((0.5, 1, 2), (4, 3, -1))),
+        public_words(order=((0, 1, 2),)),  # of one label only
+        public_words(order=(0, 1)),
         PublicInputs(texts={"words": ("a",)}, numbers={"order": np.full((2, LARGEST_ORDER), -1.0)}),
         PublicInputs(texts={"words": LISTED}),
     ],
 )
 def test_lists_that_are_not_well_formed_are_refused(given):
-    statistic().check_inputs(public(), FACTS)
+    statistic().check_inputs(public_words(), FACTS)
     with pytest.raises(ConfigurationError):
         statistic().check_inputs(given, FACTS)
 
 
 def test_a_task_with_more_labels_than_planned_is_refused():
     with pytest.raises(ConfigurationError) as raised:
-        statistic().check_inputs(public(), PublicFacts(embedding_size=4, labels=3))
+        statistic().check_inputs(public_words(), PublicFacts(embedding_size=4, labels=3))
     assert raised.value.code == "other-labels"

@@ -614,7 +614,7 @@ def endpoint(base_url, key="OPENAI_API_KEY", **more):
     return {"name": "new", "kind": "openai", "model": "m", "base_url": base_url, "api_key_env": key, **more}
 
 
-def refused(home, tasks, draft, keys=()):
+def may_not_plan(home, tasks, draft, keys=()):
     """Whether the console may not even plan the draft; the error of a task that it may plan is another one's."""
     try:
         check = permissions.FilePermissions(home, draft, (tasks,), keys)
@@ -647,19 +647,19 @@ def test_console_task_names_no_file_outside_the_operator_s_folders(home, tasks, 
     away = os.path.relpath(tmp_path / "secret", tasks)
     keys = home / "authority" / "signing.key"
     for path in (str(tmp_path / "secret"), away, "link/secret", str(keys), f"{tasks}/../secret", "a\0b"):
-        assert refused(home, tasks, draft(path)), path
+        assert may_not_plan(home, tasks, draft(path)), path
     for path in ("good.jsonl", str(tasks / "good.jsonl"), "prompts", "sub/../good.jsonl"):
-        assert not refused(home, tasks, draft(path)), path
+        assert not may_not_plan(home, tasks, draft(path)), path
 
 
 def test_files_that_the_operator_s_own_task_names_stay_allowed(home, tasks, tmp_path):
     (tmp_path / "corpus.jsonl").write_text('{"text": "one", "label": "kitchen"}\n')
     theirs = drafts.from_file(home, next(tasks.glob("*.toml")))
     data = {**theirs.data, "generators": [ngram(tmp_path / "corpus.jsonl")]}
-    assert refused(home, tasks, replace(theirs, data=data))
+    assert may_not_plan(home, tasks, replace(theirs, data=data))
     own = replace(theirs, data=data, operators=data)
-    assert not refused(home, tasks, own)
-    assert not refused(home, tasks, drafts.fill(own, {"key privacy.epsilon": ["2"]}))
+    assert not may_not_plan(home, tasks, own)
+    assert not may_not_plan(home, tasks, drafts.fill(own, {"key privacy.epsilon": ["2"]}))
 
 
 def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
@@ -671,8 +671,8 @@ def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
         return replace(theirs, data={**theirs.data, "generators": [table]}, **own)
 
     good = endpoint("https://api.example/v1")
-    assert not refused(home, tasks, draft(good), allowed)
-    assert not refused(home, tasks, draft(endpoint("https://elsewhere.example/v1", "")), allowed)
+    assert not may_not_plan(home, tasks, draft(good), allowed)
+    assert not may_not_plan(home, tasks, draft(endpoint("https://elsewhere.example/v1", "")), allowed)
     for table in (
         endpoint("https://elsewhere.example/v1"),
         endpoint("https://api.example/v1", "OTHER_API_KEY"),
@@ -681,10 +681,10 @@ def test_keys_go_to_the_hosts_that_the_operator_has_named(home, tasks):
         {**good, "endpoints": [{"base_url": "https://elsewhere.example/v1", "api_key_env": "OPENAI_API_KEY"}]},
         endpoint("http://127.0.0.1:8000/v1", proxy="http://127.0.0.1:9999"),
     ):
-        assert refused(home, tasks, draft(table), allowed), table
-        assert not refused(home, tasks, draft(table, operators={"generators": [table]})), table
+        assert may_not_plan(home, tasks, draft(table), allowed), table
+        assert not may_not_plan(home, tasks, draft(table, operators={"generators": [table]})), table
     own = draft({**good, "base_url": "https://elsewhere.example/v1"}, operators={"generators": [good]})
-    assert refused(home, tasks, own)
+    assert may_not_plan(home, tasks, own)
 
 
 def test_a_refusal_is_shown_and_no_run_is_planned(console, home, tasks):

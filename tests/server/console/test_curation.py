@@ -34,7 +34,7 @@ def home(tmp_path):
 
 
 @pytest.fixture
-def console(home):
+def curation_page(home):
     with contextlib.closing(build(ConsoleContext(home), hosts=(HOST,), port=8700)) as site:
         site.accounts.set_role("ada", "administrator")
         yield Browser(site).enter(site.accounts.link("ada"))
@@ -49,60 +49,60 @@ def runs_listed(console, query=""):
     return [name for name in ("first", "second") if f"/runs/one/{name}" in page]
 
 
-def test_a_note_and_tags_are_shown_found_and_audited(console):
-    console.post(f"{RUN}/note", of=RUN, note="<i>for</i> the board", tags="spring, best so far")
-    page = console.get(RUN).text
+def test_a_note_and_tags_are_shown_found_and_audited(curation_page):
+    curation_page.post(f"{RUN}/note", of=RUN, note="<i>for</i> the board", tags="spring, best so far")
+    page = curation_page.get(RUN).text
     assert "&lt;i&gt;for&lt;/i&gt; the board" in page
     assert "/runs?tag=best+so+far" in page or "/runs?tag=best%20so%20far" in page
-    assert runs_listed(console, "&tag=spring") == ["first"]
-    assert runs_listed(console, "&find=board") == ["first"]
-    assert did(console)[-1] == "run note"
-    assert console.post(f"{RUN}/note", of=RUN, note="x" * 5000).status_code == 409
+    assert runs_listed(curation_page, "&tag=spring") == ["first"]
+    assert runs_listed(curation_page, "&find=board") == ["first"]
+    assert did(curation_page)[-1] == "run note"
+    assert curation_page.post(f"{RUN}/note", of=RUN, note="x" * 5000).status_code == 409
 
 
-def test_the_archive_is_left_out_of_home_lists_and_compare(console):
-    assert runs_listed(console) == ["first", "second"]
-    console.post(f"{RUN}/put-away", of=RUN)
-    assert (runs_listed(console), runs_listed(console, "&state=archive")) == (["second"], ["first"])
+def test_the_archive_is_left_out_of_home_lists_and_compare(curation_page):
+    assert runs_listed(curation_page) == ["first", "second"]
+    curation_page.post(f"{RUN}/put-away", of=RUN)
+    assert (runs_listed(curation_page), runs_listed(curation_page, "&state=archive")) == (["second"], ["first"])
     for screen in ("/", "/compare", "/runs/new"):
-        page = console.get(screen).text
+        page = curation_page.get(screen).text
         assert not any(place in page for place in ("/runs/one/first", 'value="first"', 'value="run first"')), screen
         assert any(place in page for place in ("/runs/one/second", 'value="second"', 'value="run second"')), screen
-    assert "Take out of the archive" in console.get(RUN).text
-    console.post(f"{RUN}/take-back", of=RUN)
-    assert runs_listed(console) == ["first", "second"]
-    assert did(console)[-2:] == ["run put-away", "run take-back"]
+    assert "Take out of the archive" in curation_page.get(RUN).text
+    curation_page.post(f"{RUN}/take-back", of=RUN)
+    assert runs_listed(curation_page) == ["first", "second"]
+    assert did(curation_page)[-2:] == ["run put-away", "run take-back"]
 
 
-def test_one_text_or_all_that_a_search_finds_are_marked(console, home):
-    led = console.led(console.post(f"{RUN}/marks", of=RESULT, row="3", mark="yes", find="", page="1"))
+def test_one_text_or_all_that_a_search_finds_are_marked(curation_page, home):
+    led = curation_page.led(curation_page.post(f"{RUN}/marks", of=RESULT, row="3", mark="yes", find="", page="1"))
     assert led.endswith("#text-3")
-    console.post(f"{RUN}/marks", of=RESULT, mark="yes", find="hotel")
+    curation_page.post(f"{RUN}/marks", of=RESULT, mark="yes", find="hotel")
     assert releases.search(home, "first").marked == (1, 2, 3)
-    console.post(f"{RUN}/marks", of=RESULT, row="3", mark="no")
+    curation_page.post(f"{RUN}/marks", of=RESULT, row="3", mark="no")
     assert releases.search(home, "first").marked == (1, 2)
-    page = console.get(f"{RESULT}?part=corpus&marked=yes").text
+    page = curation_page.get(f"{RESULT}?part=corpus&marked=yes").text
     assert (page.count("<strong>marked</strong>"), "fever" in page) == (2, False)
     assert "Download without the 2 marked texts" in page
-    assert [words for words in did(console) if "mark" in words] == ["run mark", "run mark", "run unmark"]
-    assert console.post(f"{RUN}/marks", of=RESULT, row="9", mark="yes").status_code == 409
+    assert [words for words in did(curation_page) if "mark" in words] == ["run mark", "run mark", "run unmark"]
+    assert curation_page.post(f"{RUN}/marks", of=RESULT, row="9", mark="yes").status_code == 409
 
 
-def test_the_download_without_marked_texts_is_audited(console, monkeypatch):
-    assert "has no marked text" in console.get(f"{RUN}/without-marked.zip").text
+def test_the_download_without_marked_texts_is_audited(curation_page, monkeypatch):
+    assert "has no marked text" in curation_page.get(f"{RUN}/without-marked.zip").text
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as packed:
         packed.writestr("first/synthetic.jsonl", "")
     monkeypatch.setattr(releases, "archive_without_marked", lambda home, run: buffer.getvalue())
-    answer = console.get(f"{RUN}/without-marked.zip")
+    answer = curation_page.get(f"{RUN}/without-marked.zip")
     assert answer.content == buffer.getvalue()
-    assert console.site.audit.entries()[-1].about == "first: everything without the marked texts"
+    assert curation_page.site.audit.entries()[-1].about == "first: everything without the marked texts"
 
 
-def test_a_viewer_reads_notes_and_marks_and_changes_none(console):
-    console.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
-    console.site.accounts.set_role("vera", "viewer")
-    viewer = Browser(console.site).enter(console.site.accounts.link("vera"))
+def test_a_viewer_reads_notes_and_marks_and_changes_none(curation_page):
+    curation_page.post(f"{RUN}/marks", of=RESULT, row="1", mark="yes")
+    curation_page.site.accounts.set_role("vera", "viewer")
+    viewer = Browser(curation_page.site).enter(curation_page.site.accounts.link("vera"))
     page = viewer.get(RESULT).text
     assert ("<strong>marked</strong>" in page, "Mark text 2" in page) == (True, False)
     for path in ("marks", "note", "put-away", "take-back"):

@@ -35,7 +35,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def console(home, tmp_path):
+def evaluation_page(home, tmp_path):
     (tmp_path / "offered").mkdir()
     (tmp_path / "offered" / "public.jsonl").write_text(LINES)
     context = ConsoleContext(home, tasks=(tmp_path / "offered",))
@@ -54,27 +54,27 @@ def evaluation_of(console):
     return console.get(RESULT).text.partition('id="evaluation"')[2].partition("</table>")[0]
 
 
-def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(console, home):
-    assert "not measured" in evaluation_of(console)
+def test_an_uploaded_test_file_keeps_its_name_and_figures_stand_in_place(evaluation_page, home):
+    assert "not measured" in evaluation_of(evaluation_page)
     done = send(
-        console,
+        evaluation_page,
         "C:\\Users\\ada\\Ward notes.csv",
         b"text,label\n" + b"".join(f"{row['text']},{row['label']}\n".encode() for row in ROWS),
     )
-    assert console.led(done) == f"{RESULT}#evaluation"
-    shown = evaluation_of(console)
+    assert evaluation_page.led(done) == f"{RESULT}#evaluation"
+    shown = evaluation_of(evaluation_page)
     assert "Ward notes.csv, " in shown
     assert "Panel score" in shown
     assert " to " in shown.partition("Panel score")[2].partition("</td>")[0]  # its interval
     assert "high is good" in shown
-    assert console.site.audit.entries()[-1].what == "run evaluate"
+    assert evaluation_page.site.audit.entries()[-1].what == "run evaluate"
     assert not list(home.rglob("test.csv"))
 
 
-def test_a_file_of_the_task_folders_is_evaluated_on(console, tmp_path):
-    done = send(console, None, b"", file=str(tmp_path / "offered" / "public.jsonl"))
-    assert console.led(done) == f"{RESULT}#evaluation"
-    assert "public.jsonl, " in evaluation_of(console)
+def test_a_file_of_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
+    done = send(evaluation_page, None, b"", file=str(tmp_path / "offered" / "public.jsonl"))
+    assert evaluation_page.led(done) == f"{RESULT}#evaluation"
+    assert "public.jsonl, " in evaluation_of(evaluation_page)
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ def test_a_file_of_the_task_folders_is_evaluated_on(console, tmp_path):
         (None, b"", "no test file was chosen"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(console, home, name, content, words):
-    refused = send(console, name, content)
+def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(evaluation_page, home, name, content, words):
+    refused = send(evaluation_page, name, content)
     assert refused.status_code == 409
     assert words in refused.text
     assert "/tmp" not in refused.text.replace("pytest", "")
@@ -95,14 +95,14 @@ def test_a_file_that_cannot_be_used_is_refused_by_its_own_name(console, home, na
     assert not (CoordinatorHome(home).run("first").path / EVALUATION_FILE).exists()
 
 
-def test_no_file_outside_the_task_folders_is_evaluated_on(console, tmp_path):
+def test_no_file_outside_the_task_folders_is_evaluated_on(evaluation_page, tmp_path):
     outside = tmp_path / "outside.jsonl"
     outside.write_text(LINES)
-    assert send(console, None, b"", file=str(outside)).status_code == 409
+    assert send(evaluation_page, None, b"", file=str(outside)).status_code == 409
 
 
-def test_a_viewer_sees_the_figures_and_evaluates_nothing(console):
-    console.site.accounts.set_role("vera", "viewer")
-    viewer = Browser(console.site).enter(console.site.accounts.link("vera"))
+def test_a_viewer_sees_the_figures_and_evaluates_nothing(evaluation_page):
+    evaluation_page.site.accounts.set_role("vera", "viewer")
+    viewer = Browser(evaluation_page.site).enter(evaluation_page.site.accounts.link("vera"))
     assert "Evaluate on a test file" not in viewer.get(RESULT).text
     assert viewer.post(RESULT, of="/account", file="x").status_code == 403

@@ -68,7 +68,7 @@ def test_too_little_to_adapt_to_is_refused():
         adapt(source, ["a"] * 60, source)
 
 
-def embed(texts):
+def embed_words(texts):
     words = ("fever", "cough", "knee", "fall", "today")
     x = np.array([[1e-3 + text.lower().count(word) for word in words] for text in texts], dtype=np.float32)
     return x / np.linalg.norm(x, axis=1, keepdims=True)
@@ -99,7 +99,7 @@ def test_sequences_and_the_records_own_are_judged(tmp_path):
             sequences=True,
             head="three-layer",
         ),
-        embed=lambda texts: embedded.append(texts) or embed(texts),
+        embed=lambda texts: embedded.append(texts) or embed_words(texts),
     )
     panel, layers = (each for each in report.trained if each.data == evaluation.SEQUENCES)
     assert (panel.rows, panel.scores.models["head"].recall.max()) == (40, 1.0)

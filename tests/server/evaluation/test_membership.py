@@ -92,7 +92,7 @@ def run(tmp_path):
     return tmp_path
 
 
-def hashed(texts):
+def hash_words(texts):
     rows = [np.bincount([zlib.crc32(word.encode()) % 16 for word in text.split()], minlength=16) for text in texts]
     return np.array(rows, dtype=np.float32) / np.linalg.norm(rows, axis=1, keepdims=True).astype(np.float32)
 
@@ -100,7 +100,7 @@ def hashed(texts):
 def test_the_report_shows_the_attacks_on_both_models(run):
     pair = (run / "members.jsonl", run / "others.jsonl")
     report = evaluate(
-        run / "run", EvaluationOptions(train_private=pair[0], membership=pair, head="linear"), embed=hashed
+        run / "run", EvaluationOptions(train_private=pair[0], membership=pair, head="linear"), embed=hash_words
     )
     assert [each.data for each in report.membership] == ["synthetic", "private data only, no privacy"]
     shown = report.to_json()["membership"][0]
@@ -126,7 +126,7 @@ def test_a_corpus_without_labels_has_no_model_to_attack(run):
     pair = (run / "members.jsonl", run / "others.jsonl")
     unlabelled = Table(("one", "two"), None, None)
     with pytest.raises(ConfigurationError) as refused:
-        evaluate_tables("run", unlabelled, EvaluationOptions(membership=pair), embed=hashed)
+        evaluate_tables("run", unlabelled, EvaluationOptions(membership=pair), embed=hash_words)
     assert refused.value.code == "labels-missing"
 
 

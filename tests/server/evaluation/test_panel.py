@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy
 WORDS = {"heart": ("chest pain", "palpitations", "murmur"), "injury": ("fracture", "swollen ankle", "deep cut")}
 
 
-def write_notes(count: int, seed: int, *, wrong: float = 0.0) -> Labelled:
+def draw_labelled_notes(count: int, seed: int, *, wrong: float = 0.0) -> Labelled:
     """Notes of two labels whose words and embeddings both tell them apart."""
     rng = np.random.default_rng(seed)
     names = sorted(WORDS)
@@ -27,7 +27,7 @@ def write_notes(count: int, seed: int, *, wrong: float = 0.0) -> Labelled:
 
 
 def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None:
-    found = panel.judge(write_notes(80, 0), write_notes(60, 1))
+    found = panel.judge(draw_labelled_notes(80, 0), draw_labelled_notes(60, 1))
     figures, accuracies = found.figures(), found.accuracies()
     assert list(figures) == ["accuracy", "balanced_accuracy", "macro_f1", "rarest_recall"]
     assert list(accuracies) == ["words", "head", "mlp"]
@@ -36,7 +36,7 @@ def test_every_model_learns_and_the_panel_score_is_their_mean_accuracy() -> None
 
 
 def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> None:
-    corpus, test = write_notes(80, 0), write_notes(60, 1)
+    corpus, test = draw_labelled_notes(80, 0), draw_labelled_notes(60, 1)
     shuffled = Labelled(corpus.texts, corpus.labels, np.random.default_rng(2).permutation(corpus.embeddings))
     found = panel.judge(shuffled, test).accuracies()
     assert found["words"] > 0.9
@@ -47,27 +47,27 @@ def test_words_read_the_texts_alone_and_the_others_the_embeddings_alone() -> Non
 
 
 def test_wrong_labels_cost_points_and_the_rarest_label_is_the_test_sets() -> None:
-    test = write_notes(60, 1)
+    test = draw_labelled_notes(60, 1)
     rare = [label == "heart" or row < 4 for row, label in enumerate(test.labels)]
     test = Labelled(
         [text for text, kept in zip(test.texts, rare, strict=True) if kept],
         [label for label, kept in zip(test.labels, rare, strict=True) if kept],
         test.embeddings[rare],
     )
-    good, bad = panel.judge(write_notes(80, 0), test), panel.judge(write_notes(80, 0, wrong=0.45), test)
+    good, bad = panel.judge(draw_labelled_notes(80, 0), test), panel.judge(draw_labelled_notes(80, 0, wrong=0.45), test)
     assert good.figures()["accuracy"] > bad.figures()["accuracy"] + 0.05
     injuries = [scores.recall[scores.labels.index("injury")] for scores in bad.models.values()]
     assert bad.figures()["rarest_recall"] == pytest.approx(np.mean(injuries))
 
 
 def test_a_corpus_of_one_label_predicts_it() -> None:
-    corpus, test = write_notes(10, 0), write_notes(60, 1)
+    corpus, test = draw_labelled_notes(10, 0), draw_labelled_notes(60, 1)
     found = panel.judge(Labelled(corpus.texts, ["heart"] * 10, corpus.embeddings), test)
     assert found.figures()["accuracy"] == pytest.approx(test.labels.count("heart") / 60)
 
 
 def test_sizes_that_differ_are_refused() -> None:
-    corpus, test = write_notes(10, 0), write_notes(10, 1)
+    corpus, test = draw_labelled_notes(10, 0), draw_labelled_notes(10, 1)
     with pytest.raises(ConfigurationError):
         panel.judge(Labelled(corpus.texts, corpus.labels[:-1], corpus.embeddings), test)
     with pytest.raises(ConfigurationError):

@@ -48,11 +48,6 @@ def author(journal, *generators, seed=1):
     return Author({generator.name: generator for generator in generators}, PROMPTS, journal, Silent(), seed=seed)
 
 
-@pytest.fixture
-def journal(tmp_path):
-    return Journal(tmp_path / "journal.sqlite")
-
-
 def test_empty_and_duplicate_answers_are_retried_then_dropped_and_counted(journal):
     generator = Scripted("g", ["one", "  ", "ONE", "two", "One!", "one", "one", "one"])
     writer = author(journal, generator)

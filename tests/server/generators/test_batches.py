@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,13 +119,8 @@ def requests(count: int) -> list[GenerationRequest]:
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.2)
-
-
-@pytest.fixture
-def journal(tmp_path: Path) -> Journal:
-    return Journal(tmp_path / "journal.sqlite")
 
 
 def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal: Journal) -> None:

@@ -101,7 +101,7 @@ def added(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def task(tmp_path: Path) -> Path:
+def canned_task(tmp_path: Path) -> Path:
     path = make_task(tmp_path / "task")
     head, _, _ = path.read_text(encoding="utf-8").partition("[[generators]]")
     path.write_text(f'{head}\n[[generators]]\nname = "book"\nkind = "canned"\nlines = ["One.", "Two."]\n')
@@ -109,18 +109,18 @@ def task(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("added")
-def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> None:
+def test_a_kind_of_one_file_is_known_everywhere(canned_task: Path, tmp_path: Path) -> None:
     assert "canned" in kinds.names()
-    read = tasks.load(task)
+    read = tasks.load(canned_task)
     assert read.generators[0].model_dump() == {"name": "book", "kind": "canned", "lines": ("One.", "Two.")}
     assert read.model_dump(mode="json")["generators"] == [{"name": "book", "kind": "canned", "lines": ["One.", "Two."]}]
-    assert plan(task, environment={}).figures.generators == ("book",)
-    assert [each.text for each in try_generator("book", task, environment={}, texts=2)] == [
+    assert plan(canned_task, environment={}).figures.generators == ("book",)
+    assert [each.text for each in try_generator("book", canned_task, environment={}, texts=2)] == [
         "Two. (number 1)",
         "One. (number 2)",
     ]
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
-    runs.plan(home, task, RunOptions(name="first"))
+    runs.plan(home, canned_task, RunOptions(name="first"))
     (shown,) = overview.generator_usage(home, ["first"])
     assert (shown.name, shown.kind) == ("book", "canned")
     called = try_in_run(home, "first", "book", environment={}, public_cache=tmp_path / "cache.sqlite")
@@ -138,18 +138,18 @@ def test_a_kind_of_one_file_is_known_everywhere(task: Path, tmp_path: Path) -> N
     ],
 )
 def test_a_wrong_table_of_any_kind_is_named_with_its_keys(
-    task: Path, assignment: str, problem: str, remedy: str
+    canned_task: Path, assignment: str, problem: str, remedy: str
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        tasks.load(task, [f"generators.0.{assignment}"])
-    assert refused.value.problem.startswith(f"{task}: {problem}")
+        tasks.load(canned_task, [f"generators.0.{assignment}"])
+    assert refused.value.problem.startswith(f"{canned_task}: {problem}")
     assert remedy in refused.value.remedy
 
 
-def test_an_entry_point_that_names_no_settings_is_refused(tmp_path: Path, task: Path) -> None:
+def test_an_entry_point_that_names_no_settings_is_refused(tmp_path: Path, canned_task: Path) -> None:
     folder = foreign_package.write(tmp_path / "installed")
     entry = folder / "undersong_sentences-1.0.dist-info" / "entry_points.txt"
     entry.write_text("[undersong.generators]\ncanned = sentences.generator:Canned\n")
     with foreign_package.installed(folder), pytest.raises(ConfigurationError) as refused:
-        tasks.load(task)
+        tasks.load(canned_task)
     assert "undersong_sentences 1.0 is no subclass of GeneratorSettings" in refused.value.problem

@@ -33,7 +33,7 @@ def fresh_worker(monkeypatch):
     monkeypatch.setattr(spreading, "_loaded", {})
 
 
-def make_requests(count: int = TEXTS) -> list[GenerationRequest]:
+def note_requests(count: int = TEXTS) -> list[GenerationRequest]:
     return [GenerationRequest("zero_shot", "", f"Write note {number}.", 100 + number) for number in range(count)]
 
 
@@ -44,7 +44,7 @@ def over(cluster, folder, settings=None):
 
 def test_every_request_is_answered_once_and_an_endpoint_is_not_spread(tmp_path):
     cluster = PickledCalls()
-    answers = list(over(cluster, tmp_path).answer(make_requests()))
+    answers = list(over(cluster, tmp_path).answer(note_requests()))
     assert sorted(index for index, _ in answers) == list(range(TEXTS))
     assert {index: answer.text for index, answer in answers} == {n: f"text {100 + n}" for n in range(TEXTS)}
     assert cluster.asked == [7]  # parts of three
@@ -61,7 +61,7 @@ def test_a_machine_without_the_model_is_named(tmp_path, monkeypatch):
 
     monkeypatch.setattr(WriterSettings, "build", missing)
     with raises(ConfigurationError, "model-missing") as refused:
-        list(generator.answer(make_requests()))
+        list(generator.answer(note_requests()))
     assert refused.value.problem == "node-7: no folder"
 
 
@@ -73,7 +73,7 @@ def test_workers_write_what_this_machine_writes_with_and_without_training(tmp_pa
     settings = TransformersSettings(**fields, batch_size=2)
     here, there = (over(cluster, tmp_path, settings) for cluster in (None, PickledCalls()))
     assert isinstance(there, TunableGenerator)
-    requests = make_requests(8)  # parts of whole batches: rounding follows a batch
+    requests = note_requests(8)  # parts of whole batches: rounding follows a batch
     first = dict(there.answer(requests))
     assert first == dict(here.answer(requests))
     pairs = [Preference(requests[0], "a good note", "bad"), Preference(requests[1], "another good one", "worse")]
@@ -128,7 +128,7 @@ def test_part_lost_twice_stops_the_run_and_earlier_parts_stay(tmp_path):
             yield 1, function(*calls[1])
             yield 0, UndersongError("its worker was lost", code="worker-lost")
 
-    answers = over(Lost(), tmp_path).answer(make_requests())
+    answers = over(Lost(), tmp_path).answer(note_requests())
     assert [next(answers)[0] for _ in range(3)] == [3, 4, 5]
     with raises(UndersongError, "worker-lost"):
         next(answers)

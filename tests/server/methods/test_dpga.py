@@ -23,17 +23,17 @@ DELTA = 1.31818e-5  # 1 / (N ln N), N = 8396
 QUORUM = Quorum(parties=5, threshold=4, tolerated_dropouts=1, colluders=1)
 
 
-def setting(epsilon=1.0, labels=("a", "b")):
+def private_setting(epsilon=1.0, labels=("a", "b")):
     return Setting(labels, ("one",), privacy=Privacy(epsilon, DELTA))
 
 
-def plan_of(options):
-    return plan_sums(dpga.plan(options, setting()), Privacy(1.0, DELTA), QUORUM)
+def plan_options(options):
+    return plan_sums(dpga.plan(options, private_setting()), Privacy(1.0, DELTA), QUORUM)
 
 
 @pytest.mark.heavy
 def test_paper_accounting_spends_no_more_than_it_declares():
-    plan = plan_of(dpga.Options(accounting="paper"))
+    plan = plan_options(dpga.Options(accounting="paper"))
     assert plan["length range"].sigma == pytest.approx(math.sqrt(2) * 5)
     plan.verify()  # it spends less by what its division wastes
 
@@ -41,13 +41,13 @@ def test_paper_accounting_spends_no_more_than_it_declares():
 @pytest.mark.slow
 def test_joint_accounting_needs_less_noise_than_the_paper_s():
     paper = dpga.Options(accounting="paper")
-    plan = plan_of(paper)
+    plan = plan_options(paper)
     jointly = dpga.paper_figures(paper, plan)["sigma_composed_jointly"]
     assert jointly == pytest.approx(14.179, rel=0.005)  # the length range is a Laplace histogram
     curated = dpga.paper_figures(dpga.Options(accounting="paper", curator=True), plan)["sigma_composed_jointly"]
     assert curated == pytest.approx(13.406, rel=0.005)  # two searches by a curator, of which only pure epsilon is known
 
-    default = plan_of(dpga.Options())
+    default = plan_options(dpga.Options())
     assert {one.name.partition("/")[0] for one in default.sums} == {"length range", "metadata", "votes"}
     assert default["votes/10"].sigma <= jointly
     assert default.epsilon() == pytest.approx(1.0, rel=1e-5)
@@ -56,33 +56,33 @@ def test_joint_accounting_needs_less_noise_than_the_paper_s():
 
 def test_what_is_switched_off_is_not_in_the_plan():
     def names(**changes):
-        return {one.name.partition("/")[0] for one in dpga.plan(dpga.Options(**changes), setting())}
+        return {one.name.partition("/")[0] for one in dpga.plan(dpga.Options(**changes), private_setting())}
 
     assert names(length=False) == {"metadata", "votes"}
     assert names(similarity="mean") == {"length range", "metadata", "similarity", "votes"}
     for others in ({}, {"similarity": 0.4}, {"similarity": "mean", "suppression": False}):
         assert names(**others) == {"length range", "metadata", "votes"}
-    bare = dpga.plan(dpga.Options(length=False, keywords=False, suppression=False), setting())
+    bare = dpga.plan(dpga.Options(length=False, keywords=False, suppression=False), private_setting())
     assert bare[0].statistic.sensitivity.l2 == 1.0
-    three = dpga.plan(dpga.Options(), setting())[1].statistic.sensitivity
+    three = dpga.plan(dpga.Options(), private_setting())[1].statistic.sensitivity
     assert (three.l1, three.l2, three.linf) == (3.0, math.sqrt(3), 1.0)
 
 
 def test_calls_stay_within_samples():
     for calls in (500, 5000, 90_000):
         options = dpga.Options(samples=calls)
-        assert 0.95 * calls - 20 < dpga.generator_calls(options, setting()) <= calls
-        sizes = options.sizes(setting())
+        assert 0.95 * calls - 20 < dpga.generator_calls(options, private_setting()) <= calls
+        sizes = options.sizes(private_setting())
         assert sizes.elite == pytest.approx(sizes.populations[0] / 5, abs=1)
-    assert dpga.generator_calls(dpga.Options(keywords=False), setting()) == 82_000
-    assert dpga.generator_calls(dpga.Options(keywords=False, corpus="population"), setting()) == 90_000
+    assert dpga.generator_calls(dpga.Options(keywords=False), private_setting()) == 82_000
+    assert dpga.generator_calls(dpga.Options(keywords=False, corpus="population"), private_setting()) == 90_000
 
 
 def test_too_few_samples_are_refused_with_the_number_that_suffices(task_file):
     with pytest.raises(ConfigurationError, match=r"method\.samples is 20: too few calls") as refused:
-        dpga.Options(samples=20).sizes(setting())
+        dpga.Options(samples=20).sizes(private_setting())
     assert "give at least 21" in refused.value.remedy
-    assert dpga.generator_calls(dpga.Options(samples=21), setting()) <= 21
+    assert dpga.generator_calls(dpga.Options(samples=21), private_setting()) <= 21
     with pytest.raises(ConfigurationError, match="too few calls"):
         plan_run(tasks.load(task_file(), ("method.samples=3",)))
 
@@ -252,7 +252,7 @@ def test_crossed_parents_share_their_label_and_a_lonely_one_is_rewritten(task_fi
 
 def test_a_plan_says_how_its_budget_is_split():
     def said(epsilon=1.0, **changes):
-        return dpga.notes(dpga.Options(**changes), setting(epsilon))
+        return dpga.notes(dpga.Options(**changes), private_setting(epsilon))
 
     assert said(length=False, suppression=False) == [
         "Budget composed over the whole plan (mu squared, before subsampling): 29.4 % metadata, 70.6 % votes."

@@ -139,12 +139,12 @@ def make_tiny_generator(model: Path, **more: Any) -> TransformersGenerator:
     return TransformersGenerator(settings, folder=Path())
 
 
-def make_request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationRequest:
+def note_request(seed: int = 0, stop: Sequence[str] = ('"', "\n")) -> GenerationRequest:
     return GenerationRequest("zero_shot", "", 'A note: "', seed, style="completion", stop=tuple(stop))
 
 
 def ask_writer(writer: TransformersGenerator, stop: Sequence[str] = ('"', "\n")) -> list[Completion]:
-    found = dict(writer.answer([make_request(seed, stop) for seed in range(6)]))
+    found = dict(writer.answer([note_request(seed, stop) for seed in range(6)]))
     return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
@@ -155,8 +155,8 @@ def test_dpo_prefers_what_was_chosen_and_its_adapter_is_loaded_as_it_was(model: 
     from undersong_server.generators import tuning
 
     pairs = [
-        Preference(make_request(), SENTENCES[0], SENTENCES[1]),
-        Preference(make_request(), SENTENCES[2], SENTENCES[3]),
+        Preference(note_request(), SENTENCES[0], SENTENCES[1]),
+        Preference(note_request(), SENTENCES[2], SENTENCES[3]),
     ]
     writer = make_tiny_generator(model)
     told: list[int] = []
@@ -205,7 +205,7 @@ def test_no_matrix_of_the_frozen_model_is_copied_for_a_row(model: Path) -> None:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     writer = make_tiny_generator(model)
-    pairs = [Preference(make_request(), SENTENCES[0], SENTENCES[1])]
+    pairs = [Preference(note_request(), SENTENCES[0], SENTENCES[1])]
     largest: list[int] = []
 
     class Sizes(TorchDispatchMode):

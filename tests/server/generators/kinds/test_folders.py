@@ -38,7 +38,7 @@ def local(path: Path, **fields: Any) -> TransformersGenerator:
     return TransformersGenerator(settings, folder=path.parent)
 
 
-def write_texts(generator: TransformersGenerator) -> list[str]:
+def texts_or_problems(generator: TransformersGenerator) -> list[str]:
     answers = dict(generator.answer(REQUESTS))
     return [answer.text if isinstance(answer, Completion) else answer.problem for _, answer in sorted(answers.items())]
 
@@ -54,8 +54,8 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 )
 def test_texts_of_a_batch_are_those_written_singly(tmp_path: Path, architecture: str, temperature: float) -> None:
     folder = save_tiny_model(tmp_path / architecture, architecture)
-    singly = write_texts(local(folder, batch_size=1, temperature=temperature))
-    assert write_texts(local(folder, batch_size=8, temperature=temperature)) == singly
+    singly = texts_or_problems(local(folder, batch_size=1, temperature=temperature))
+    assert texts_or_problems(local(folder, batch_size=8, temperature=temperature)) == singly
     assert len(set(singly)) > 1
 
 
@@ -187,7 +187,7 @@ def test_an_error_about_a_model_folder_names_it(
     folder = save_tiny_llama(tmp_path / "llama")
     spoil(folder)
     with pytest.raises(ConfigurationError) as raised:
-        write_texts(local(folder, temperature=temperature))
+        texts_or_problems(local(folder, temperature=temperature))
     assert raised.value.code == code
     assert str(folder) in raised.value.problem
 
@@ -197,11 +197,11 @@ def test_a_padding_token_that_the_model_lacks_is_not_used(tmp_path: Path) -> Non
     from transformers import AutoTokenizer
 
     folder = save_tiny_llama(tmp_path / "llama", chat=False)
-    usual = write_texts(local(folder, max_new_tokens=8))
+    usual = texts_or_problems(local(folder, max_new_tokens=8))
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"pad_token": "<|pad|>"})
     tokenizer.save_pretrained(folder)
-    assert write_texts(local(folder, max_new_tokens=8)) == usual
+    assert texts_or_problems(local(folder, max_new_tokens=8)) == usual
 
 
 @pytest.mark.slow

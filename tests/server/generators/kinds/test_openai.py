@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.doubles.chat_server import ChatServer, FaultProxy, completion, refusal, serving
+from tests.doubles.chat_server import ChatServer, FaultProxy, completion, error_body, serving
 from tests.doubles.loops import wait_for
 from tests.doubles.processes import SOURCES
 from undersong_common.arrays import Float32
@@ -69,7 +69,7 @@ def generator(url: str, environment: dict[str, str] | None = None, **fields: Any
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No two minutes of patience with a busy endpoint, but in the test of them."""
     monkeypatch.setattr(openai_generator, "PATIENCE_S", 0.0)
 
@@ -397,7 +397,7 @@ def test_a_proxy_is_asked_where_the_settings_name_it() -> None:
     assert [path for path, _ in proxy.seen] == ["http://localhost:1/v1/chat/completions"]
 
 
-def refused(**fields: Any) -> str:
+def settings_error(**fields: Any) -> str:
     with pytest.raises(ConfigurationError) as failure:
         validate(OpenAISettings, {"name": "far", "kind": "openai", "model": "m", **fields}, "[[generators]]")
     return str(failure.value)
@@ -439,7 +439,7 @@ ELSEWHERE = "http://proxy.example.com:3128"
     ],
 )
 def test_settings_that_would_show_or_misplace_a_key_are_refused(fields: dict[str, str], words: list[str]) -> None:
-    said = refused(**fields)
+    said = settings_error(**fields)
     assert all(each in said for each in words)
     assert not any(key in said for key in KEYS)
 
@@ -555,7 +555,7 @@ def test_what_was_asked_before_a_fatal_fault_is_still_yielded(server: ChatServer
 
 def test_a_refused_request_fails_alone() -> None:
     def write(prompt: str) -> dict[str, Any]:
-        return refusal("context too long") if prompt.endswith("text 3.") else completion(prompt)
+        return error_body("context too long") if prompt.endswith("text 3.") else completion(prompt)
 
     with serving(ChatServer(write)) as server:
         answers = dict(generator(server.url, concurrency=1).answer(make_requests(5)))
@@ -564,7 +564,7 @@ def test_a_refused_request_fails_alone() -> None:
 
 
 def test_an_endpoint_that_refuses_every_request_ends_the_run() -> None:
-    with serving(ChatServer(lambda _: refusal("temperature is not supported"))) as server:
+    with serving(ChatServer(lambda _: error_body("temperature is not supported"))) as server:
         far = generator(server.url, concurrency=1)
         with pytest.raises(GenerationError) as stopped:
             list(far.answer(make_requests(100)))
