@@ -203,7 +203,7 @@ def test_the_next_step_follows_from_the_state_of_a_run(tmp_path, entered, state)
     assert (" left" in shown.partition("Timeline")[2].partition("Latest texts")[0]) == is_open
 
 
-def test_the_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
+def test_screen_of_a_run_looks_at_no_other_run_and_home_lists_them_once(tmp_path, entered, monkeypatch):
     home = make_home(tmp_path / "home", PARTIES)
     runs.plan(home.path, make_task(tmp_path / "task"), RunOptions(name="spring"))
     console, listed = entered(home.path), []
