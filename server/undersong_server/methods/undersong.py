@@ -57,14 +57,17 @@ from undersong_server.methods.parts.selection import (
 from undersong_server.methods.parts.weighing import weigh_generators
 from undersong_server.methods.parts.words import STRENGTH, word_classifier, word_rows
 
+CLEANED = "without those whose label is doubtful"  # in the report's words
+
 
 class Options(MethodOptions):
     """Options of the method ``undersong``: its [method] keys.
 
     Attributes:
         samples: texts published, at most; or a list with those of each round, whose sum is published at most.
-        written: texts ordered for each text published. It multiplies the calls and their price.
-        rounds: of writing, of equally many texts. After each but the last, generators or examples are chosen.
+        written: texts ordered for each text published, at least. It multiplies the calls and their price.
+        rounds: of writing, of equally many texts; with the last, what is then missing. After each but the last,
+            generators or examples are chosen.
         score: measures on the records how good the corpus is, in the verdict's sum; without labels in its own.
         label_shares: of the corpus: half-way between equal shares and the records' ("half"), the "records"' own,
             "even", or a table with a number for each label.
@@ -237,7 +240,8 @@ class RunState:
         self.support: support.Support | None = None
         # Of the pool at the last judgement; it has no text before the first one.
         self._judgement = support.Judgement([], np.zeros(generators, dtype=np.bool_))
-        self.records_error = 0.0  # standard deviation of the estimated number of records
+        # The number of records of the parties of a sum that counted them, with its standard deviation.
+        self.counted: dict[frozenset[str], tuple[float, float]] = {}
 
     def count_labels(self) -> None:
         """Opens the histogram of labels, and of attributes beside it."""
@@ -259,7 +263,8 @@ class RunState:
         self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
         self.rare = self.shares < TUNING.rare / len(half)
         self.records = shares.records_shares(half) * shares.records_of(counts)
-        self.records_error = float(counts.sigma * np.sqrt(len(half)))
+        error = float(counts.sigma * np.sqrt(len(half)))
+        self.counted[frozenset(counts.survivors)] = float(self.records.sum()), error
         self.run.record("label shares", 0, self.shares.tolist())
 
     def open_centres(self) -> None:
@@ -316,6 +321,8 @@ class RunState:
     def ask_support(self) -> None:
         """Opens the votes for each generator's texts; those that the records do not support write no more."""
         self.support = support.ask(self.run, "support", self.records / self.records.sum())
+        counted = self.support.records, self.support.records_error
+        self.counted.setdefault(frozenset(self.support.survivors), counted)
         self._drop(~self.judgement().left_out[:, None])
 
     def _drop(self, stays: Bools) -> None:
@@ -434,17 +441,20 @@ class RunState:
             self.run.publish_numbers("heads", COEFFICIENTS.quantised(np.stack(heads))),
             self.run.publish_numbers("word classifiers", COEFFICIENTS.quantised(np.stack(by_words))),
         ]
-        opened, records = self.run.private_sum("verdict", inputs), float(self.records.sum())
+        opened = self.run.private_sum("verdict", inputs)
+        counted = self.counted.get(frozenset(opened.survivors))
+        records, records_error = counted or (float(self.records.sum()), 0.0)
         gain = gain_of(opened, records)
         differ = not (
             np.array_equal(mixture.position, ours.position) and np.array_equal(mixture.label_of, ours.label_of)
         )
         facts = {"gain": gain.value, "error": gain.error, "taken": gain.certain(), "compared": differ}
         self.run.record("verdict", 0, facts)
-        if self.options.score:
-            measured = private_score.score_of(opened, records, self.records_error, second=gain.certain())
+        # The sum of fewer hospitals than were counted, over the number of all of them, would be no share of records.
+        if self.options.score and counted:
+            measured = private_score.score_of(opened, records, records_error, second=gain.certain())
             self.run.record(private_score.RECORD, 0, measured.to_json())
-        self.run.record("remarks", 0, self._remark(gain if differ else None))
+        self.run.record("remarks", 0, self._remark(gain if differ else None, records))
         if gain.certain():
             return ours
         return mixture
@@ -457,16 +467,20 @@ class RunState:
         measured = private_score.similarity_score(self.run, "score", published, unsteered)
         self.run.record(private_score.RECORD, 0, measured.to_json())
 
-    def _remark(self, gain: "Gain | None") -> str:
+    def _remark(self, gain: "Gain | None", records: float) -> str:
         """Notes for the report: the change that the private records made, beside its noise.
 
         Args:
             gain: of the records' choice over the mixture; None if both are the same texts under the same labels, where
                 the opened sum holds noise only.
+            records: estimated number of records in that sum.
         """
         left = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
         if gain is None:
-            return f"Published: {left}, cleaned. The records chose no other texts or labels, so nothing was compared."
+            return (
+                f"Published: {left}, {CLEANED}. The hospitals were asked last if a choice by the records is better; the"
+                " records chose the same texts and labels, so nothing was compared."
+            )
         inside: Bools = self.chosen.max(axis=1)
         names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]
         choice = left if self.chosen.all() else f"the texts of {joined(names)}"
@@ -474,11 +488,10 @@ class RunState:
             choice += ", chosen label by label"
         if self.centres is not None:
             choice += ", under the labels that the records find likeliest"
-        published = choice if gain.certain() else f"{left}, cleaned"
-        records = float(self.records.sum())
+        published = choice if gain.certain() else f"{left}, {CLEANED}"
         more, error = gain.value * records, gain.error * records
         chance = ": this is within chance, so neither is shown to be better" if abs(more) <= 2 * error else ""
-        beside = left if self.centres is None else f"{left}, under the labels that they were ordered under, cleaned"
+        beside = left if self.centres is None else f"{left}, under the labels that they were ordered under, {CLEANED}"
         return (
             f"Published: {published}. Of about {records:.0f} hospital records, a program labels {abs(more):.0f}"
             f" {'more' if more >= 0 else 'fewer'} rightly when it learns from {choice}, than when it learns from"

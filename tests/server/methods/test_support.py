@@ -217,8 +217,12 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
 
 
 def test_the_remark_counts_texts_and_votes():
-    found = support.remark(judged([210.0, 30.0, 1.0]), {"half": 98, "bad": 30}, NAMES)
-    assert found.startswith("128 texts of 2 models are set aside (half 98, bad 30): too few hospital records are near")
+    found = support.remark(
+        judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES
+    )
+    assert found.startswith("128 texts of 2 models are set aside, in set-aside.jsonl and in no other file, and no part")
+    assert "30 of bad because hardly any hospital record is near this model's texts ('generator')" in found
+    assert "98 of half because their words are those of such models ('subject')" in found
     assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
 
@@ -268,7 +272,7 @@ def test_a_task_asks_for_the_support_of_another_method(tmp_path, monkeypatch):
     aside = outcome.records[support.RECORD][-1][1]
     assert {row[2] for row in aside} == {"far"}
     assert len(aside) + len(outcome.samples) == 120
-    assert any("set aside (far" in remark for _, remark in outcome.records["remarks"])
+    assert any("of far because" in remark for _, remark in outcome.records["remarks"])
 
 
 def test_the_support_of_one_generator_or_of_laplace_sums_is_refused(tmp_path):

@@ -24,8 +24,8 @@ from undersong_server import learning
 from undersong_server.generators.interface import Completion
 from undersong_server.generators.kinds.ngram import NgramGenerator
 from undersong_server.methods import cleaned_mixture, undersong
-from undersong_server.methods.interface import Attribute, Setting
-from undersong_server.methods.parts import constants, shares
+from undersong_server.methods.interface import Attribute, RunContext, Setting
+from undersong_server.methods.parts import constants, private_score, shares
 from undersong_server.methods.parts.private_score import PrivateScore
 from undersong_server.methods.undersong import TUNING, Options, plan, usefulness
 from undersong_server.runs.planning import plan_run
@@ -156,7 +156,7 @@ def test_the_method_is_small():
         learning.probabilities,
     )
     cleaning = (cleaned_mixture.cleaned, cleaned_mixture._out_of)
-    assert sum(map(code_lines, (*parts, *cleaning))) <= 652
+    assert sum(map(code_lines, (*parts, *cleaning))) <= 656
     assert code_lines(undersong.publish) <= 60
     assert len(dataclasses.fields(TUNING)) <= 24
     assert all(each.metadata["unit"] and each.metadata["reason"] for each in dataclasses.fields(TUNING))
@@ -215,8 +215,30 @@ def test_a_mistaken_generator_writes_less_and_the_report_names_it(tmp_path):
     _, run = run_task(task)
     wrote = {name: sum(each.generator == name for each in run.pool.samples) for name in ("right", "wrong")}
     assert wrote["right"] > 3 * wrote["wrong"]
-    assert any("set aside (" in remark and "wrong" in remark for _, remark in run.records["remarks"])
+    assert any("set aside, in" in remark and "wrong" in remark for _, remark in run.records["remarks"])
     assert run.records["weights"][-1][1] == pytest.approx([1.0, 0.0])
+
+
+@pytest.mark.parametrize("counted_with_it", [("labels",), ("labels", "support")])
+def test_a_hospital_that_left_is_not_counted_in_the_score(tmp_path, monkeypatch, counted_with_it):
+    """Twice as many records as the verdict's hospitals have were counted before one of them withdrew."""
+    task, private_sum = task_of(tmp_path, {"right": 0.0, "wrong": 1.0}), RunContext.private_sum
+
+    def with_another(run, name, inputs):
+        noisy_sum = private_sum(run, name, inputs)
+        if name not in counted_with_it:
+            return noisy_sum
+        return dataclasses.replace(noisy_sum, values=2 * noisy_sum.values, survivors=(*noisy_sum.survivors, "left"))
+
+    _, alone = run_task(task)
+    score = alone.records[private_score.RECORD][-1][1]["value"]
+    monkeypatch.setattr(RunContext, "private_sum", with_another)
+    _, run = run_task(task)
+    if "support" in counted_with_it:  # no sum has counted the records of those that are left
+        assert private_score.RECORD not in run.records
+    else:
+        assert run.records[private_score.RECORD][-1][1]["value"] == pytest.approx(score, abs=0.1)
+        assert score > 0.8  # over the records of both it would be 0.7 at most
 
 
 def test_the_records_mend_the_labels_of_one_generator(tmp_path):
@@ -240,7 +262,8 @@ def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     assert not run.records["verdict"][-1][1]["compared"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
-    assert remark == f"Published: {left}, cleaned. The records chose no other texts or labels, so nothing was compared."
+    assert remark.startswith(f"Published: {left}, without those whose label is doubtful. The hospitals were asked last")
+    assert remark.endswith("the records chose the same texts and labels, so nothing was compared.")
 
 
 def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):

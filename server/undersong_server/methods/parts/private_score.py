@@ -33,6 +33,9 @@ class ZeroShot:
     error: float
 
 
+SUMS = ("verdict", "score")  # names of the private sums that measure it
+
+
 @dataclass(frozen=True)
 class PrivateScore:
     """Score of a corpus by the records, with its 95 % interval.

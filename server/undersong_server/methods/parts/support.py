@@ -37,6 +37,11 @@ RECALL = 0.5  # share of the unsupported generators' texts that a classifier mus
 CORPUS = "support/corpus"  # name of the sum that a task asks for beside a method's own
 GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
 """Reasons: of an unsupported generator, unlike the supported ones' texts, or of one in between that is left out."""
+BECAUSE = {
+    GENERATOR: "hardly any hospital record is near this model's texts",
+    SUBJECT: "their words are those of such models",
+    DOUBT: "too many texts of their model are such",
+}
 
 
 @dataclass(frozen=True)
@@ -47,18 +52,22 @@ class Support:
         records: estimated number of records that voted.
         votes: noisy votes for each generator's texts, float64 [K]; expected: by its share of the texts, float64 [K].
         error: standard error of ``votes / expected``, of the noise and of the records as a sample, float64 [K].
+        records_error: standard deviation of ``records``; survivors: the parties whose records voted. Neither is
+            recorded.
     """
 
     records: float
     votes: Float64
     expected: Float64
     error: Float64
+    records_error: float = 0.0
+    survivors: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> "Support":
         """Reads what :func:`ask` recorded of a run."""
-        columns = [np.array(recorded[name], dtype=np.float64) for name in ("votes", "expected", "error")]
-        return cls(recorded["records"], *columns)
+        votes, expected, error = (np.array(recorded[name], dtype=np.float64) for name in ("votes", "expected", "error"))
+        return cls(recorded["records"], votes, expected, error)
 
     @property
     def unsupported(self) -> Bools:
@@ -141,7 +150,9 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     records = max(float(votes.sum()), float(opened.sigma * np.sqrt(generators)), 1.0)
     part = np.clip(votes / records, 1.0 / records, 1.0)
     expected = np.maximum(records * shares / max(float(shares.sum()), 1e-9), 1e-9)
-    return Support(records, votes, expected, np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected)
+    error = np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected
+    records_error = float(opened.sigma * np.sqrt(generators))
+    return Support(records, votes, expected, error, records_error, opened.survivors)
 
 
 def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> Judgement:
@@ -253,25 +264,31 @@ def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample
     """Records the samples that have a reason to be set aside, for the files, the card and the report."""
     aside = [(sample, reason) for sample, reason in zip(samples, reasons, strict=True) if reason]
     if aside:
-        counts = Counter(sample.generator for sample, _ in aside)
+        counts = Counter((sample.generator, reason) for sample, reason in aside)
         run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
         run.record("remarks", 0, remark(support, counts, run.setting.generators))
 
 
-def remark(support: Support, set_aside: Mapping[str, int], generators: Sequence[str]) -> str:
-    """Returns the sentence for the report, in counts. ``set_aside``: number of texts by generator."""
+def remark(support: Support, set_aside: Mapping[tuple[str, str], int], generators: Sequence[str]) -> str:
+    """Returns the sentences for the report, in counts. ``set_aside``: number of texts by generator and reason."""
     aside = {name: count for name, count in set_aside.items() if count}
     if not aside:
         return ""
-    texts, models = sum(aside.values()), len(aside)
-    rows = [number for number, name in enumerate(generators) if name in aside]
+    authors = {name for name, _ in aside}
+    texts, models = sum(aside.values()), len(authors)
+    rows = [number for number, name in enumerate(generators) if name in authors]
     near = [f"{max(0.0, float(support.votes[number])):.0f} to {generators[number]}" for number in rows]
     expected = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in rows]
-    named = ", ".join(f"{generators[number]} {aside[generators[number]]}" for number in rows)
-    are, of = ("text", "is") if texts == 1 else ("texts", "are")
-    model = "one model" if models == 1 else f"{models} models"
+    clauses = [
+        f"{aside[generators[number], reason]} of {generators[number]} because {BECAUSE[reason]} ({reason!r})"
+        for reason in BECAUSE
+        for number in rows
+        if (generators[number], reason) in aside
+    ]
+    are, model = ("text" if texts == 1 else "texts"), ("one model" if models == 1 else f"{models} models")
     return (
-        f"{texts} {are} of {model} {of} set aside ({named}): too few hospital records are near them. If the texts of"
-        f" all models were equally near, about {joined(expected)} of about {support.records:.0f} hospital records would"
-        f" be nearest; counted were {joined(near)}. They stand in set-aside.jsonl and in no other file."
+        f"{texts} {are} of {model} {'is' if texts == 1 else 'are'} set aside, in set-aside.jsonl and in no other file,"
+        f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all models were equally near,"
+        f" about {joined(expected)} of about {support.records:.0f} hospital records would be nearest; counted were"
+        f" {joined(near)}."
     )
