@@ -80,7 +80,7 @@ def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, 
     reader.go(str(published / "report.html"))
     files = [path for path in published.iterdir() if path.is_file()]
     said = checked(reader, files)
-    assert f"Whole: {len(files) - 1} files are as the papers say." in said
+    assert f"Whole: {len(files) - 1} files are as manifest.json says." in said
     assert "cannot vouch for itself" in said
     forged = tmp_path / "synthetic.jsonl"
     forged.write_bytes((published / "synthetic.jsonl").read_bytes() + b" ")
@@ -89,9 +89,18 @@ def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, 
     assert "synthetic.jsonl: CHANGED" in said
     said = checked(reader, [path for path in files if path.name not in ("manifest.json", "README.md")])
     assert "Add manifest.json" in said
+    assert "Whole" not in said
     said = checked(reader, [path for path in files if path.name != "README.md"])
+    assert said.startswith("Not all files are here: ")
     assert "README.md: not among these files" in said
     reader.check("the report with checked files")
+    said = checked(reader, [published / "manifest.json"])
+    assert "Nothing was compared yet" in said
+    other_plan = tmp_path / "manifest.json"
+    other_plan.write_text((published / "manifest.json").read_text().replace('"epsilon": ', '"epsilon": 1', 1))
+    said = checked(reader, [*(path for path in files if path.name != "manifest.json"), other_plan])
+    assert "CHANGED: 1 of these files" in said
+    assert "manifest.json: CHANGED, it states another plan" in said
 
 
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
@@ -103,4 +112,5 @@ def test_own_digest_equals_the_browsers_at_every_padding(published, window, tmp_
     content = bytes(place * 7 % 256 for place in range(length))
     (tmp_path / "a.bin").write_bytes(content)
     (tmp_path / "manifest.json").write_text(json.dumps({"files": {"a.bin": hashlib.sha256(content).hexdigest()}}))
+    reader.page.evaluate("document.getElementById('drop').dataset.statement = ''")  # of another manifest.json
     assert "Whole: 1 file is" in checked(reader, [tmp_path / "a.bin", tmp_path / "manifest.json"])

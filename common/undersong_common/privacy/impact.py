@@ -148,22 +148,27 @@ def assumptions(colluders: int, parties: int, unit: str) -> tuple[str, ...]:
         unit: privacy unit, "sample", "user" or "party".
     """
     return (
-        "Every party runs the published program and holds a good source of randomness.",
-        f"At most {colluders} of the {parties} parties share what they know with the coordinator, "
-        "and the coordinator sees sums only."
+        "Every hospital runs the published program and holds a good source of randomness.",
+        f"{_helpers(colluders, parties)} with the operator, and the operator sees sums only."
         if parties > 1
-        else "There is one party: it adds all of the noise itself, and its sum is what is released.",
+        else "There is one hospital: it adds all of the noise itself, and its sum is what is released.",
         "The task's description, labels and prompts, and the generators themselves, are public: they were not "
         "chosen by looking at the private records.",
-        "Other releases about the same records add to this one; each party's ledger counts them.",
+        "Other releases about the same records add to this one; each hospital's ledger counts them.",
         *that_hold(
             (unit == "sample", "A person with several records is protected for each, not for all of them together."),
             (
                 unit == "user",
-                "A user's records lie at one party; a user known to h parties is protected as a group of h users.",
+                "All records of a patient lie at one hospital; one known to h hospitals is protected as h patients.",
             ),
         ),
     )
+
+
+def _helpers(colluders: int, parties: int) -> str:
+    if colluders:
+        return f"At most {colluders} of the {parties} hospitals share what they know"
+    return f"None of the {parties} hospitals shares what it knows"
 
 
 def read_audit(path: Path) -> dict[str, Any]:

@@ -285,7 +285,7 @@ class RunDriver(Progress, ABC):
                 created=time.strftime("%Y-%m-%d %H:%M"),
                 insecure_noise=planned.insecure_noise_seed is not None,
                 figures=self._figures(run_plan, outcome, test, embed, journal),
-                test_set=Path(run_plan.task.evaluation.test or "").name,
+                test_set=_describe_test(run_plan.task, test),
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
@@ -468,6 +468,11 @@ class GrpcRunDriver(RunDriver):
 
     def described(self, parties: Sequence[str]) -> tuple[AwaitedParty, ...]:
         return _described(self._transport.presence(parties))
+
+
+def _describe_test(task: Task, test: Table | None) -> str:
+    """Returns the test file's name and size for a reader of the card; "" without one."""
+    return "" if test is None else f"{Path(task.evaluation.test or '').name} ({counted(len(test), 'public text')})"
 
 
 def _name_test(task: Task) -> str:

@@ -615,7 +615,13 @@ def publish(
         signer: the coordinator, or the simulation, that signs it.
         rounds: figures by round.
     """
-    report = replace(report, publisher=signer.publisher, simulated=isinstance(signer, SimulationSigner))
+    statement = _make_manifest(outcome, report)
+    report = replace(
+        report,
+        publisher=signer.publisher,
+        simulated=isinstance(signer, SimulationSigner),
+        statement_hash=_hash_content(_statement_text(statement)),
+    )
     hashed = {
         **corpus_files(outcome.samples),
         **_set_aside_file(outcome),
@@ -627,11 +633,16 @@ def publish(
         REPORT_NAME: render_html(report),
     }
     papers = {
-        **_make_manifest(outcome, report),
+        **statement,
         "files": {name: _hash_content(content) for name, content in hashed.items()},
     }
     manifest = json.dumps(signer.sign(papers), indent=2, ensure_ascii=False) + "\n"
     write_files(folder, {**hashed, MANIFEST_NAME: manifest})
+
+
+def _statement_text(statement: Mapping[str, Any]) -> str:
+    """The text of ``manifest.json`` up to the hashes of the files, which report.html compares with its own figures."""
+    return json.dumps(statement, indent=2, ensure_ascii=False).removesuffix("\n}") + ","
 
 
 def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:

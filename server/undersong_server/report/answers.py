@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from undersong_common.printable import counted, joined
 from undersong_common.privacy import impact
 from undersong_protocol.agreement import words
+from undersong_server.methods.parts.private_score import SUMS
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 
@@ -97,7 +98,7 @@ def _name_authors(data: ReportData) -> list[str]:
         sentences.append(WORD_SALAD)
     others = [name for name in data.generators if name not in authors]
     if others:
-        sentences.append(f"{joined(others)} wrote, too; none of their texts is published here.")
+        sentences.append(f"{joined(others)} wrote, too; none of their texts is in the corpus.")
     return sentences
 
 
@@ -143,7 +144,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
                     f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
                     f" {number(epsilon_alone)}, {words.AS_PLANNED}"
                     f"{_guess_words(privacy.best_guess_if_all_others_collude, unit)};"
-                    f" `undersong verify` states it {words.AS_IT_RAN}{ran}."
+                    f" `undersong verify` states it {words.AS_IT_RAN}{ran}. {words.PLANNED}"
                 )
             ]
             if epsilon_alone is not None and math.isfinite(epsilon_alone)
@@ -163,7 +164,8 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     score = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
     sentences = [
         verdict(data),
-        f"{score}. The interval has the noise of the sum and the chance of which records there are."
+        f"{score}{_scored_hospitals(data)}. Of 100 such intervals 95 hold the true figure; this one has the noise of"
+        " the sum and the chance of which records there are."
         if data.score
         else f"On the hospitals' own records: {NOT_MEASURED}.",
         *_state_panel(data, test),
@@ -181,6 +183,15 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     return (*sentences, *filter(None, [caution(data) if distances else ""]))
 
 
+def _scored_hospitals(data: ReportData) -> str:
+    """Names the hospitals of the sum that measured the score, where not all were in it."""
+    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
+    for name, hospitals in sums:
+        if name in SUMS:
+            return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(sorted(hospitals))}"
+    return ""
+
+
 def _state_panel(data: ReportData, test: str) -> list[str]:
     """The panel's score on the test file, and beside it those of texts that no record has steered."""
     own = data.own_accuracy
@@ -191,7 +202,7 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
     comparisons = [f"{figure.data} {_share_words(figure)}" for figure in data.published_accuracy if figure.reference]
     return [
         f"On {test}: small models trained on these texts label {_share_words(own)} of its texts rightly{models}."
-        f"{' The interval is of the choice of test texts.' if own.by_texts else ''}",
+        f"{' The interval (95 %) is of the choice of test texts.' if own.by_texts else ''}",
         f"Beside it, the same models on texts that no private record has steered:"
         f" {'; '.join(comparisons) or NOT_MEASURED}.",
     ]
@@ -216,9 +227,9 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         )
     elif data.publisher[1]:
         signer_words = (
-            f"The fingerprint is that of the coordinator {data.publisher[0]}. Compare it first with the one that a"
-            " hospital that took part has, or that the makers tell you over their contact: whoever changed these files"
-            " would have changed it here, too."
+            f"The fingerprint is that of the makers' program, {data.publisher[0]!r}. Compare it first with the one that"
+            " a hospital that took part has, or that the makers tell you over their contact: whoever changed these"
+            " files would have changed it here, too."
         )
     else:
         return ("Nobody has signed these files, so nothing shows who made them.",)

@@ -237,6 +237,7 @@ class ReportData:
     weight_errors: tuple[float, ...] = ()
     seeds: int = 1
     test_set: str = ""
+    statement_hash: str = ""
     created: str = ""
     version: str = ""
     plan_hash: str = ""
@@ -304,11 +305,11 @@ class ReportData:
             return ""
         aside = ""
         if self.set_aside or self.support_measured:
-            aside = f", {number(self.set_aside) if self.set_aside else 'none'} set aside for its subject"
+            aside = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
         return (
             f"Of {printable.counted(gave, 'text')} that were kept when they were written, {number(published)} are"
-            f" published{aside}, and the method left out the other {number(others)}: it did not choose them, doubted"
-            " their label, or had more than the task asks for."
+            f" in the corpus{aside}, and the method left out the other {number(others)}, which are in no file: it did"
+            " not choose them, doubted their label, or had more than the task asks for."
         )
 
     @property

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any, Literal
 
@@ -209,7 +210,7 @@ def _quote_yaml(text: Any) -> Markup:
 COLOURS = 9  # named colours; whatever comes after them shares the last, grey one
 WIDTH = 420  # nearly the width of a phone's screen; a wider screen enlarges the drawing a little
 NOISE_DEVIATIONS = 2.0  # half of an interval of noise
-LEFT, RIGHT, TOP, BOTTOM = 64, 14, 16, 34  # margins around the frame
+LEFT, RIGHT, TOP, BOTTOM = 64, 14, 26, 34  # margins around the frame
 MOST_TICKS = 12  # labels below a chart
 ROW = 18  # height of a line of the legend
 LETTER = 7.2  # width of a letter at most, nearly, at the size of a chart's words
@@ -249,7 +250,7 @@ def series_chart(
         planned: names of what is planned and not measured, whose lines are dashed.
     """
     several = len(series) > 1 or bool(planned)
-    series, planned = _merge_series(series, planned)
+    series, planned = _merge_series(series, planned, are_shares=percent)
     present_points = [point for points in series.values() for point in points if point is not None]
     if not present_points:
         return Markup("")
@@ -284,7 +285,9 @@ def series_chart(
         mark = y(reference[0])
         parts += [
             _draw_line("budget", LEFT, right, mark, mark),
-            _draw_text(LEFT + 4, mark - 5, reference[1], "note strong"),
+            _draw_text(right - 4, mark - 5, reference[1], "note strong end")
+            if _leaves_at_right(series, reference[0])
+            else _draw_text(LEFT + 4, mark - 5, reference[1], "note strong"),
         ]
     for rank, (name, points) in enumerate(series.items()):
         shift = (rank + 1) / (len(series) + 1) if form == "points" else 0.5
@@ -321,13 +324,30 @@ def series_chart(
     return drawing + _figure_table(ticks, series, axis=axis, percent=percent)
 
 
-def _merge_series(series: Mapping[str, Points], planned: Collection[str]) -> tuple[dict[str, Points], set[str]]:
+def _leaves_at_right(series: Mapping[str, Points], mark: float) -> bool:
+    """True if a label of ``mark`` lies further from the figures at the right end than at the left."""
+    ends = [(points[0], points[-1]) for points in series.values() if points]
+    left = [abs(first[0] - mark) for first, _ in ends if first is not None]
+    right = [abs(last[0] - mark) for _, last in ends if last is not None]
+    return min(right, default=0.0) > min(left, default=0.0)
+
+
+def _name_twins(twins: Sequence[str], *, are_shares: bool) -> str:
+    """Names series of the same figures; of shares in such a way that nobody reads one as their sum."""
+    name = " and ".join(twins)
+    return f"{name} (each)" if are_shares and len(twins) > 1 else name
+
+
+def _merge_series(
+    series: Mapping[str, Points], planned: Collection[str], *, are_shares: bool
+) -> tuple[dict[str, Points], set[str]]:
     """Returns the series with one name for those of the same figures, and the names of the planned ones."""
     names: dict[tuple[tuple[float, float] | None, ...], list[str]] = {}
     for name, points in series.items():
         names.setdefault(tuple(points), []).append(name)
-    joined = {" and ".join(twins): points for points, twins in names.items()}
-    return dict(joined), {" and ".join(twins) for twins in names.values() if set(twins) <= set(planned)}
+    name_twins = partial(_name_twins, are_shares=are_shares)
+    joined = {name_twins(twins): points for points, twins in names.items()}
+    return dict(joined), {name_twins(twins) for twins in names.values() if set(twins) <= set(planned)}
 
 
 def _place_ticks(

@@ -87,6 +87,11 @@
       return item;
     }));
   };
+  // The text of manifest.json before the hashes of the files: plan, signatures, sums and receipts.
+  const statement = async (file) => {
+    const text = await file.text();
+    return digest(new TextEncoder().encode(text.slice(0, Math.max(0, text.indexOf('\n  "files": {')))));
+  };
   const hashes = async (file, what) => {
     if (!file) return {};
     const stated = JSON.parse(await file.text()).files;
@@ -114,10 +119,17 @@
         lines.push(file.name + ": CHANGED, it is not the file that the papers name");
       }
     }
-    for (const name of stated.keys()) if (!named(name)) lines.push(name + ": not among these files");
+    if (drop.dataset.statement && await statement(named("manifest.json")) !== drop.dataset.statement) {
+      changed += 1;
+      lines.push("manifest.json: CHANGED, it states another plan, other sums or other receipts than this report was made of");
+    }
+    const missing = Array.from(stated.keys()).filter((name) => !named(name));
+    for (const name of missing) lines.push(name + ": not among these files");
     const are = same === 1 ? " file is" : " files are";
+    const whole = missing.length ? "Not all files are here: " : "Whole: ";
     lines.unshift(changed ? "CHANGED: " + changed + " of these files. Get a fresh copy." :
-      "Whole: " + same + are + " as the papers say.");
+      same ? whole + same + are + " as manifest.json says." :
+      "Nothing was compared yet: add the other files of the folder.");
     lines.push("This page cannot vouch for itself, and does not check who signed manifest.json: " +
       "undersong verify does, with the fingerprint that a hospital tells you.");
     say(lines);

@@ -149,7 +149,7 @@ def test_same_data_same_bytes_and_the_figures_are_there():
     shown = "".join(Page(render_html(run())).words)
     assert "(4, 1e-5)-differentially private for one record" in shown
     assert "90.0 %" in shown
-    assert "At most 1 of the 5 parties" in shown
+    assert "At most 1 of the 5 hospitals" in shown
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def test_lines_differ_by_marker_and_hue_and_equal_ones_are_one():
     assert len({re.match(r" (c\d)", group)[1] for group in groups}) == 4
     equal = html.shares_chart("w", "round", ("a", "b"), [(0.5, 0.5)], first=1)
     assert equal.count('<g class="series') == 1
-    assert ">a and b</text>" in equal
+    assert ">a and b (each)</text>" in equal
 
 
 def test_axes_have_names_rounds_count_from_one_and_a_limit_has_an_owner():
@@ -311,7 +311,7 @@ def test_the_card_is_safe_markdown_and_states_the_terms():
         "one record",
         "add/remove",
         "4, 1e-5",
-        "At most 1 of the 5 parties",
+        "At most 1 of the 5 hospitals",
         "| chest | 10 | 10 | 10 | 30 |",
         "| all | 20 | 20 | 20 | 60 |",
         "Written by good",
@@ -397,7 +397,7 @@ SCORED = {
         ),
         Accuracy("zero-shot mixture", 0.6, 0.6, 0.6, 0.6, reference=True),
     ),
-    "remarks": ("7 texts of one model are set aside (off 7): too few hospital records are near them.",),
+    "remarks": ("7 texts of one model are set aside, in set-aside.jsonl: 7 of off.",),
     "set_aside": 7,
     "support_measured": True,
 }
@@ -591,11 +591,11 @@ def test_every_kept_text_is_accounted_for_and_rounds_are_told_once(place):
     data = run(usage=(GeneratorUse("good", "ngram", AuthorUsage(80, kept=75)),), set_aside=7)
     published = len(data.samples)
     shown = both(data)[place]
-    assert f"Of 75 texts that were kept when they were written, {published} are published, 7 set aside" in shown
-    assert f"left out the other {75 - published - 7}:" in shown
+    assert f"Of 75 texts that were kept when they were written, {published} are in the corpus, 7 set aside" in shown
+    assert f"left out the other {75 - published - 7}, which are in no file:" in shown
     assert "left out the other" not in both(replace(data, set_aside=75 - published))[place]
     none = both(replace(data, set_aside=0, support_measured=True))[place]
-    assert f"published, none set aside for its subject, and the method left out the other {75 - published}:" in none
+    assert f"in the corpus, none set aside, and the method left out the other {75 - published}, which" in none
     assert none.count("set aside") == 1
     unknown = both(replace(data, set_aside=0))[place]
     assert "set aside" not in unknown
@@ -615,7 +615,7 @@ def test_the_opening_names_who_wrote_the_published_texts_and_what_they_are(place
     shown = both(data)[place]
     assert f"Written by {first} (an n-gram model of a public corpus), with the method" in shown
     assert "word salad" in shown
-    assert f"{other} wrote, too; none of their texts is published" in shown
+    assert f"{other} wrote, too; none of their texts is in the corpus" in shown
     theirs = replace(data, samples=tuple(replace(sample, generator=other) for sample in mine))
     assert f"Written by {other} (a language model), with" in both(theirs)[place]
     assert "word salad" not in both(theirs)[place]
