@@ -191,6 +191,26 @@ def test_labels_with_enough_records_have_their_list_and_others_share_one():
     assert form.labels_apart(np.array([400.0, 10.0]), 4.0, 80).tolist() == [True, False]
 
 
+def test_words_that_too_few_records_read_are_not_asked():
+    records = np.array([40.0, 40.0, 40.0])
+    limit = 10.0 / least_count(1.0, len(listed([True] * 3).listed))  # sigma at which a quarter of 40 records is told
+    own = listed([True, True, True])
+    assert own.are_told(records, 0.99 * limit)
+    assert not own.are_told(records, 1.01 * limit)
+    shared = form.WordLists(("card",), np.array([[0], [0], [-1]]))  # read by two labels
+    limit = 20.0 / least_count(1.0, 1)
+    assert shared.are_told(records, 0.99 * limit)
+    assert not shared.are_told(records, 1.01 * limit)
+    assert not form.WordLists((), np.full((3, 1), -1)).are_told(records, 0.0)
+
+
+def test_a_run_with_fewer_records_than_declared_asks_for_no_word(tmp_path, monkeypatch):
+    _, run, *_ = run_over_words(tmp_path, monkeypatch, "method.words=true", records=10, declared=400, epsilon="4.0")
+    assert run.asked == ["labels", "centres", "verdict"]
+    assert any("Words: not asked" in remark for _, remark in run.records["remarks"])
+    assert {tuple(terms) for terms in run.records["words"][0][1].values()} == {()}
+
+
 def test_the_lists_of_many_labels_stay_within_what_a_party_accepts(monkeypatch):
     monkeypatch.setattr(form, "LARGEST_ORDER", 3)
     assert listed([False, False, False]).order.shape == (3, 1)
@@ -286,7 +306,7 @@ def record(rng, label):
     return " ".join([*rng.choice(own, 3), *(f"y{rng.integers(400)}" for _ in range(RECORD_WORDS - 3))])
 
 
-def run_over_words(tmp_path, monkeypatch, *options, records=400, epsilon="inf", seed=3):
+def run_over_words(tmp_path, monkeypatch, *options, records=400, declared=None, epsilon="inf", seed=3):
     rng = np.random.default_rng(5)
     rows = [{"text": record(rng, label), "label": label} for label in LABELS * (records // 2)]
     path = make_replay_task(
@@ -305,7 +325,7 @@ def run_over_words(tmp_path, monkeypatch, *options, records=400, epsilon="inf", 
     (tmp_path / "public.jsonl").write_text("".join(public), encoding="utf-8")
     SEEN.clear()
     monkeypatch.setattr(NgramGenerator, "answer", answers)
-    task = load(path, [f"privacy.epsilon={epsilon}", f"privacy.expected_records={records}", *options])
+    task = load(path, [f"privacy.epsilon={epsilon}", f"privacy.expected_records={declared or records}", *options])
     samples, run = bench.run_method(task, plan_run(task), seed=seed)
     return samples, run, [row["text"] for row in rows], [row["label"] for row in rows]
 

@@ -212,6 +212,16 @@ class WordLists:
     listed: tuple[str, ...]
     order: Int64
 
+    def are_told(self, records: Float64, sigma: float) -> bool:
+        """True if the ``records`` of each label, float64 [C], are expected to tell any word from noise of ``sigma``.
+
+        A word that tells of a label is expected in a quarter of the records of the labels that read it.
+        """
+        readers = np.zeros(len(self.listed))
+        for row, of_label in zip(self.order, records, strict=True):
+            readers[row[row != NOTHING]] += of_label
+        return bool(self.listed) and TELLING * float(readers.max()) >= least_count(sigma, len(self.listed))
+
     def inputs(self, run: RunContext) -> list[Input]:
         """Returns the public inputs of the sum that counts them."""
         order = run.publish_numbers("order", self.order.astype(np.float64))
@@ -318,12 +328,17 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
     label_of = np.concatenate([run.label_numbers(public), np.arange(len(names))])
     apart = labels_apart(records, planned.sigma, planned.dimension)
     lists = word_lists(texts, label_of, apart, planned.dimension)
-    if lists.listed:
+    if lists.are_told(records, planned.sigma):
         frequent = lists.frequent(run.private_sum(WORDS, lists.inputs(run)))
+        remark = words_remark(lists, frequent, int(apart.sum()))
     else:
-        frequent = [Frequent() for _ in setting.labels]  # nothing to count
+        frequent = [Frequent() for _ in setting.labels]
+        remark = (
+            f"Words: not asked. Of about {records.sum():.0f} records, too few read one of the {len(lists.listed)} words"
+            " that public texts name for its count to stand above the noise."
+        )
     run.record("words", 0, {name: list(own.terms) for name, own in zip(setting.labels, frequent, strict=True)})
-    run.record("remarks", 0, words_remark(lists, frequent, int(apart.sum())))
+    run.record("remarks", 0, remark)
     return frequent
 
 
