@@ -19,6 +19,7 @@ from undersong.comparison.reference_methods.joint_attributes import (
     AttributeTables,
     Options,
     nearest_tables,
+    shares_in,
     topic_words,
 )
 from undersong_common.errors import ConfigurationError
@@ -148,6 +149,12 @@ def test_tables_that_are_right_already_stay_and_noise_alone_gives_none():
     for found, table in zip(nearest_tables(right), right, strict=True):
         assert found == pytest.approx(table, abs=1e-9)
     assert not nearest_tables([np.array([[-1.0, 0.5]])])[0].any()
+
+
+def test_a_label_without_records_draws_as_all_records_do():
+    table = np.array([[6.0, 2.0], [0.0, 0.0]])
+    assert [shares_in(table, label).tolist() for label in range(2)] == [[0.75, 0.25], [0.75, 0.25]]
+    assert shares_in(np.zeros((2, 2)), 0).tolist() == [0.5, 0.5]
 
 
 def test_plan_charges_tables_in_the_place_of_the_labels(task_file):

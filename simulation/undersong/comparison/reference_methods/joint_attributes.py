@@ -182,7 +182,7 @@ class JointState(undersong.RunState):
         tables = nearest_tables(statistic.split(opened.natural))
         for attribute, table in zip(setting.attributes, tables, strict=True):
             self.run.record(f"shares of {attribute.name}", 0, shares_of(table.sum(axis=0)).tolist())
-        self.values = [[shares_of(table[label]) for table in tables] for label in range(statistic.labels)]
+        self.values = [[shares_in(table, label) for table in tables] for label in range(statistic.labels)]
         # The mean of the tables' margins by their precision has this noise; counts of at least 0 have less.
         sigma = opened.sigma / math.sqrt(sum(1.0 / size for size in statistic.values_of_each))
         margin = np.rint(tables[0].sum(axis=1) * opened.scale).astype(np.int64)
@@ -237,6 +237,11 @@ def shares_of(counts: Float64) -> Float64:
     return counts / total if total > 0 else np.full(len(counts), 1.0 / len(counts))
 
 
+def shares_in(table: Float64, label: int) -> Float64:
+    """Returns a label's shares of the values; those of all labels where nothing of it is left above the noise."""
+    return shares_of(table[label] if table[label].any() else table.sum(axis=0))
+
+
 def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
     """Returns the tables nearest to noisy ones that hold no negative count and agree on the labels' margin.
 
@@ -250,20 +255,19 @@ def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
     total = float(_margin(noisy).sum())
     if total <= 0:
         return [np.zeros_like(table) for table in noisy]
-    tables, corrections = list(noisy), [np.zeros_like(table) for table in noisy]
     limit = TOLERANCE * max(float(np.abs(table).max()) for table in noisy)
+    clipped, taken = list(noisy), [np.zeros_like(table) for table in noisy]
+    # Two equal steps end it: of the tables with what the last clipping took away, since the clipped ones can rest.
+    tables = [np.full_like(table, np.inf) for table in noisy]
     for _ in range(MOST_STEPS):
-        margin = _margin(tables)
+        margin = _margin(clipped)
         margin += (total - margin.sum()) / len(margin)
-        level = [table + ((margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in tables]
-        shifted = [table + correction for table, correction in zip(level, corrections, strict=True)]
-        clipped = [np.maximum(table, 0.0) for table in shifted]
-        corrections = [table - found for table, found in zip(shifted, clipped, strict=True)]
-        change = max(float(np.abs(new - old).max()) for new, old in zip(clipped, tables, strict=True))
-        tables = clipped
-        if change <= limit:
+        level = [table + ((margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in clipped]
+        before, tables = tables, [table + own for table, own in zip(level, taken, strict=True)]
+        clipped, taken = ([part(table, 0.0) for table in tables] for part in (np.maximum, np.minimum))
+        if max(float(np.abs(new - old).max()) for new, old in zip(tables, before, strict=True)) <= limit:
             break
-    return tables
+    return clipped
 
 
 def _margin(tables: Sequence[Float64]) -> Float64:
