@@ -25,7 +25,7 @@ from pathlib import Path
 from undersong_common.errors import ConfigurationError
 
 SERVER = "xllamacpp==2026.10.11549"
-PARALLEL = 4  # sequences at once
+PARALLEL = 16  # sequences at once: a batch reads the weights once for all of them
 CONTEXT_TOKENS = 2048  # of each sequence
 _BLOCK_BYTES = 1 << 20
 _ATTEMPTS = 3  # at one package, of a registry that is busy
