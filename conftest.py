@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 from tests.doubles.pace import ALL, FEW, FEW_EXAMPLES
 from undersong_common.models.model_files import PACKAGED
@@ -109,6 +110,9 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile(ALL, deadline=None, derandomize=False)
     settings.register_profile(FEW, deadline=None, derandomize=True, max_examples=FEW_EXAMPLES)
     settings.load_profile(FEW if config.option.markexpr else ALL)
+    if config.option.markexpr:
+        # Examples of constants that hypothesis reads in every module of ours would change with what is imported.
+        providers._get_local_constants = providers.Constants
     if config.getoption("--without-torch"):
         sys.meta_path.insert(0, Skips(NEED_TORCH))
         sys.meta_path.append(Skips(HOLD_OTHERS))  # behind all finders: only what is not installed
@@ -178,15 +182,27 @@ def costly_once() -> Iterator[None]:
     from undersong_common.models.embedding import Embedder
 
     hashes: dict[tuple[object, ...], str] = {}
+    checked_files: set[tuple[object, ...]] = set()
     models: dict[str, Embedder] = {}
-    compute, load = model_files._file_sha256, Embedder._load_encoder
+    compute, check, load = model_files._file_sha256, model_files._check_json, Embedder._load_encoder
+    packaged_folder = model_files.model_folder(PACKAGED)
+
+    def state_of(path: Path) -> tuple[object, ...]:
+        state = path.stat()
+        return path, state.st_ino, state.st_size, state.st_mtime_ns
 
     def hashed(path: Path) -> str:
-        state = path.stat()
-        key = (path, state.st_ino, state.st_size, state.st_mtime_ns)
+        key = state_of(path)
         if key not in hashes:
             hashes[key] = compute(path)
         return hashes[key]
+
+    def checked(folder: Path, name: str) -> None:
+        """Reads a file of the packaged model once. What a small model's file is checked with is quickly done."""
+        key = state_of(folder / name)
+        if key not in checked_files:
+            check(folder, name)
+            checked_files.update({key} if folder == packaged_folder else ())
 
     def loaded(embedder: Embedder) -> Any:
         """Takes over a model that was tried out, where the files are still the same."""
@@ -200,6 +216,7 @@ def costly_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(model_files, "_file_sha256", hashed)
+        patched.setattr(model_files, "_check_json", checked)
         patched.setattr(Embedder, "_load_encoder", loaded)
         yield
 
