@@ -75,7 +75,7 @@ def units_of(statistic: Statistic, records: ExampleRecords, rows: Int64) -> set[
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=examples(4, 40), deadline=None)
+@settings(max_examples=examples(2, 40), deadline=None)
 @given(data=st.data())
 def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, model: Path, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
@@ -94,7 +94,7 @@ def test_well_formed_inputs_are_taken_and_every_record_has_a_row(name: str, mode
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=examples(2, 50), deadline=None)
+@settings(max_examples=examples(1, 50), deadline=None)
 @given(data=st.data())
 def test_inputs_that_are_malformed_in_any_way_are_refused_without_a_record(name: str, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
@@ -106,7 +106,7 @@ def test_inputs_that_are_malformed_in_any_way_are_refused_without_a_record(name:
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=examples(3, 20), deadline=None)
+@settings(max_examples=examples(2, 20), deadline=None)
 @given(data=st.data())
 def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data: st.DataObject) -> None:
     facts = PublicFacts(embedding_size=data.draw(st.sampled_from([24, 384])), labels=3)
@@ -132,7 +132,7 @@ def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data
 
 @pytest.mark.heavy
 @EVERY
-@settings(max_examples=examples(3, 20), deadline=None)
+@settings(max_examples=examples(2, 20), deadline=None)
 @given(data=st.data())
 def test_neighbours_are_within_the_sensitivity(name: str, model: Path, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
@@ -192,7 +192,7 @@ def test_one_record_more_moved_260_rows_of_soft_classifier_votes() -> None:
 
 
 @EVERY
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(3, 10), deadline=None)
 @given(data=st.data())
 def test_more_labels_than_planned_are_refused_before_any_record(name: str, data: st.DataObject) -> None:
     example = data.draw(well_formed(name, PublicFacts(24, 3)))
