@@ -12,6 +12,7 @@ import sqlite3
 import pytest
 
 from tests.doubles.alliance import before_the_first_sum
+from tests.doubles.pace import slow_after
 from undersong_client.consent.approvals import Proposals
 from undersong_client.home import PartyHome
 from undersong_common.errors import PrivacyRefusal
@@ -101,30 +102,34 @@ def with_first_sum(manifest, **changes):
     return dataclasses.replace(manifest, plan=plan)
 
 
+# One sentence of the guard comes this whole way. tests/protocol/test_plan.py has every changed figure.
 @pytest.mark.parametrize(
     ("name", "tamper", "words"),
-    [
-        (
-            "lowered noise",
-            lambda manifest: with_first_sum(manifest, sigma_integer=manifest.plan.sums[0].sigma_integer * 0.9),
-            "the plan spends epsilon",
-        ),
-        (
-            "raised sensitivity",
-            lambda manifest: with_first_sum(manifest, l2=manifest.plan.sums[0].l2 * 2),
-            "L2 sensitivity",
-        ),
-        (
-            "more dropouts",
-            lambda manifest: dataclasses.replace(
-                manifest,
-                plan=dataclasses.replace(
-                    manifest.plan, quorum=dataclasses.replace(manifest.plan.quorum, tolerated_dropouts=2)
-                ),
+    slow_after(
+        [
+            (
+                "lowered noise",
+                lambda manifest: with_first_sum(manifest, sigma_integer=manifest.plan.sums[0].sigma_integer * 0.9),
+                "the plan spends epsilon",
             ),
-            "threshold 3 is more than the 2 parties left",
-        ),
-    ],
+            (
+                "raised sensitivity",
+                lambda manifest: with_first_sum(manifest, l2=manifest.plan.sums[0].l2 * 2),
+                "L2 sensitivity",
+            ),
+            (
+                "more dropouts",
+                lambda manifest: dataclasses.replace(
+                    manifest,
+                    plan=dataclasses.replace(
+                        manifest.plan, quorum=dataclasses.replace(manifest.plan.quorum, tolerated_dropouts=2)
+                    ),
+                ),
+                "threshold 3 is more than the 2 parties left",
+            ),
+        ],
+        1,
+    ),
 )
 def test_a_plan_that_was_tampered_with_is_refused(alliance, finished_run, name, tamper, words, caplog, monkeypatch):
     monkeypatch.setattr(execution, "_check_same_plan", lambda *_: None)  # such a coordinator would not look either

@@ -30,7 +30,7 @@ CASES = [
     for line in file.read_text(encoding="utf-8").splitlines()
 ]
 LABELS = ("cardiac", "trauma")
-ORDERS = 6  # of a step, one of which gets the answer
+ORDERS = examples(2, 6)  # of a step, one of which gets the answer
 
 
 def prompts(case: dict[str, Any]) -> Prompts:
