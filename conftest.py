@@ -50,8 +50,6 @@ gc.disable()
 LONGEST_FIRST = (
     "tests/federation/test_end_to_end.py",
     "tests/simulation/run/test_deliver.py",
-    "tests/protocol/statistics/test_rows.py",
-    "tests/common/models/test_embedding.py",
     *(f"tests/{room}/" for room in ("federation", "simulation", "trial", "browser", "packaging", "noninterference")),
     *(f"tests/{room}/" for room in ("protocol/secagg", "protocol/statistics", "client", "examples")),
     *("benchmarks/dpsgd/dpsgd_tests/", "tests/tools/", "tests/benchmarks/", "tests/test_"),
@@ -66,6 +64,24 @@ QUICK_WITH_TORCH = (
     "tests/server/report/test_report.py",
     "tests/simulation/run/test_author_errors.py",
     "tests/simulation/comparison/test_compare.py",
+)
+
+# Of `make test`, these load transformers, which takes a process five seconds: one worker does, and begins with them.
+WITH_TRANSFORMERS = (
+    "tests/common/models/test_embedding.py",
+    "tests/common/models/test_hidden_states.py",
+    "tests/common/models/test_model_files.py",
+    "tests/protocol/statistics/test_fine_tuned_teachers.py",
+    "tests/protocol/statistics/test_rows.py",
+    "benchmarks/dpsgd/dpsgd_tests/",
+    "tests/server/test_learning.py",
+    "tests/server/evaluation/test_adaptation.py",
+    "tests/server/evaluation/test_fine_tuning.py",
+    "tests/server/generators/kinds/test_folders.py",
+    "tests/server/generators/kinds/test_transformers",
+    "tests/server/generators/test_spreading.py",
+    *(f"tests/server/methods/test_{name}.py" for name in ("discriminator", "tuned", "vector")),
+    *(f"tests/simulation/run/test_{name}.py" for name in ("endpoints", "fine_tuned_teachers")),
 )
 
 # The mark of all tests of a file.
@@ -145,6 +161,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip("its processes need torch"))
 
     def rank(item: pytest.Item) -> int:
+        if item.nodeid.startswith(WITH_TRANSFORMERS):
+            return -1
         if item.nodeid.startswith(LAST):
             return len(LONGEST_FIRST) + 1
         starts = enumerate(LONGEST_FIRST)
@@ -164,12 +182,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """One worker runs all tests of a file, and of the files that share a set-up of the session."""
     from xdist.scheduler import LoadFileScheduling
 
-    together = TOGETHER | dict.fromkeys(QUICK_WITH_TORCH if "not heavy" in config.option.markexpr else (), "torch")
+    if "not heavy" in config.option.markexpr:
+        with_torch = QUICK_WITH_TORCH
+    else:
+        with_torch = WITH_TRANSFORMERS if config.option.markexpr == "not slow" else ()
 
     class ByFile(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = super()._split_scope(nodeid)
-            return together.get(file, file)
+            return "torch" if file.startswith(with_torch) else TOGETHER.get(file, file)
 
     config.option.loadscopereorder = False  # by number of tests, which says little of the time that they take
     return ByFile(config, log)
