@@ -556,8 +556,12 @@ def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
     return cell
 
 
+@lru_cache(maxsize=16)
 def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
-    """The composed privacy loss distribution (dp_accounting.pld), both directions of adjacency, pessimistic."""
+    """The composed privacy loss distribution (dp_accounting.pld), both directions of adjacency, pessimistic.
+
+    A sheet asks one plan for several figures. The last distributions are kept, a few MB each.
+    """
     from dp_accounting.pld import privacy_loss_distribution as pld
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 

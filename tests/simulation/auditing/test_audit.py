@@ -57,7 +57,7 @@ from undersong_protocol.wire.messages import secagg_pb2 as secagg
 from undersong_server.pool import Sample
 from undersong_server.progress import Silent
 from undersong_server.runs import task as tasks
-from undersong_server.runs.planning import plan_run
+from undersong_server.runs.planning import RunPlan, plan_run
 
 pytestmark = pytest.mark.heavy
 
@@ -114,10 +114,14 @@ def observed(
     return found
 
 
+@cache
+def clinic_plan(epsilon: float) -> RunPlan:
+    return plan_run(tasks.load(CLINIC, [f"privacy.epsilon={epsilon}"]))
+
+
 def concluded(observations: list[Observations], epsilon: float = 4.0) -> verdict.AuditReport:
     settings = AuditSettings(CLINIC, (f"privacy.epsilon={epsilon}",))
-    run_plan = plan_run(tasks.load(CLINIC, [f"privacy.epsilon={epsilon}"]))
-    return report(settings, run_plan, observations)
+    return report(settings, clinic_plan(epsilon), observations)
 
 
 def test_a_sound_build_is_not_accused() -> None:
