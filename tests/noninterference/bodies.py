@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from unittest.mock import patch
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.noninterference import coordinator as hostile
@@ -35,6 +36,32 @@ from undersong_protocol.statistics.embedding_sum import EmbeddingSum
 FAR = 1_000.0  # length of a row that must be clipped, in multiples of its bound
 RATES = (1.0, 1.0, 1.0, 0.6)  # of a Poisson subsample
 QUIET = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+
+
+class Enough(Exception):
+    """What was to be tried has been tried."""
+
+
+def play_until(
+    enough: Callable[[Counter[str]], bool], most: int, body: Callable[..., Counter[str]], make: MakePair, *names: str
+) -> Counter[str]:
+    """Plays examples of a body until ``enough`` of what was counted, and ``most`` of them.
+
+    Hypothesis plays the example once more that says it is enough, so the last one does not.
+    """
+    counted: Counter[str] = Counter()
+
+    @settings(QUIET, max_examples=most, phases=[Phase.generate], report_multiple_bugs=False)
+    @given(data=st.data())
+    def play(data: st.DataObject) -> None:
+        counted.update(body(make, data.draw, *names))
+        counted["examples"] += 1
+        if counted["examples"] < most and enough(counted):
+            raise Enough
+
+    with suppress(Enough):
+        play()
+    return counted
 
 
 def conversation(make: MakePair, draw: Draw) -> Counter[str]:

@@ -7,25 +7,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.doubles.pace import examples
-from tests.noninterference.bodies import QUIET, conversation, one_subsample
+from tests.noninterference.bodies import QUIET, conversation, one_subsample, play_until
 from tests.noninterference.hospital import MakePair
 
 pytestmark = pytest.mark.heavy
 
-TRIED: Counter[str] = Counter()
+# Vectors came and were different, and sums were opened: otherwise nothing was compared.
+LEAST = {"different vectors": 4, "opened sums": 4, "stage unmask": 2, "pending": 1, "refusal": 9}
 
 
-# Fewer examples open too few sums since statistics have been added.
-@settings(QUIET, max_examples=examples(16, 72))
-@given(data=st.data())
-def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair, data: st.DataObject) -> None:
-    TRIED.update(conversation(make_pair, data.draw))
+def test_every_byte_that_leaves_is_the_same_but_for_masked_vectors(make_pair: MakePair) -> None:
+    def went_far(counted: Counter[str]) -> bool:
+        return counted["examples"] >= examples(12, 72) and all(counted[what] >= LEAST[what] for what in LEAST)
 
-
-def test_the_conversations_went_far_enough_to_mean_something() -> None:
-    """Vectors came and were different, and sums were opened: else nothing was compared above."""
-    least = {"different vectors": 4, "opened sums": 4, "stage unmask": 2, "pending": 1, "refusal": 9}
-    assert all(TRIED[what] >= count for what, count in least.items()), TRIED
+    counted = play_until(went_far, 90, conversation, make_pair)
+    assert went_far(counted), counted
 
 
 @settings(QUIET, max_examples=examples(1, 2))
