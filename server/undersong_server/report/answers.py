@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from undersong_common.printable import counted, joined
 from undersong_common.privacy import impact
+from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
 from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
@@ -76,7 +77,7 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
     took_part = data.participation
-    noisy = "noisy sums over all of them" if data.privacy.is_private else "sums over all of them"
+    noisy = "noisy sums" if data.privacy.is_private else "sums"
     holders = took_part.named if took_part else f"{counted(data.privacy.quorum.parties, 'hospital')}"
     steered = joined(list(data.steered)) or "the method's choices"
     sentences.append(
@@ -235,8 +236,9 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"In the folder of the files, this command {privately}; `pip install undersong` installs the program. With"
-            " `--test FILE` it also trains small models on the corpus and states their score on your own test file."
+            f"In the folder of the files, this command {privately}. `pip install undersong=={VERSION}` installs the"
+            " program. With `--test FILE` it also trains small models on the corpus and states their score on your own"
+            " test file."
         ),
         signer_words,
         'Without installing anything: open report.html and drop the files on "Check these files".',

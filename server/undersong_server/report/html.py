@@ -22,14 +22,15 @@ from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
 from undersong_server.report.answers import OurWords, answers
-from undersong_server.report.data import EQUAL_WEIGHTS, ReportData, number
+from undersong_server.report.data import EQUAL_WEIGHTS, GeneratorUse, ReportData, number
 from undersong_server.report.verdict import caution
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
 ROUNDS = (
     "Rounds count from 1 in report.html and rounds.csv, and from 0 in the field round of the files of texts, whose 0 is"
-    " round 1."
+    " round 1. Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them: they differ"
+    " from those of the whole corpus."
 )
 
 
@@ -71,7 +72,20 @@ def render_html(data: ReportData) -> str:
         show_labels=any(data.label_names),
         total_seconds=sum(seconds for _, seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
+        fault_columns=tuple(_count_faults(data.usage)),
     )
+
+
+FAULT_NAMES = ("refused", "cut", "duplicate", "near duplicate", "asked again", "dropped")
+
+
+def _count_faults(usage: Sequence[GeneratorUse]) -> Iterator[tuple[str, dict[str, int]]]:
+    """Yields a column of the generators' table with its count by generator, unless every count is 0."""
+    rows = {use.name: (*use.faults, use.count.retried, use.count.dropped) for use in usage}
+    for place, name in enumerate(FAULT_NAMES):
+        counts = {generator: row[place] for generator, row in rows.items()}
+        if any(counts.values()):
+            yield name, counts
 
 
 def _mark_code(sentence: str) -> Markup:

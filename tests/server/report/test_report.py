@@ -17,6 +17,7 @@ from tests.doubles.one_page import steps_of
 from undersong_common.intervals import Interval
 from undersong_common.privacy import impact
 from undersong_common.text.table import Table
+from undersong_common.version import VERSION
 from undersong_protocol.agreement.participation import Participation
 from undersong_protocol.agreement.plan import Privacy, Quorum
 from undersong_protocol.agreement.words import NO_GUARANTEE
@@ -341,10 +342,10 @@ def test_only_our_code_is_code_and_no_foreign_string_is_markup():
         for token in block.children or ()
         if token.type == "code_inline"
     ]
-    assert {"pip install undersong", "--test FILE"} <= set(code)
+    assert {f"pip install undersong=={VERSION}", "--test FILE"} <= set(code)
     assert "code" not in code
     source = render_html(hostile)
-    assert "<code>pip install undersong</code>" in source
+    assert f"<code>pip install undersong=={VERSION}</code>" in source
     assert "<code>code</code>" not in source
     assert "evil.example" not in "".join(str(attributes) for _, attributes in Page(source).elements)
 
