@@ -199,8 +199,12 @@ def _table(
             values += [f"{np.mean(texts):.0f}" if texts else "-", str(len(cells))]
             commits = ", ".join(dict.fromkeys(cell["commit"] for cell in cells.values()))
             lines.append(f"| {row['name']} | {row.get('paper', '-')} | {' | '.join(values)} | {commits} |")
-    missing = [f"{row['name']} (the paper's: {row['paper']})" for row in rows if not figures[row["name"]]]
+    missing = [_name_missing(row) for row in rows if not figures[row["name"]]]
     return [*lines, "", f"Not measured by three seeds yet: {'; '.join(missing)}."] if missing else lines
+
+
+def _name_missing(row: Mapping[str, Any]) -> str:
+    return row["name"] if row["paper"] == "-" else f"{row['name']} (the paper's: {row['paper']})"
 
 
 def _figure(values: Iterable[float]) -> str:
