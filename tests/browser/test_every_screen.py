@@ -28,14 +28,6 @@ LARGEST_PAGE_BYTES = 300_000
 ACCOUNT_MS = 2.5  # of the page of one's own account, on two cores of its own
 FIRST_BYTE_MS = 100.0  # on two cores of their own; the test leaves room for what runs beside it
 ROOM = 3.0
-# Words of charts that stand outside their drawing.
-TEXTS_OUTSIDE = """() => [...document.querySelectorAll('.chart svg')].flatMap(svg => {
-  const box = svg.getBoundingClientRect();
-  return [...svg.querySelectorAll('text')].filter(text => {
-    const own = text.getBoundingClientRect();
-    return own.left < box.left - 1 || own.right > box.right + 1 || own.top < box.top - 1 || own.bottom > box.bottom + 1;
-  }).map(text => text.textContent);
-})"""
 
 
 NAME_ABOVE_ITS_WORDS = "getComputedStyle(document.querySelector('td.long'), '::before').display"
@@ -103,8 +95,6 @@ def test_compared_runs_and_an_evaluated_result(console, coordinator, finished, w
         page.wait_for_url("**sort=panel**")
         operator.check(f"compare by a figure, {width}, dark: {dark}")
         assert page.locator("table.compared thead a").all_inner_texts()[0] == "triage spring"
-        cut = page.evaluate(TEXTS_OUTSIDE)
-        assert cut == [], cut
         page.locator("div.scroll").first.evaluate("each => { each.scrollLeft = 10000 }")
         assert page.locator("table.compared tbody th").first.is_visible()
         page = operator.go(RESULT["result"])

@@ -13,6 +13,15 @@ from tests.doubles.processes import ROOT
 
 SHOTS = ROOT / "results" / "console"
 WIDTHS = {"narrow": 390, "wide": 1600}
+# Words of drawings that stand outside their box, or outside the window where nothing scrolls.
+CUT = """() => [...document.querySelectorAll('svg text')].filter(text => {
+  const here = text.getBoundingClientRect();
+  const box = (text.closest('.scroll, figure') || text.ownerSVGElement).getBoundingClientRect();
+  const drawing = text.ownerSVGElement.getBoundingClientRect();
+  return here.width && (here.right > box.right + 1 || here.left < box.left - 1 || here.right > innerWidth + 1
+    || here.right > drawing.right + 1 || here.left < drawing.left - 1
+    || here.top < drawing.top - 1 || here.bottom > drawing.bottom + 1);
+}).map(text => text.textContent)"""
 
 
 def chromium_path() -> str:
@@ -75,7 +84,7 @@ class Window:
             self.page.wait_for_timeout(20)
 
     def check(self, name: str) -> None:
-        """Axe finds nothing on this screen, it fits its width, and nothing was refused or asked of another host."""
+        """Axe finds nothing on this screen, it fits its width, no drawing cuts a word, and no other host is asked."""
         from axe_playwright_python.sync_playwright import Axe
 
         found = Axe().run(self.page).response["violations"]
@@ -83,6 +92,8 @@ class Window:
         assert not said, said
         wide = self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert wide <= 0, f"{name}: {wide} px too wide"
+        cut = self.page.evaluate(CUT)
+        assert cut == [], f"{name}: {cut}"
         assert not self.elsewhere, self.elsewhere
         assert not self.complaints, (name, self.complaints)
 
