@@ -560,8 +560,14 @@ def _helper_words(sheet: Sheet) -> str:
         if privacy.epsilon_if_all_others_collude is None
         else f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
     )
-    between = "" if others - sheet.colluders < 2 else " With some of them, it lies between."
-    return f"This holds only if {helped} {verb} the operator; if all others did, {worst}.{between}"
+    # A sum that opens without some hospitals is open to fewer helpers.
+    fewest = min(sheet.others, others)
+    if fewest < others:
+        helpers = f"all others of an opened sum did, and {fewest} may be all,"
+    else:
+        helpers = "all others did,"
+    between = "" if fewest - sheet.colluders < 2 else " With fewer of them, it lies between."
+    return f"This holds only if {helped} {verb} the operator; if {helpers} {worst}.{between}"
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
@@ -852,14 +858,14 @@ def _figure_section(sheet: Sheet) -> PageSection:
         ),
         ("method", f"{printable(sheet.method, 120)}, for the task {printable(sheet.task.name, 120)!r}."),
         ("the plan's hash", sheet.manifest),
-        *([("fingerprint of who runs it", _coordinator_words(coordinator))] if coordinator is not None else []),
     ]
+    if coordinator is not None:
+        rows += [
+            ("program of who runs it", f"the coordinator {printable(coordinator.name, 63)!r}"),
+            ("fingerprint of who runs it", coordinator.fingerprint),
+        ]
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
     return PageSection(title, figures=tuple(rows), folded=True)
-
-
-def _coordinator_words(coordinator: NamedParty) -> str:
-    return f"{coordinator.fingerprint}  (the coordinator {printable(coordinator.name, 63)!r})"
 
 
 def _rarest_words(privacy: UnitPromise) -> str:

@@ -271,7 +271,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     rare = f"{impact.cases(impact.certainty(1.5, 1e-5))} of 100"
     assert f"may be right in up to {rare}. It may be more with a chance of at most 2 in 100,000 for" in means
     worst = accounting.best_guess(manifest.plan.alone_events())
-    assert "only if at most 1 other hospital helps the operator; if all others did," in means
+    assert "only if at most 1 other hospital helps the operator; if all others" in means
     assert f"right in at most {impact.cases(worst)} of 100 cases. " in f"{means} "
     assert repr(open_).count("epsilon") == 1  # the promise; every other one is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]

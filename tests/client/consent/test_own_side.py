@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -167,6 +168,25 @@ def test_the_four_risks_stand_side_by_side_in_cases_of_100(home):
     assert f"in at most {table[3][1]} of 100 cases" in dict(sections[0].figures)["The risk of this run"]
 
 
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        (1, "if all others of an opened sum did, and 1 may be all, the guess"),
+        (3, "if all others of an opened sum did, and 3 may be all, the guess"),
+        (4, "if all others did, the guess"),
+    ],
+)
+def test_the_sheet_says_how_few_helpers_undo_the_promise(home, others, says):
+    """Of five hospitals, none of which may help; a sum opens with as few others as are planned."""
+    manifest = proposed(home)
+    value, _ = sheet(home)
+    stored = Sheet.from_json(value)
+    assert len(manifest.roster) == 5
+    words_of_risk = preview._helper_words(replace(stored, others=others, colluders=0))
+    assert says in words_of_risk
+    assert ("it lies between" in words_of_risk) == (others > 1)
+
+
 def test_shares_that_do_not_show_a_saving_are_not_explained():
     assert preview._why_less(0.214, 0.104, 0.312) == []  # 21 % and 10 %, and together 31 %
     assert "Together it is 25 % and not 31 %." in preview._why_less(0.214, 0.104, 0.25)[0]
@@ -178,8 +198,8 @@ def test_the_short_half_names_limit_steps_and_what_ends_a_run(home):
     figures = dict(sections[0].figures)
     limit = value["privacy"]["max_per_unit"]
     assert f"Of one patient, at most {limit} record" in figures["What is asked"]
-    assert "6 in 100,000 for all 6 patients together" in figures["The risk of this run"]
-    assert "all that the records of one patient add" in figures["What else could be learned"]
+    assert "for any of all 6 patients, of at most 12 in 100,000." in figures["The risk of this run"]
+    assert "whatever else somebody wants to know about one patient" in figures["What else could be learned"]
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
     assert steps.points == preview.STEPS
     (choices,) = [section for section in sections if section.title == "What you can do"]
