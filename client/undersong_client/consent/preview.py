@@ -288,7 +288,7 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
             *_receipt_sections(sheet),
         ),
         note="What is decided counts for the plan of the nine words below and for no other.",
-        signature=f"For {sheet.party}: approved / rejected (strike out one)"
+        signature=f"For {sheet.party}'s files: approved / rejected (strike out one); only the choice on the page counts"
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
@@ -307,7 +307,9 @@ def _title(sheet: Sheet) -> str:
 def _policy_points(sheet: Sheet) -> Iterator[str]:
     """Yields what the policy says to the run, and the warnings that the first answers do not have already."""
     if sheet.ended is None and not sheet.objections:
-        yield "your policy and your budget allow this run"
+        yield (
+            "your policy and your budget allow this run: both limit what holds while not all others help the operator"
+        )
         if not sheet.required_parties and len(sheet.parties) > 1:
             yield (
                 "your policy names no hospital that must take part: the others are whom the operator names; whoever"
@@ -377,7 +379,7 @@ def _in_short(sheet: Sheet) -> PageSection:
         f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet)}"
     )
     counts = words.counted_numbers(sheet.numbers_in_all)
-    blurred = "blurred here by random noise and then scrambled"
+    blurred = "blurred here by random noise and then masked, so that only their sum with those of others can be read"
     if cost is None:
         leaving_words = (
             f"{counts} about your records, {blurred}. {_opened_with(sheet)} The sums may be published with the"
@@ -432,18 +434,25 @@ def _risk_table(sheet: Sheet) -> list[PageSection]:
     if sheet.ended is not None or privacy.epsilon is None:
         return []
     guess_alone = _guess_if_all_help(privacy)
-    columns = [("this run", (privacy.best_guess, impact.certainty(privacy.epsilon, privacy.delta), guess_alone))]
+    sure_alone = _certainty(privacy.epsilon_if_all_others_collude, privacy.delta)
+    risks_of_run = (privacy.best_guess, _certainty(privacy.epsilon, privacy.delta), guess_alone, sure_alone)
+    columns = [("this run", risks_of_run)]
     if cost is not None and cost.best_guess_after is not None:
-        sure_after = 1.0 if cost.after is None else impact.certainty(cost.after, cost.delta)
-        columns.append(("all runs", (cost.best_guess_after, sure_after, _guess_of_all_if_all_help(sheet))))
-    names = ("on average", "in rare cases", "on average, if all others help")
+        rare_after, rare_worst = (_certainty(epsilon, cost.delta) for epsilon in (cost.after, cost.worst_after))
+        worst = _guess_of_all_if_all_help(sheet)
+        columns.append(("all runs", (cost.best_guess_after, rare_after, worst, max(rare_worst, sure_alone))))
+    names = ("on average", "in rare cases", "on average, if all others help", "in rare cases, if all others help")
     rows = [
         (name, *(impact.cases(risks[row]) for _, risks in columns))
-        for row, name in enumerate(names[: 3 if len(sheet.parties) > 1 else 2])
+        for row, name in enumerate(names[: 4 if len(sheet.parties) > 1 else 2])
     ]
     head = ("a guess is right", *(name for name, _ in columns))
     sentence = "By tossing a coin, a guess is right in 50 of 100 cases; by all that can be seen, in at most so many:"
     return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(head, *rows))]
+
+
+def _certainty(epsilon: float | None, delta: float) -> float:
+    return 1.0 if epsilon is None else impact.certainty(epsilon, delta)
 
 
 def _guess_of_all_if_all_help(sheet: Sheet) -> float:
@@ -558,7 +567,7 @@ def _helper_words(sheet: Sheet) -> str:
     worst = (
         "nothing would be promised"
         if privacy.epsilon_if_all_others_collude is None
-        else f"the guess would be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
+        else f"the guess would on average be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
     )
     # A sum that opens without some hospitals is open to fewer helpers.
     fewest = min(sheet.others, others)
@@ -566,7 +575,12 @@ def _helper_words(sheet: Sheet) -> str:
         helpers = f"all others of an opened sum did, and {fewest} may be all,"
     else:
         helpers = "all others did,"
-    between = "" if fewest - sheet.colluders < 2 else " With fewer of them, it lies between."
+    if fewest == 1 and not sheet.colluders:
+        between = " That one could do so by itself, from the opened sum."
+    elif fewest - sheet.colluders < 2:
+        between = ""
+    else:
+        between = " With fewer of them, it lies between."
     return f"This holds only if {helped} {verb} the operator; if {helpers} {worst}.{between}"
 
 
@@ -651,7 +665,7 @@ def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
         sentences.append(f"{rare}; more with a chance of at most {impact.chance_of_more(cost.delta)}.")
         if len(sheet.parties) > 1:
             worst = impact.cases(_guess_of_all_if_all_help(sheet))
-            sentences.append(f"If all others helped the operator in every run, in at most {worst} of 100 cases.")
+            sentences.append(f"If all others helped the operator in every run, on average in at most {worst} of 100.")
     return [("The risk of all runs", " ".join(sentences))]
 
 
@@ -679,7 +693,11 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
                 " approved. The operator may plan another one without you, or ask you anew.",
                 "Wait: nothing leaves until you have decided.",
                 "Approve: choose Approve and type the nine words below."
-                + (" Your policy asks for two people: a privacy officer and one for IT." if sheet.two_people else ""),
+                + (
+                    " Your policy asks for two people: a privacy officer and one for IT."
+                    if sheet.two_people
+                    else " One person's approval suffices here, at a terminal too; your policy can ask for two people."
+                ),
                 withdraw,
             ),
         ),
