@@ -320,22 +320,23 @@ class PartyHome:
         """Raises ConfigurationError for the first file that is a link, is another user's, or that others may read."""
         for path in (self.path, *self._private_paths()):
             try:
-                found = path.lstat()
+                status = path.lstat()
             except FileNotFoundError:
                 continue  # a temporary file that has been renamed meanwhile
-            if stat.S_ISLNK(found.st_mode):
+            if stat.S_ISLNK(status.st_mode):
                 raise ConfigurationError(f"{path}: is a link", "put the file itself there", code="is-a-link")
-            if found.st_uid != os.geteuid():
+            if status.st_uid != os.geteuid():
                 check_owner(self.path)
                 raise MissingRights(
-                    f"{path}: belongs to {account_name(found.st_uid)}, and this folder to {account_name(os.geteuid())}",
+                    f"{path}: belongs to {account_name(status.st_uid)},"
+                    f" and this folder to {account_name(os.geteuid())}",
                     left_there_remedy(),
                     code="other-account",
                 )
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                wanted = FOLDER_MODE if stat.S_ISDIR(found.st_mode) else FILE_MODE
+            if stat.S_IMODE(status.st_mode) & 0o077:
+                wanted = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
                 raise MissingRights(
-                    f"{path}: others may read it (mode {stat.S_IMODE(found.st_mode):04o})",
+                    f"{path}: others may read it (mode {stat.S_IMODE(status.st_mode):04o})",
                     f"chmod {wanted:o} {shell_path(path)}",
                     code="readable-by-others",
                 )

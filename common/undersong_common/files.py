@@ -39,9 +39,9 @@ def file_state(path: str | Path) -> FileState:
     return status.st_mtime_ns, status.st_ino, status.st_size
 
 
-def file_identity(found: os.stat_result) -> FileIdentity:
+def file_identity(file_status: os.stat_result) -> FileIdentity:
     """Returns a file's identity (device, inode): writing to the file keeps it, replacing the file changes it."""
-    return found.st_dev, found.st_ino
+    return file_status.st_dev, file_status.st_ino
 
 
 def create_private(path: str | Path) -> None:

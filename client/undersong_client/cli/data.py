@@ -340,10 +340,10 @@ def ask_user_is(settings: "PartySettings", column: str, said: str) -> str:
         return str(typer.prompt(f"{error.problem} (patient, case)")).strip()
 
 
-def _label(given: str) -> tuple[str, str]:
-    old, equals, new = given.rpartition("=")
+def _label(label_option: str) -> tuple[str, str]:
+    old, equals, new = label_option.rpartition("=")
     if not equals:
-        raise ConfigurationError(f"--label-map {given!r} is no OLD=NEW", "write, for example, 18842-5=discharge")
+        raise ConfigurationError(f"--label-map {label_option!r} is no OLD=NEW", "write, for example, 18842-5=discharge")
     return old.strip(), new.strip()
 
 
@@ -450,10 +450,12 @@ def _status(written: str) -> str:
     return written
 
 
-def _attribute(given: str) -> tuple[str, str]:
-    name, equals, column = (part.strip() for part in given.partition("="))
+def _attribute(attribute_option: str) -> tuple[str, str]:
+    name, equals, column = (part.strip() for part in attribute_option.partition("="))
     if not (name and equals and column):
-        raise ConfigurationError(f"--attribute {given!r} is no NAME=COLUMN", "write, for example, sex=Geschlecht")
+        raise ConfigurationError(
+            f"--attribute {attribute_option!r} is no NAME=COLUMN", "write, for example, sex=Geschlecht"
+        )
     return name, column
 
 

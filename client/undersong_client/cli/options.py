@@ -56,10 +56,10 @@ DespiteCautions = Annotated[
 ]
 
 
-def home_of(given: Path | None) -> Path:
+def home_of(home_option: Path | None) -> Path:
     """The folder that --home names, or the default one."""
-    if given is not None:
-        return given
+    if home_option is not None:
+        return home_option
     if folder := os.environ.get("UNDERSONG_PARTY_HOME"):
         return Path(folder)
     base = os.environ.get("XDG_CONFIG_HOME")

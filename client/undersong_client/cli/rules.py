@@ -161,8 +161,8 @@ def _person(folder: Path) -> "Person":
     return person_of_terminal(PartyHome(folder))
 
 
-def _print_policy(found: "PolicyFacts", as_json: bool) -> None:
-    value = found.to_json()
+def _print_policy(policy_facts: "PolicyFacts", as_json: bool) -> None:
+    value = policy_facts.to_json()
     lines = (f"{key}: {', '.join(item) if isinstance(item, list) else item}" for key, item in value.items())
-    nothing = f"this policy allows nothing: {'; '.join(found.missing)}"
-    print_result(as_json, value, *[nothing] * bool(found.missing), *lines)
+    nothing = f"this policy allows nothing: {'; '.join(policy_facts.missing)}"
+    print_result(as_json, value, *[nothing] * bool(policy_facts.missing), *lines)

@@ -343,10 +343,10 @@ def _lines(corpus_check: "CorpusCheck") -> list[str]:
     ]
 
 
-def _copied(found: "Overlap") -> str:
+def _copied(overlap: "Overlap") -> str:
     return (
-        f"{len(found.verbatim)} texts word for word{_rows(found.verbatim)}, {len(found.near_verbatim)}"
-        f" nearly{_rows(found.near_verbatim)}, {len(found.shared_run)} with eight words or more in a row"
+        f"{len(overlap.verbatim)} texts word for word{_rows(overlap.verbatim)}, {len(overlap.near_verbatim)}"
+        f" nearly{_rows(overlap.near_verbatim)}, {len(overlap.shared_run)} with eight words or more in a row"
     )
 
 

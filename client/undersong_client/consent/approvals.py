@@ -658,7 +658,7 @@ def _proposal_of(value: Mapping[str, Any], path: Path) -> Proposal:
             request.decision not in get_args(Decision)
             or path.stem != request.manifest
             or not isinstance(request.run, str)
-            or not all(isinstance(each, (int, float)) for each in (*times, *figures))
+            or not all(isinstance(number, (int, float)) for number in (*times, *figures))
         ):
             raise TypeError
     except TypeError:

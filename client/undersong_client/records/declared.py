@@ -56,9 +56,11 @@ def first_places(places: Sequence[str], further: str = "") -> str:
     return place_words
 
 
-def look_alike_words(found: LookAlikes) -> str:
+def look_alike_words(look_alikes: LookAlikes) -> str:
     """Returns what was found about look-alikes, with the first places."""
-    return f"{found.sentence} ({first_places([f'{second} like {first}' for first, second in found.places])})"
+    return (
+        f"{look_alikes.sentence} ({first_places([f'{second} like {first}' for first, second in look_alikes.places])})"
+    )
 
 
 class Caution(str):

@@ -61,9 +61,9 @@ class OwnFigures:
         """Returns the figures as (name, words), for sheet, page and command; ``no_list`` says that none was given."""
         people = unit_word("user", self.unit_word, 2)
         if self.read_s:
-            reading_day = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}"
+            reading_day_words = f"{datetime.fromtimestamp(self.read_s, UTC):%Y-%m-%d}"
         else:
-            reading_day = "on a day that was not kept"
+            reading_day_words = "on a day that was not kept"
         if self.patients is None:
             count = "no column names them"
         else:
@@ -72,7 +72,7 @@ class OwnFigures:
             f"{count:,}: {printable(reason, 200)}" for reason, count in self.left_out.items() if count
         )
         figures = [
-            ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day}"),
+            ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day_words}"),
             ("records", f"{self.records:,}"),
             (people, count),
             (f"{people} who object", self._objection_words(no_list)),

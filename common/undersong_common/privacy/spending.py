@@ -88,12 +88,16 @@ def price(runs: Runs, delta: float, divided: int) -> float:
     return math.fsum(accounting.epsilon(part_events, delta / divided) for part_events in budget_parts)
 
 
-def surely_within(found: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
+def surely_within(budget_parts: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
     """Returns True if ``found``, the events of each part, is one purely Gaussian part within ``epsilon`` at ``delta``.
 
     False means that :func:`price` must decide; it takes milliseconds, because it searches for epsilon.
     """
-    return len(found) == 1 and accounting.is_one_gaussian(found[0]) and accounting.delta(found[0], epsilon) <= delta
+    return (
+        len(budget_parts) == 1
+        and accounting.is_one_gaussian(budget_parts[0])
+        and accounting.delta(budget_parts[0], epsilon) <= delta
+    )
 
 
 def charged_of(charged: Iterable[Event], plan: Iterable[Event]) -> tuple[Event, ...]:

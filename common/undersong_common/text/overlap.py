@@ -161,7 +161,9 @@ class _Corpus:
 
 def _mark_verbatim(ours: _Corpus, theirs: _Corpus) -> Bools:
     private_sequences = {
-        theirs.tokens[a:b].tobytes() for a, b in zip(theirs.starts[:-1], theirs.starts[1:], strict=True) if b > a
+        theirs.tokens[start:stop].tobytes()
+        for start, stop in zip(theirs.starts[:-1], theirs.starts[1:], strict=True)
+        if stop > start
     }
     return np.array(
         [

@@ -54,12 +54,12 @@ def asked(clauses: Sequence[str], possessive: str = "your") -> str:
     >>> asked(["a"]), asked(["a", "b"]), asked([])
     ('a', 'a; and b', 'nothing about records')
     """
-    first = list(clauses[:MOST_QUESTIONS])
+    listed_clauses = list(clauses[:MOST_QUESTIONS])
     if len(clauses) > MOST_QUESTIONS:
-        first.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
-    elif len(first) > 1:
-        first[-1] = f"and {first[-1]}"
-    return _with_possessive("; ".join(first) or "nothing about records", possessive)
+        listed_clauses.append(f"and {len(clauses) - MOST_QUESTIONS} more, below")
+    elif len(listed_clauses) > 1:
+        listed_clauses[-1] = f"and {listed_clauses[-1]}"
+    return _with_possessive("; ".join(listed_clauses) or "nothing about records", possessive)
 
 
 def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]:

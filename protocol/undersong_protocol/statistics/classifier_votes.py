@@ -197,9 +197,9 @@ def word_features(text: str) -> Int64:
     >>> len(word_features("to be")), word_features("").tolist()
     (9, [])
     """
-    found = words(text)
-    grams = {*found, *(f"{first} {second}" for first, second in pairwise(found))}
-    for word in set(found):
+    text_words = words(text)
+    grams = {*text_words, *(f"{first} {second}" for first, second in pairwise(text_words))}
+    for word in set(text_words):
         padded = f" {word} "
         grams.update(padded[i : i + size] for size in GRAMS for i in range(len(padded) - size + 1))
     return np.unique(np.array([zlib.crc32(gram.encode()) % BUCKETS for gram in grams], dtype=np.int64))
@@ -211,12 +211,12 @@ def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
     A text's logits are the sum of its features' rows divided by the square root of their number, plus the bias, which
     is the last row. Sums of numbers on the grid are exact, so that a label does not depend on the other texts.
     """
-    found = np.zeros(len(texts), dtype=np.int64)
+    word_classes = np.zeros(len(texts), dtype=np.int64)
     for row, text in enumerate(texts):
         features = word_features(text)
         logits = classifier[features].sum(axis=0) / math.sqrt(max(1, len(features))) + classifier[-1]
-        found[row] = logits.argmax()
-    return found
+        word_classes[row] = logits.argmax()
+    return word_classes
 
 
 @register

@@ -40,10 +40,10 @@ class Grid:
 
         Raises InternalError for a value that is not finite.
         """
-        given = np.asarray(values, dtype=np.float64)
-        if not np.isfinite(given).all():
+        coordinates = np.asarray(values, dtype=np.float64)
+        if not np.isfinite(coordinates).all():
             raise InternalError("a public number is not finite")
-        clipped = np.clip(given, -self.largest, self.largest)
+        clipped = np.clip(coordinates, -self.largest, self.largest)
         return np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
 
     def check(self, name: str, values: Float64) -> None:
@@ -142,10 +142,10 @@ def check_embeddings(
     check_labels(name, given.labels, labels)
 
 
-def check_labels(name: str, given: Int64, labels: int, *, least: int = NO_LABEL) -> None:
+def check_labels(name: str, label_numbers: Int64, labels: int, *, least: int = NO_LABEL) -> None:
     """Raises ConfigurationError unless every label is from ``least`` to ``labels`` - 1; ``labels`` 0 allows any."""
     largest = labels - 1 if labels else LARGEST_LABEL
-    if len(given) and (given.min() < least or given.max() > largest):
+    if len(label_numbers) and (label_numbers.min() < least or label_numbers.max() > largest):
         raise ConfigurationError(f"a label of public {name!r} is not one of the plan's {labels}", _REMEDY)
 
 

@@ -467,7 +467,7 @@ def parameters(statistic: Statistic) -> dict[str, Any]:
     """Returns a statistic's public parameters as JSON values, from which :func:`build` makes an equal statistic."""
     if not is_dataclass(statistic):
         raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
-    return {each.name: _to_plain_value(getattr(statistic, each.name)) for each in fields(statistic) if each.init}
+    return {field.name: _to_plain_value(getattr(statistic, field.name)) for field in fields(statistic) if field.init}
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
@@ -476,15 +476,15 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     Raises:
         ConfigurationError: the name is unknown, or the statistic does not accept the parameters.
     """
-    found = _STATISTICS.get(name)
-    if found is None:
+    statistic_class = _STATISTICS.get(name)
+    if statistic_class is None:
         raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
-    taken = {each.name for each in fields(found) if each.init}
+    taken = {field.name for field in fields(statistic_class) if field.init}
     unknown = sorted(set(parameters) - taken)
     if unknown:
         raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(taken)}")
     try:
-        statistic: Statistic = found(**{key: _freeze_value(value) for key, value in parameters.items()})
+        statistic: Statistic = statistic_class(**{key: _freeze_value(value) for key, value in parameters.items()})
     except TypeError:
         raise ConfigurationError(f"statistic {name!r}: a parameter is missing or of a wrong type") from None
     return statistic
@@ -492,11 +492,11 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
 
 def _to_plain_value(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_to_plain_value(each) for each in value]
+        return [_to_plain_value(member) for member in value]
     return value
 
 
 def _freeze_value(value: Any) -> Any:
     if isinstance(value, list):
-        return tuple(_freeze_value(each) for each in value)
+        return tuple(_freeze_value(member) for member in value)
     return value

@@ -61,9 +61,9 @@ class Whitening:
 
     def __call__(self, embeddings: Float32, classes: Int64) -> Float32:
         """float32 [n, d] in the axes; rows longer than ``LONGEST`` are shortened to it."""
-        found = ((embeddings - self.means[classes]) @ self.axes) * self._scale
-        norms = np.linalg.norm(found, axis=1, keepdims=True)
-        result: Float32 = (found * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
+        scaled = ((embeddings - self.means[classes]) @ self.axes) * self._scale
+        norms = np.linalg.norm(scaled, axis=1, keepdims=True)
+        result: Float32 = (scaled * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
         return result
 
     def whitened_direction(self, directions: Float64) -> Float64:
@@ -106,7 +106,7 @@ def votes(
     shown = np.unique(contrast_classes).tolist()
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
-    found = np.zeros((teachers, len(q)))
+    votes = np.zeros((teachers, len(q)))
     order = np.argsort(shards, kind="stable")
     for first in range(0, teachers, BATCH):
         bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
@@ -118,8 +118,8 @@ def votes(
             scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
         batch = np.array(logistic(scores) if probabilities else ballot(scores, query_classes, half), dtype=np.float64).T
         batch[[len(rows) == 0 for rows in members]] = 0.0
-        found[first : first + BATCH] = batch[: teachers - first]
-    return found
+        votes[first : first + BATCH] = batch[: teachers - first]
+    return votes
 
 
 def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
@@ -135,11 +135,11 @@ def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
     """
     if not half:
         return scores > 0.0
-    found = np.zeros(scores.shape, dtype=np.bool_)
+    ballots = np.zeros(scores.shape, dtype=np.bool_)
     for label in np.unique(classes):
         where = classes == label
-        found[where] = scores[where] > np.median(scores[where], axis=0)
-    return found
+        ballots[where] = scores[where] > np.median(scores[where], axis=0)
+    return ballots
 
 
 def _train_batch(

@@ -145,10 +145,10 @@ class TopQVotes(Statistic, question="nearest"):
 
 
 @lru_cache(maxsize=1)
-def _candidate_block(given: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
+def _candidate_block(embeddings: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
     """Candidates from number ``start`` on, as many as are compared at once; simulated parties are shown the same."""
     part = slice(start, start + MOST_AT_ONCE)
-    return Candidates(given.values[part], given.labels[part] if labelled else None)
+    return Candidates(embeddings.values[part], embeddings.labels[part] if labelled else None)
 
 
 def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) -> bool:

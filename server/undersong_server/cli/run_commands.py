@@ -290,8 +290,8 @@ def evaluate(
     print_result(evaluation, printable(f"{name}, by {_figures(evaluation)}", 2000), as_json=as_json)
 
 
-def _figures(found: "Evaluated") -> str:
-    return f"{found.test}: " + ", ".join(f"{name} {figure}" for name, figure in found.figures.items())
+def _figures(evaluated: "Evaluated") -> str:
+    return f"{evaluated.test}: " + ", ".join(f"{name} {figure}" for name, figure in evaluated.figures.items())
 
 
 @app.command()

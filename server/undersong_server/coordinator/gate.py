@@ -116,10 +116,10 @@ class ConnectionLimits(Generic[Connection]):
         if not self._rate.allows(source, now):
             return None
         known = source in self._known
-        own = self._by_source.get(source, {})
+        connections = self._by_source.get(source, {})
         leaving: list[Connection] = []
-        if len(own) >= self.per_source * (self.known_factor if known else 1):
-            leaving = [next(iter(own))]
+        if len(connections) >= self.per_source * (self.known_factor if known else 1):
+            leaving = [next(iter(connections))]
         elif self.unauthenticated >= self.most_unauthenticated:
             strangers = [held for name, held in self._by_source.items() if name not in self._known]
             if not strangers and not known:
@@ -134,10 +134,10 @@ class ConnectionLimits(Generic[Connection]):
             return []
         self._known[source] = None
         self.leave(connection)
-        own = self._by_party.get(party, {})
+        streams = self._by_party.get(party, {})
         leaving: list[Connection] = []
-        if len(own) >= self.per_party:
-            leaving = [next(iter(own))]
+        if len(streams) >= self.per_party:
+            leaving = [next(iter(streams))]
         elif sum(map(len, self._by_party.values())) >= self.total - self.most_unauthenticated:
             leaving = [_oldest_of_most(self._by_party.values())]
         return self._replace(leaving, self._by_party, party, connection)

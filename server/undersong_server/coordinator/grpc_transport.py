@@ -213,8 +213,8 @@ class GrpcTransport:
     @property
     def links(self) -> dict[str, Link]:
         """The live streams by party; from any thread."""
-        found = ((name, box.link) for name, box in sorted(self.mailboxes.copy().items()))
-        return {name: link for name, link in found if link is not None}  # each read once: a stream may end meanwhile
+        links = ((name, box.link) for name, box in sorted(self.mailboxes.copy().items()))
+        return {name: link for name, link in links if link is not None}  # each read once: a stream may end meanwhile
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets the event loop in which the mailboxes live; called once, before any exchange."""

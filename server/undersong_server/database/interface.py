@@ -136,10 +136,10 @@ class Database(ABC):
         restored from a backup has a higher one than its parties have heard. Raises ConfigurationError, and takes
         nothing, where that would shut out all later holders.
         """
-        given = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
+        parameters = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
         with self.writing() as statements:
             before = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            taken = statements.execute(self._with_time(_TAKE), given)
+            taken = statements.execute(self._with_time(_TAKE), parameters)
             if not taken.rowcount:
                 return None
             epoch = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
@@ -168,5 +168,5 @@ class Database(ABC):
     @property
     def last(self) -> tuple[int, str, bool]:
         """The last epoch, who took the lease under it, and True if that lease has not run out."""
-        found = self.rows(self._with_time("SELECT epoch, holder, until > :now AS held FROM lease WHERE id = 1"))[0]
-        return int(found["epoch"]), str(found["holder"]), bool(found["held"])
+        lease_row = self.rows(self._with_time("SELECT epoch, holder, until > :now AS held FROM lease WHERE id = 1"))[0]
+        return int(lease_row["epoch"]), str(lease_row["holder"]), bool(lease_row["held"])

@@ -64,9 +64,9 @@ class Journal:
             )
 
     def get(self, key: str) -> bytes | None:
-        found = self._database.rows("SELECT value FROM entry WHERE key = ?", (self._prefix + key,))
-        if found:
-            return bytes(found[0]["value"])
+        rows = self._database.rows("SELECT value FROM entry WHERE key = ?", (self._prefix + key,))
+        if rows:
+            return bytes(rows[0]["value"])
         return None
 
     def put(self, key: str, value: bytes) -> None:
@@ -85,7 +85,7 @@ class Journal:
             forgotten: drops every key with this prefix too; "" drops none.
         """
         gone = [(self._prefix + key,) for key in dropped]
-        given = [(self._prefix + key, value) for key, value in entries]
+        rows = [(self._prefix + key, value) for key, value in entries]
         begins = self._prefix + forgotten
 
         def write(database: Statements) -> None:
@@ -95,8 +95,8 @@ class Journal:
                 database.executemany("DELETE FROM entry WHERE key = ?", gone)
             # One statement for what is new, which nearly everything is.
             new = "INSERT INTO entry VALUES (?, ?) ON CONFLICT DO NOTHING"
-            if given and database.executemany(new, given).rowcount < len(given):
-                for key, value in given:
+            if rows and database.executemany(new, rows).rowcount < len(rows):
+                for key, value in rows:
                     if bytes(self._database.rows("SELECT value FROM entry WHERE key = ?", (key,))[0]["value"]) != value:
                         self._database.fence(database)  # a holder that was replaced is told so
                         key = key.removeprefix(self._prefix)

@@ -151,8 +151,8 @@ class Postgres(Database):
         if self._connection is None or self._connection.closed:
             self._connection = self._open_connection()
             try:
-                found = self._connection.execute("SELECT value FROM entry WHERE key = 'format'").fetchone()
-                if found is None or bytes(found["value"]) != FORMAT:
+                format_row = self._connection.execute("SELECT value FROM entry WHERE key = 'format'").fetchone()
+                if format_row is None or bytes(format_row["value"]) != FORMAT:
                     raise ConfigurationError(
                         "the database of --storage was made by another release", "use that one", code="storage-format"
                     )

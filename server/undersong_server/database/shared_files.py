@@ -35,9 +35,9 @@ class SharedFiles:
 
     def get(self, run: str, name: str) -> bytes | None:
         """The file as it was kept last; None if there is none."""
-        found = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
-        if found:
-            return bytes(found[0]["data"])
+        rows = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
+        if rows:
+            return bytes(rows[0]["data"])
         return None
 
     def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:

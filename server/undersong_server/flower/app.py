@@ -174,8 +174,8 @@ class FlowerRunDriver(RunDriver):
         )
 
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
-        found = self._transport.locate(timeout_s=planned.patience_s)
-        missing = [name for name in planned.roster if name not in found]
+        nodes = self._transport.locate(timeout_s=planned.patience_s)
+        missing = [name for name in planned.roster if name not in nodes]
         if missing and missing != self._reported:
             self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
         self._reported = missing
@@ -319,7 +319,9 @@ class FlowerTransport:
             return {}
         messages = [
             Message(
-                RecordDict({codec.RECORD: ConfigRecord({codec.REQUESTS: [each + self._epoch for each in batch]})}),
+                RecordDict(
+                    {codec.RECORD: ConfigRecord({codec.REQUESTS: [request + self._epoch for request in batch]})}
+                ),
                 dst_node_id=node,
                 message_type=codec.MESSAGE_TYPE,
                 ttl=ttl_s + LATE_S,

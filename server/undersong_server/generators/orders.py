@@ -86,7 +86,7 @@ class Requests:
             number: self._make_request(step, number, start + number, orders[number], wanted[number], rooms[number])
             for number in numbers
         }
-        shown = {number: PromptTexts(each.good, each.bad, each.parents) for number, each in made.items()}
+        shown = {number: PromptTexts(order.good, order.bad, order.parents) for number, order in made.items()}
         return made, [number for number in numbers if shown[number] != wanted[number]]
 
     def _make_request(

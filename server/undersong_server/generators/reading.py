@@ -257,7 +257,7 @@ def whole_sentences(text: str) -> str:
     >>> whole_sentences("It hurts. Since Monday. And the le")
     'It hurts. Since Monday.'
     """
-    ends = [found.end() for found in SENTENCE_END.finditer(text)]
+    ends = [sentence_end.end() for sentence_end in SENTENCE_END.finditer(text)]
     if ends:
         return text[: ends[-1]].strip()
     return ""
@@ -269,7 +269,7 @@ def until_length(text: str, words: int) -> str:
     >>> until_length("It hurts. Since Monday, I think. And so on. And on.", 6)
     'It hurts. Since Monday, I think.'
     """
-    ends = (found.end() for found in SENTENCE_END.finditer(text))
+    ends = (sentence_end.end() for sentence_end in SENTENCE_END.finditer(text))
     end = next((end for end in ends if len(text[:end].split()) >= words), len(text))
     if text[end:].strip():
         return text[:end].rstrip()
@@ -303,7 +303,9 @@ def _is_echo(text: str, request: GenerationRequest) -> bool:
     """
     words = duplicate_key(text).split()
     length = _ECHOED_WORDS * (2 if request.is_long else 1)  # a document may well have its description as a title
-    shown = " ".join(duplicate_key(each) for each in (*request.good, *request.bad, *request.parents, *request.terms))
+    shown = " ".join(
+        duplicate_key(example) for example in (*request.good, *request.bad, *request.parents, *request.terms)
+    )
     told, written = (
         {run for line in lines for run in _word_runs(duplicate_key(line).split(), length)}
         for lines in (request.told, f"{request.system}\n{request.prompt}".splitlines())
@@ -343,7 +345,7 @@ def listed(answer: str) -> list[str]:
         or (lines if len(lines) >= FEWEST_ITEMS else [])
         or [re.sub(rf"\A{ITEM}", "", item) for item in _BETWEEN.split(_PREAMBLE.sub("", answer.strip()))]
     )
-    items = [item for each in parts if (item := each.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
+    items = [item for part in parts if (item := part.strip(_MARKS)) and re.search(r"[^\W\d_]", item)]
     short = [item for item in items if len(item.split()) <= LONGEST_WORDS and not set(item) & set("。！？｡")]
     # Most parts of a text with commas are too long for items or begin like clauses. A list may have one such part.
     if len(short) >= FEWEST_ITEMS and len(short) > 0.6 * len(items):

@@ -59,7 +59,7 @@ def files_of(handle: Any) -> dict[str, bytes]:
         "lora_alpha": config.lora_alpha,
         "target_modules": sorted(config.target_modules),
     }
-    weights = {name: each.detach().cpu().contiguous() for name, each in get_peft_model_state_dict(handle).items()}
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in get_peft_model_state_dict(handle).items()}
     return {CONFIG_NAME: json.dumps(kept, indent=2).encode("utf-8"), WEIGHTS_NAME: save(weights)}
 
 
@@ -69,7 +69,7 @@ def optimise(
     """Trains the adapter in place. ``told`` reports progress: it is called with the pairs done, over all epochs."""
     with torch.no_grad(), handle.disable_adapter():
         reference = [log_probabilities(handle, pair, device) for pair in pairs]
-    weights = [each for each in handle.parameters() if each.requires_grad]
+    weights = [parameter for parameter in handle.parameters() if parameter.requires_grad]
     steps = torch.optim.AdamW(weights, lr=tuning.learning_rate, weight_decay=0.0)
     rng = np.random.default_rng(tuning.seed)
     done = 0
@@ -94,12 +94,12 @@ def log_probabilities(model: Any, pair: Pair, device: torch.device) -> torch.Ten
     """
     answers = (list(pair.chosen), list(pair.rejected))
     longest = max(map(len, answers))
-    rows = torch.tensor([[*pair.prompt, *each, *[0] * (longest - len(each))] for each in answers], device=device)
+    rows = torch.tensor([[*pair.prompt, *answer, *[0] * (longest - len(answer))] for answer in answers], device=device)
     # The last position has no next token, and the prompt's last one has the answer's first.
     logits = model(input_ids=rows, use_cache=False, logits_to_keep=longest + 1).logits[:, -longest - 1 : -1].float()
-    found = logits.log_softmax(-1).gather(-1, rows[:, -longest:, None])[..., 0]
-    inside = torch.tensor([[place < len(each) for place in range(longest)] for each in answers], device=device)
-    total: torch.Tensor = (found * inside).sum(-1)
+    log_probabilities = logits.log_softmax(-1).gather(-1, rows[:, -longest:, None])[..., 0]
+    inside = torch.tensor([[place < len(answer) for place in range(longest)] for answer in answers], device=device)
+    total: torch.Tensor = (log_probabilities * inside).sum(-1)
     return total
 
 

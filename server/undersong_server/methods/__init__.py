@@ -100,8 +100,8 @@ def load(name: str) -> Method[Any]:
     """
     if name in own_names():
         file = FILES.get(name, name.replace("-", "_"))
-        found: Method[Any] = importlib.import_module(f"{__name__}.{file}").METHOD
-        return found
+        method: Method[Any] = importlib.import_module(f"{__name__}.{file}").METHOD
+        return method
     if name in OFFERED:
         return OFFERED[name]
     plugin = plugins.find("methods", name)

@@ -146,23 +146,23 @@ def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
     kind = chosen(options, setting)
     if options.discriminator == "auto":
-        found = [f'Discriminator: "auto" stands for "{kind}" in this plan.']
+        notes = [f'Discriminator: "auto" stands for "{kind}" in this plan.']
     else:
-        found = []
+        notes = []
     if not math.isfinite(setting.privacy.epsilon):
-        return found
+        return notes
     teachers = _teachers(options, setting)
     if options.discriminator in ("auto", "teachers"):
-        found.append(
+        notes.append(
             f"Teachers: {options.queries} queries have noise of sigma {teachers.sigma:.1f} votes, so a useful answer"
             f" needs {teachers.needed} teachers (sigma at most a tenth of them); the plan has {teachers.total}."
         )
     if kind == "teachers" and options.teacher == "fine-tuned":
-        found.append(
+        notes.append(
             f"Fine-tuned teachers take a party about a minute each, {teachers.per_party} in turn: plan the run with a"
             " --patience that outlasts them."
         )
-    return found
+    return notes
 
 
 def chosen(options: Options, setting: Setting) -> Kind:
@@ -233,10 +233,10 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     available = np.bincount(label_of, minlength=len(label_shares))
     total = max(1, round(share * len(scores)))
     counts = places_by_label(available, label_shares, total)
-    found: list[int] = []
+    chosen: list[int] = []
     for label, count in enumerate(counts):
-        found += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
-    return sorted(found)
+        chosen += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
+    return sorted(chosen)
 
 
 # The plan
@@ -351,9 +351,9 @@ def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Floa
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
         equal = np.full(classes, 1.0 / classes)
         return shares_beside(options.label_shares, equal, labels), np.zeros(classes), 0.0
-    opened = run.private_sum("labels", [])
-    shares = shares_beside(options.label_shares, shares_of_counts(opened.natural), labels)
-    return shares, opened.natural, opened.sigma
+    label_counts = run.private_sum("labels", [])
+    shares = shares_beside(options.label_shares, shares_of_counts(label_counts.natural), labels)
+    return shares, label_counts.natural, label_counts.sigma
 
 
 def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Order]:
@@ -379,14 +379,14 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
         asked, queries = run.publish_samples("queries", "queries", queries)
         shown, contrast = run.publish_samples("contrast", "contrast", contrast)
         inputs += [asked, shown]
-    opened = run.private_sum("teachers", inputs)
+    noisy_votes = run.private_sum("teachers", inputs)
     classes = max(1, len(run.setting.labels))
     if options.student == "fine-tuned":
-        counts, of = opened.natural[: len(queries)], _classes(run, queries)
+        counts, of = noisy_votes.natural[: len(queries)], _classes(run, queries)
         hard = options.targets == "hard"
         return fine_tuned(
             [query.text for query in queries],
-            counts - (_all_teachers(options, run.setting, opened) / 2 if hard else averaged(counts, of)),
+            counts - (_all_teachers(options, run.setting, noisy_votes) / 2 if hard else averaged(counts, of)),
             _student_folder(options, run.setting),
             seed=int(run.rng("student").integers(1 << 31)),
             hard=hard,
@@ -397,15 +397,15 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
         whitening,
         run.embeddings(queries),
         _classes(run, queries),
-        opened.natural[: len(queries)],
-        sigma=opened.sigma,
-        teachers=_all_teachers(options, run.setting, opened),
+        noisy_votes.natural[: len(queries)],
+        sigma=noisy_votes.sigma,
+        teachers=_all_teachers(options, run.setting, noisy_votes),
         classes=classes,
     )
 
 
-def _all_teachers(options: Options, setting: Setting, opened: NoisySum) -> int:
-    return len(opened.survivors) * _teachers(options, setting).per_party
+def _all_teachers(options: Options, setting: Setting, noisy_votes: NoisySum) -> int:
+    return len(noisy_votes.survivors) * _teachers(options, setting).per_party
 
 
 def _discriminant(
@@ -414,9 +414,13 @@ def _discriminant(
     candidates = [run.pool.samples[i] for i in order]
     embeddings, of = run.embeddings(candidates), _classes(run, candidates)
     whitening = Whitening(embeddings, of, len(counts))
-    opened = run.private_sum("moments", [])
+    noisy_moments = run.private_sum("moments", [])
     return linear_discriminant(
-        whitening, opened.natural.reshape(len(counts), -1), counts, sigma=opened.sigma, count_sigma=count_sigma
+        whitening,
+        noisy_moments.natural.reshape(len(counts), -1),
+        counts,
+        sigma=noisy_moments.sigma,
+        count_sigma=count_sigma,
     )
 
 
@@ -456,8 +460,8 @@ class Discriminator:
     def scores(self, _texts: Sequence[str], embeddings: Float32, classes: Int64) -> Float64:
         """Scores of texts with their embeddings, float32 [n, d], and given classes, int64 [n]: float64 [n]."""
         x = self.whitening(embeddings, classes).astype(np.float64)
-        found: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
-        return found
+        scores: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
+        return scores
 
 
 def distilled(
@@ -495,8 +499,8 @@ def distilled(
     # A vote is 0 or 1, so counts vary by at most half of the teachers.
     signal = max((teachers**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
     alpha = math.sqrt(signal) / scale * (vectors @ (turned / (signal * (values + RESIDUAL) + sigma**2)))
-    own = np.stack([(alpha * (query_classes == label)) @ x for label in range(classes)])
-    return Discriminator(whitening, alpha @ x + OWN_SHARE * own)
+    class_sums = np.stack([(alpha * (query_classes == label)) @ x for label in range(classes)])
+    return Discriminator(whitening, alpha @ x + OWN_SHARE * class_sums)
 
 
 def linear_discriminant(
@@ -562,9 +566,11 @@ class FineTunedStudent:
 
     def scores(self, texts: Sequence[str], _embeddings: Float32, _classes: Int64) -> Float64:
         """Log-odds of "private" for each text, float64 [n]."""
-        found = np.clip(self.model.probabilities(texts), 1e-12, None)
+        probabilities = np.clip(self.model.probabilities(texts), 1e-12, None)
         return np.asarray(
-            np.log(found[:, self.model.labels.index(PRIVATE)] / found[:, self.model.labels.index(OTHER)]),
+            np.log(
+                probabilities[:, self.model.labels.index(PRIVATE)] / probabilities[:, self.model.labels.index(OTHER)]
+            ),
             dtype=np.float64,
         )
 
@@ -677,7 +683,7 @@ METHOD = Method(
     Options=Options,
     plan=plan,
     run=run,
-    asks_first=lambda options, setting: any(each.name == "labels" for each in plan(options, setting)),
+    asks_first=lambda options, setting: any(request.name == "labels" for request in plan(options, setting)),
     packages=lambda options: ("torch", "transformers") if options.student == "fine-tuned" else (),
     notes=notes,
     paper_figures=lambda options, plan: paper_figures(plan.privacy, options.queries, options.tutor_epsilon),

@@ -47,12 +47,15 @@ class RoundFigure:
 def recorded_figures(origins: Sequence[Origin], records: Records, generators: Sequence[str]) -> list[RoundFigure]:
     """Returns the texts that each generator wrote in each round, and its share of the round as the method set it."""
     text_counts = Counter((origin.sample.round, origin.sample.generator) for origin in origins)
-    rows = [RoundFigure(t + 1, "texts", name, float(count)) for (t, name), count in sorted(text_counts.items())]
+    rows = [
+        RoundFigure(round_number + 1, "texts", name, float(count))
+        for (round_number, name), count in sorted(text_counts.items())
+    ]
     noise = dict(records.get("weights noise", ()))
-    for t, weights in records.get("weights", ()):
-        errors = noise.get(t, [None] * len(weights))
+    for round_number, weights in records.get("weights", ()):
+        errors = noise.get(round_number, [None] * len(weights))
         rows += [
-            RoundFigure(t + 1, "weight", name, float(weight), error)
+            RoundFigure(round_number + 1, "weight", name, float(weight), error)
             for name, weight, error in zip(generators, weights, errors, strict=True)
         ]
     return rows
@@ -65,33 +68,37 @@ def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, see
     is too small for them has none.
     """
     rng = np.random.default_rng(seed)
-    corpora = {t: corpus for t, corpus in corpora.items() if len(corpus) >= FEWEST_TEXTS}
+    corpora = {round_number: corpus for round_number, corpus in corpora.items() if len(corpus) >= FEWEST_TEXTS}
     size = min([MOST_TEXTS, len(test), *(len(corpus) for corpus in corpora.values())])
     if size < FEWEST_TEXTS:
         return []
     real = embed([test[place] for place in rng.permutation(len(test))[:size]])
     rows = []
-    for t, corpus in sorted(corpora.items()):
+    for round_number, corpus in sorted(corpora.items()):
         synthetic = embed([corpus[place].text for place in rng.permutation(len(corpus))[:size]])
         near = neighbourhoods(synthetic, real)
         figures = {"Frechet distance": frechet_distance(synthetic, real)}
         figures |= {name: near[name] for name in ("precision", "recall")}
-        rows += [RoundFigure(t + 1, name, "", value) for name, value in figures.items()]
+        rows += [RoundFigure(round_number + 1, name, "", value) for name, value in figures.items()]
     return rows
 
 
 def private_distances(corpora: Corpora, noisy_sum: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
     """Returns each round's squared distance of means to the records, and its change since the first round."""
     means = {
-        t: _mean_embedding(embed([sample.text for sample in corpus])) for t, corpus in sorted(corpora.items()) if corpus
+        round_number: _mean_embedding(embed([sample.text for sample in corpus]))
+        for round_number, corpus in sorted(corpora.items())
+        if corpus
     }
     rows = []
-    for t, mean in means.items():
+    for round_number, mean in means.items():
         estimate = distance.squared_distance(noisy_sum, records, mean)
-        rows.append(RoundFigure(t + 1, "squared distance of means", "", estimate.value, estimate.error))
-        if (first := min(means)) != t:
+        rows.append(RoundFigure(round_number + 1, "squared distance of means", "", estimate.value, estimate.error))
+        if (first := min(means)) != round_number:
             change = distance.squared_distance_change(noisy_sum, records, mean, means[first])
-            rows.append(RoundFigure(t + 1, "squared distance of means, change", "", change.value, change.error))
+            rows.append(
+                RoundFigure(round_number + 1, "squared distance of means, change", "", change.value, change.error)
+            )
     return rows
 
 

@@ -174,14 +174,7 @@ def execute(
         run.record(metadata.RECORD, 0, metadata.length_quantiles(opened_lengths))
         author.draw_words_by(metadata.draw_by(opened_lengths))
     returned = _run_method(method, run_plan, run)
-    author.check_finished()
-    _compare_calls(run_plan, author, monitor.progress)
-    samples = _read_corpus(run_plan.task.method.name, returned)
-    if support.CORPUS in {planned.name for planned in run_plan.plan.sums}:
-        samples = support.supported_samples(run, samples)
-    _compare_attributes(run, samples)
-    for _, quantiles in run.records.get(metadata.RECORD, ()):
-        run.record("remarks", 0, metadata.compare_lengths(quantiles, [sample.text for sample in samples]))
+    samples = _finish_corpus(run_plan, run, author, returned, monitor.progress)
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
     opened_distance = run.private_sum(distance.NAME, []) if asks_distance else None
     receipts = phases.measure("agreement", federation.receipts)
@@ -201,6 +194,21 @@ def execute(
         distance=opened_distance,
         refused_labels=author.refused_labels,
     )
+
+
+def _finish_corpus(
+    run_plan: RunPlan, run: RunContext, author: Author, returned: Any, progress: Progress
+) -> list[Sample]:
+    """Returns the corpus of what the method returned, and records what is said of it beside the records."""
+    author.check_finished()
+    _compare_calls(run_plan, author, progress)
+    samples = _read_corpus(run_plan.task.method.name, returned)
+    if support.CORPUS in {planned.name for planned in run_plan.plan.sums}:
+        samples = support.supported_samples(run, samples)
+    _compare_attributes(run, samples)
+    for _, quantiles in run.records.get(metadata.RECORD, ()):
+        run.record("remarks", 0, metadata.compare_lengths(quantiles, [sample.text for sample in samples]))
+    return samples
 
 
 def _run_method(method: Method[Any], run_plan: RunPlan, run: RunContext) -> Any:

@@ -603,12 +603,12 @@ def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, fl
     pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
     scores = records * sum(planned.dimension for planned in run.plan.sums)
     low, high = (
-        _START_S[end]
-        + words * _WORD_S[end]
-        + pairs * _PAIR_S[end]
-        + scores * _SCORE_S[end]
-        + max(estimate.seconds[end] for estimate in estimates)
-        for end in (0, 1)
+        _START_S[bound]
+        + words * _WORD_S[bound]
+        + pairs * _PAIR_S[bound]
+        + scores * _SCORE_S[bound]
+        + max(estimate.seconds[bound] for estimate in estimates)
+        for bound in (0, 1)
     )
     return low, high
 

@@ -305,11 +305,12 @@ class _SumAttack:
         """Returns the largest size over its declared bound, of the canaries' vectors and of moves to a neighbour."""
         privacy = self._records.privacy
         # Invented neighbours may hold more records than the task allows a party.
-        roomy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
+        roomy_privacy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
         align = partial(neighbours.aligned_rows, self._full_sum.build())
         moves = [neighbours.moves(self._full_sum, group, self._public, privacy) for group in self._records.near]
         moves += [
-            neighbours.moves(self._full_sum, group, self._public, roomy, align) for group in self._records.aligned
+            neighbours.moves(self._full_sum, group, self._public, roomy_privacy, align)
+            for group in self._records.aligned
         ]
         bounds = _declared_bounds(self.planned)
         return max(_ratio_to_bounds(vector, bounds) for vector in (*self._rows, *np.concatenate(moves)))

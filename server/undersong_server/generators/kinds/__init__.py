@@ -20,7 +20,7 @@ from undersong_server.generators.interface import GeneratorSettings
 
 def names() -> tuple[str, ...]:
     """Names of all kinds, sorted: this program's and those of other packages that are installed."""
-    return tuple(sorted({*_own_names(), *(each.name for each in plugins.installed("generators"))}))
+    return tuple(sorted({*_own_names(), *(plugin.name for plugin in plugins.installed("generators"))}))
 
 
 def load(kind: str) -> type[GeneratorSettings]:
@@ -29,8 +29,8 @@ def load(kind: str) -> type[GeneratorSettings]:
     Raises ConfigurationError for an unknown kind, with the nearest known one, and for a package that is at fault.
     """
     if kind in _own_names():
-        own: type[GeneratorSettings] = importlib.import_module(f"{__name__}.{kind}").KIND
-        return own
+        settings_class: type[GeneratorSettings] = importlib.import_module(f"{__name__}.{kind}").KIND
+        return settings_class
     plugin = plugins.find("generators", kind)
     if plugin is None and kind == "vllm":
         raise ConfigurationError(

@@ -152,9 +152,9 @@ class Batches:
             open_ = [name for name in batch.identifiers if name in requests and name not in answered_names]
             if not open_:
                 continue
-            verdicts, _, loss = self._batch_verdicts(batch, requests)
-            is_first = loss is not None and self._note_gone(batch)
-            missing = loss if is_first else missing
+            verdicts, _, lost_verdict = self._batch_verdicts(batch, requests)
+            is_first = lost_verdict is not None and self._note_gone(batch)
+            missing = lost_verdict if is_first else missing
             for name in open_:
                 if is_first and verdicts[name].kind == "gone":
                     continue
@@ -190,10 +190,10 @@ class Batches:
         started_s = time.monotonic()
         pause = max(self._settings.poll_s, _FIRST_PAUSE_S)
         while True:
-            verdicts, came_back, loss = self._batch_verdicts(batch, requests)
-            if loss is not None:
+            verdicts, came_back, lost_verdict = self._batch_verdicts(batch, requests)
+            if lost_verdict is not None:
                 self._note_gone(batch)
-                raise self._stopped(loss, _NOT_THERE)
+                raise self._stopped(lost_verdict, _NOT_THERE)
             last = next(iter(verdicts.values()))
             if came_back or last.state is not ExchangeState.WAIT or last.billed:
                 break
@@ -218,7 +218,7 @@ class Batches:
             batch_body = self._wait_for_end(batch.number)
         except _Gone as error:
             return dict.fromkeys(batch.identifiers, error.verdict), False, error.verdict
-        lines, loss = self._read_files(batch, requests, batch_body)
+        lines, lost_verdict = self._read_files(batch, requests, batch_body)
         verdicts: dict[str, ExchangeOutcome] = {}
         for line in lines:
             if line.identifier in batch.identifiers:
@@ -228,9 +228,9 @@ class Batches:
         left_out = self._batch_failure(batch_body)
         words = f"{unreadable} lines of its result cannot be read" if unreadable else left_out.words
         is_billed = unreadable > 0 or _may_bill_the_rest(batch_body, [verdicts[name] for name in exchanged])
-        left_out = loss or replace(left_out, words=words, billed=is_billed)
+        left_out = lost_verdict or replace(left_out, words=words, billed=is_billed)
         missing = [name for name in batch.identifiers if name not in verdicts]
-        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), loss if missing else None
+        return verdicts | dict.fromkeys(missing, left_out), bool(exchanged), lost_verdict if missing else None
 
     def _wait_for_end(self, number: str) -> Mapping[str, Any]:
         """Waits until a batch has ended, and returns it."""
@@ -252,15 +252,15 @@ class Batches:
         longest = max((request.worst[1] for request in requests.values()), default=0)
         most_bytes = max(_SMALL_BYTES, 2 * len(batch.identifiers) * longest_body(longest))
         lines: list[_Line] = []
-        loss = None
+        lost_verdict = None
         for key in ("output_file_id", "error_file_id"):
             if not isinstance(batch_body.get(key), str):
                 continue
             try:
                 lines += self._read_lines(batch_body[key], batch, requests, most_bytes)
             except _Gone as error:
-                loss = error.verdict
-        return lines, loss
+                lost_verdict = error.verdict
+        return lines, lost_verdict
 
     def _read_lines(
         self, file: str, batch: _Submitted, requests: Mapping[str, BatchRequest], most_bytes: int

@@ -510,7 +510,10 @@ class OpenAIGenerator:
         self, requests: Sequence[GenerationRequest], indices: Mapping[str, int], batches: Batches
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
         asked = self._asked_in_batches(requests, indices)
-        reserved = (sum(sum(each.worst) for each in asked.values()), sum(each.price_usd for each in asked.values()))
+        reserved = (
+            sum(sum(reservation.worst) for reservation in asked.values()),
+            sum(reservation.price_usd for reservation in asked.values()),
+        )
         self._budget.reserve(*reserved)
         spent = (0, 0.0)
         path: BatchPath = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"

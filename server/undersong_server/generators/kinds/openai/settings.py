@@ -283,19 +283,19 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     @property
     def keys(self) -> tuple[tuple[str, str], ...]:
-        found = []
+        key_hosts = []
         for address in self._all_addresses:
             in_clear = address.base_url.startswith("http:") and self.proxy  # the proxy reads the key
-            found.append((urlsplit(in_clear or address.base_url).netloc.lower(), address.api_key_env))
-        return tuple((host, variable) for host, variable in found if variable)
+            key_hosts.append((urlsplit(in_clear or address.base_url).netloc.lower(), address.api_key_env))
+        return tuple((host, variable) for host, variable in key_hosts if variable)
 
     def request_fields(self, kind: str) -> RequestFields:
         """Returns the fields of a request for one kind of prompt."""
-        own = self.kinds.get(kind)
-        if own is None:
+        kind_fields = self.kinds.get(kind)
+        if kind_fields is None:
             return self
-        update: dict[str, Any] = {name: getattr(own, name) for name in own.model_fields_set}
-        return self.model_copy(update={**update, "headers": {**self.headers, **own.headers}})
+        update: dict[str, Any] = {name: getattr(kind_fields, name) for name in kind_fields.model_fields_set}
+        return self.model_copy(update={**update, "headers": {**self.headers, **kind_fields.headers}})
 
     def prompt_format(self, folder: Path) -> PromptFormat:
         own = [self, *(self.request_fields(kind) for kind in self.kinds)]
@@ -352,29 +352,29 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
 
     def body_of(self, request: GenerationRequest) -> tuple[dict[str, Any], tuple[int, int]]:
         """Returns the body of a request, and the most tokens that it can read and write."""
-        own = self.request_fields(request.kind)
+        fields_of_kind = self.request_fields(request.kind)
         chat = request.style == "chat"
-        system = request.system if own.system is None else own.system
+        system = request.system if fields_of_kind.system is None else fields_of_kind.system
         turns = [{"role": "user", "content": request.prompt}]
         if system and (not chat or self.system_role == "user"):
             turns[0]["content"] = f"{system}\n\n{request.prompt}"
         elif system:
             turns.insert(0, {"role": self.system_role, "content": system})
         read = sum(len(turn["content"].encode("utf-8", "replace")) + TEMPLATE_TOKENS for turn in turns)
-        longest = own.max_tokens * request.room
+        longest = fields_of_kind.max_tokens * request.room
         fields: dict[str, Any] = {
             "model": self.model,
             # A legacy completion has one name for it.
             self.max_tokens_field if chat else "max_tokens": longest,
-            **own.model_dump(include={"temperature", "top_p", "presence_penalty", "frequency_penalty"}),
-            "reasoning_effort": own.reasoning_effort or None,
-            "stop": list(dict.fromkeys((*request.stop, *own.stop)))[:_MOST_STOPS] or None,
-            "seed": request.seed % 2**31 if own.send_seed else None,  # a signed 32-bit number everywhere
+            **fields_of_kind.model_dump(include={"temperature", "top_p", "presence_penalty", "frequency_penalty"}),
+            "reasoning_effort": fields_of_kind.reasoning_effort or None,
+            "stop": list(dict.fromkeys((*request.stop, *fields_of_kind.stop)))[:_MOST_STOPS] or None,
+            "seed": request.seed % 2**31 if fields_of_kind.send_seed else None,  # a signed 32-bit number everywhere
             "response_format": _LIST_SCHEMA if self.structured and request.kind == "keywords" else None,
         }
         prompt = {"messages": turns} if chat else {"prompt": turns[0]["content"]}
         sent = {name: value for name, value in fields.items() if value is not None}
-        return {**sent, **own.extra_body, **prompt}, (read, longest)
+        return {**sent, **fields_of_kind.extra_body, **prompt}, (read, longest)
 
     def cache_parts(self, request: GenerationRequest) -> list[Any]:
         """Returns everything that decides the answer to a request: addresses, headers and body."""

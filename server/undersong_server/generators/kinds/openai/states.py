@@ -285,7 +285,7 @@ def _judge_answer(value: Any, words: str, pause: float | None, worst: tuple[int,
     choice = None
     if isinstance(choices, list) and choices and isinstance(choices[0], dict):
         choice = choices[0]
-    error = next((each["error"] for each in (value, choice) if isinstance(each, dict) and each.get("error")), None)
+    error = next((node["error"] for node in (value, choice) if isinstance(node, dict) and node.get("error")), None)
     if error is None and choice is None and isinstance(value, dict) and _status_in(value):
         error = value
     if error is not None:
