@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from undersong.comparison.references import Reference, ReferenceResult
-from undersong.run.records import table_of
 from undersong_client import keys
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed
@@ -28,6 +27,7 @@ from undersong_common.text.table import Table
 from undersong_dpsgd.dpsgd_training import Example, Schedule, Trainer
 from undersong_server.generators.interface import PromptFormat
 from undersong_server.generators.kinds.transformers import TransformersSettings
+from undersong_server.report.usefulness import table_of
 from undersong_server.runs.task import Task
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from undersong.comparison.references import ReferenceResult
-from undersong.run.records import table_of
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed
 from undersong_common.privacy import accounting
@@ -30,6 +29,7 @@ from undersong_server.methods.parts import papers
 from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import largest_remainder
 from undersong_server.progress import Silent
+from undersong_server.report.usefulness import table_of
 from undersong_server.runs.planning import build_author
 from undersong_server.runs.task import Task
 
