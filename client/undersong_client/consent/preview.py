@@ -576,7 +576,7 @@ def _helper_words(sheet: Sheet) -> str:
     else:
         helpers = "all others did,"
     if fewest == 1 and not sheet.colluders:
-        between = " That one could do so by itself, from the opened sum."
+        between = " That one could guess so by itself, from the opened sum."
     elif fewest - sheet.colluders < 2:
         between = ""
     else:

@@ -12,7 +12,7 @@ from undersong_protocol.agreement.plan import Plan, PlannedSum
 
 AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
 PLANNED = (
-    "It counts every attempt that the plan allows; the figure as it ran counts those that were made, and is smaller."
+    "The figure as planned counts every attempt that the plan allows; as it ran, those that were made, and is smaller."
 )
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."

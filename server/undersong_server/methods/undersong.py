@@ -478,8 +478,8 @@ class RunState:
         left = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
         if gain is None:
             return (
-                f"Published: {left}, {CLEANED}. The hospitals were asked last if a choice by the records is better; the"
-                " records chose the same texts and labels, so nothing was compared."
+                f"Published: {left}, {CLEANED}. The last question compares the texts and labels that the records choose"
+                " with all that are left; here both are the same, so that it compared nothing."
             )
         inside: Bools = self.chosen.max(axis=1)
         names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]

@@ -138,7 +138,7 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit} is among the records,"
         f" may in the worst case be {surest} sure afterwards{surer}{_guess_words(privacy.best_guess, unit)}."
         f" It protects {UNITS[privacy.promise.unit]}.",
-        f"For a specialist: {privacy.headline}",
+        f"For a specialist: {privacy.headline}{_odds_words(epsilon, delta)}",
         *(
             [
                 OurWords(
@@ -153,6 +153,14 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
         ),
         "What must hold for this to be true stands below, under Privacy.",
     )
+
+
+def _odds_words(epsilon: float, delta: float) -> str:
+    """Says by which rule the worst case follows from epsilon and delta (docs/privacy.md)."""
+    if not delta:
+        return ""
+    factor = number(impact.odds_factor(epsilon, delta))
+    return f" So the odds shift by at most 2 e^epsilon = {factor}, or by more with a chance of at most 2 delta."
 
 
 def _guess_words(right: float | None, unit: str) -> str:

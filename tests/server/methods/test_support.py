@@ -222,7 +222,9 @@ def test_the_remark_counts_texts_and_votes():
     )
     assert found.startswith("128 texts of 2 models are set aside, in set-aside.jsonl and in no other file, and no part")
     assert "30 of bad because hardly any hospital record is near this model's texts ('generator')" in found
-    assert "98 of half because their words are those of such models ('subject')" in found
+    assert (
+        "98 of half because their words are like those of a model that hardly any record is near ('subject')" in found
+    )
     assert "of about 241 hospital records would be nearest; counted were 30 to half and 1 to bad." in found
     assert support.remark(judged([100.0, 100.0, 100.0]), {}, NAMES) == ""
 

@@ -262,8 +262,8 @@ def test_no_set_of_texts_is_compared_with_itself(tmp_path, mistaken):
     assert not run.records["verdict"][-1][1]["compared"]
     (remark,) = (remark for _, remark in run.records["remarks"] if remark.startswith("Published: "))
     left = "all texts that are not set aside" if mistaken else "all texts"
-    assert remark.startswith(f"Published: {left}, without those whose label is doubtful. The hospitals were asked last")
-    assert remark.endswith("the records chose the same texts and labels, so nothing was compared.")
+    assert remark.startswith(f"Published: {left}, without those whose label is doubtful. The last question compares")
+    assert remark.endswith("here both are the same, so that it compared nothing.")
 
 
 def centred(labels, sums, sigma, records=(100.0, 100.0), rare=(False, False)):

@@ -39,8 +39,8 @@ GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
 """Reasons: of an unsupported generator, unlike the supported ones' texts, or of one in between that is left out."""
 BECAUSE = {
     GENERATOR: "hardly any hospital record is near this model's texts",
-    SUBJECT: "their words are those of such models",
-    DOUBT: "too many texts of their model are such",
+    SUBJECT: "their words are like those of a model that hardly any record is near",
+    DOUBT: "too many texts of their model have such words",
 }
 
 
