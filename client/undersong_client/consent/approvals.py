@@ -495,7 +495,7 @@ class Proposals(Consent):
         if request.decision != "approved":
             words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(
-                f"its people have {DECIDED[request.decision]} run {request.run!r}{words}",
+                f"its people {DECIDED[request.decision]} run {request.run!r}{words}",
                 "talk to its people",
                 code=f"plan-{request.decision}",
             )

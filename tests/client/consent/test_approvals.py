@@ -199,7 +199,7 @@ def test_a_rejection_and_a_withdrawal_carry_their_reason_and_stay(home, consent)
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     requests.decide(requests.find("first"), "rejected", at=6.0, reason="too much")
-    with pytest.raises(PrivacyRefusal, match=r"have rejected run .*: too much"):
+    with pytest.raises(PrivacyRefusal, match=r"its people have rejected run .*: too much"):
         consent.reason_to_wait(wanted)
     with raises(ConfigurationError, "was-refused"):
         requests.decide(requests.find("first"), "approved", at=7.0)
