@@ -52,8 +52,14 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
     from scipy.special import betaincinv
 
     failures, tail = trials - successes, (1.0 - level) / 2
-    low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
-    high = float(betaincinv(successes + 1, failures, 1.0 - tail)) if failures else 1.0
+    if successes:
+        low = float(betaincinv(successes, failures + 1, tail))
+    else:
+        low = 0.0
+    if failures:
+        high = float(betaincinv(successes + 1, failures, 1.0 - tail))
+    else:
+        high = 1.0
     return Interval(successes / trials, low, high)
 
 

@@ -202,7 +202,9 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
 def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
     """The daemon's own words, and what it has read of others, made printable."""
     facts = daemon_status.facts
-    pause_words = " (paused)" if daemon_status.paused and daemon_status.state != "paused" else ""
+    pause_words = ""
+    if daemon_status.paused and daemon_status.state != "paused":
+        pause_words = " (paused)"
     yield f"{daemon_status.party}: {daemon_status.state}{pause_words}"
     yield from (f"  {sentence}" for sentence in that_hold((daemon_status.silence, daemon_status.silence)))
     yield from (f"  {printable(step.words)}" for step in daemon_status.held_up)

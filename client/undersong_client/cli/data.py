@@ -418,7 +418,10 @@ def keep_until(
     except ValueError:
         raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
     operations.data.keep_until(home_of(home), day)
-    sentence = "no last day is set" if day is None else f"answered from until {last}; then: undersong-party data erase"
+    if day is None:
+        sentence = "no last day is set"
+    else:
+        sentence = f"answered from until {last}; then: undersong-party data erase"
     print_result(as_json, {"keep_until": "" if day is None else last}, sentence)
 
 

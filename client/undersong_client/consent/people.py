@@ -116,7 +116,9 @@ class PersonalDecision(Person):
         comment = ""
         if self.comment:
             comment = f': "{printable(self.comment, LONGEST_COMMENT)}"'
-        identity_words = f" ({self.known_by})" if self.known_by else ""
+        identity_words = ""
+        if self.known_by:
+            identity_words = f" ({self.known_by})"
         return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment}"
 
 

@@ -218,7 +218,9 @@ class Enrolment:
 def membership(home: Path) -> Enrolment:
     """Reads the identity, coordinator and certificate of this party."""
     party_home = PartyHome(home)
-    coordinator = trust.coordinator(party_home) if party_home.coordinator.exists() else None
+    coordinator = None
+    if party_home.coordinator.exists():
+        coordinator = trust.coordinator(party_home)
     try:
         valid: tuple[datetime | None, datetime | None] = trust.validity(party_home)
     except UndersongError:

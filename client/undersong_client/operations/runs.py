@@ -96,7 +96,9 @@ def _preview(
     from undersong_client.storage import datasets
 
     ledger, _ = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=time.time())
-    end = _ended(party_home, proposals, request, ledger) if request.ended_s else None
+    end = None
+    if request.ended_s:
+        end = _ended(party_home, proposals, request, ledger)
     sheet = signed or make_sheet(party_home, proposals, request, ledger if end is None else None)
     return Preview(request, with_request(sheet, request, is_signed=signed is not None, end=end))
 
@@ -113,7 +115,10 @@ def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledge
         body = receipt.body(manifest, party_home.settings.party, entries)
         signature = keys.identity(party_home).sign(tagged_hash(receipt.TAG, body))
         signed_receipt = SignedReceipt(body.decode("utf-8"), signature.hex())
-    delta = request.delta if ledger.budget is None else ledger.budget.delta
+    if ledger.budget is None:
+        delta = request.delta
+    else:
+        delta = ledger.budget.delta
     charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
     cost = next((run_cost for run_cost in ledger.costs(delta) if charged and run_cost.run == request.run), None)
     if cost is None:

@@ -270,7 +270,9 @@ class _Reader:
             self._skip(row.place, error.reason)
             return
         except RefusedRow as error:
-            further = f", or {NO_LABEL_REMEDY}" if isinstance(error, NoLabel) else ""
+            further = ""
+            if isinstance(error, NoLabel):
+                further = f", or {NO_LABEL_REMEDY}"
             self._skip(row.place, error.reason, "refused", remedy=error.remedy + further)
             return
         user = None

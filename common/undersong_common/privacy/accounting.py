@@ -534,7 +534,9 @@ def _log_delta(sigma: float, epsilon: float) -> float:
     boundary = epsilon * sigma + 1 / (2 * sigma)
     first = log_ndtr(1 / sigma - boundary)
     second = epsilon + log_ndtr(-boundary)
-    return float(first + np.log1p(-np.exp(second - first))) if second <= first else -math.inf
+    if second <= first:
+        return float(first + np.log1p(-np.exp(second - first)))
+    return -math.inf
 
 
 def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:

@@ -475,7 +475,8 @@ class Ledger:
                 attempt = self._attempts[entry["run"], entry["query"], entry["attempt"]]
                 if attempt.state != _STATE_BEFORE[kind]:
                     raise ValueError
-                attempt.vector = entry["vector"] if kind == "sent" else attempt.vector
+                if kind == "sent":
+                    attempt.vector = entry["vector"]
                 attempt.state = kind
             case "close":
                 run.closed = True

@@ -311,7 +311,9 @@ def _walk_location(
         members = given
         if isinstance(given, list | tuple):
             members = dict(enumerate(given))
-        given = members.get(part) if isinstance(members, Mapping) else None
+        given = None
+        if isinstance(members, Mapping):
+            given = members.get(part)
         written_location.append(part)
     return written_location, section
 

@@ -80,7 +80,10 @@ def check_descriptors(wanted: int = FEWEST_DESCRIPTORS) -> None:
     if limit == resource.RLIM_INFINITY:
         return
     if limit < wanted:
-        limit = wanted if hard_limit == resource.RLIM_INFINITY else min(hard_limit, wanted)
+        if hard_limit == resource.RLIM_INFINITY:
+            limit = wanted
+        else:
+            limit = min(hard_limit, wanted)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard_limit))
     if limit < FEWEST_DESCRIPTORS:
         words = f"this process may open {limit} files at once, and needs {FEWEST_DESCRIPTORS}"

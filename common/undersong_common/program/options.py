@@ -86,7 +86,10 @@ class _OptionGroup:
 
     def _declare(self, option_field: Field[Any], hint: Any) -> tuple[Any, Any]:
         kind, declaration = get_args(hint)[:2]
-        default = inspect.Parameter.empty if option_field.default is MISSING else option_field.default
+        if option_field.default is MISSING:
+            default = inspect.Parameter.empty
+        else:
+            default = option_field.default
         if not isinstance(declaration, dict):
             return hint, default
         settings = {"default": default, "type": kind, **declaration}

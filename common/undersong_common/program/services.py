@@ -273,7 +273,9 @@ class Installation:
         """The folder that is to move or on its way. Raises ConfigurationError where two would have to be joined."""
         source = self._folder.source
         settings = self._service.settings
-        moved_folder = Path(self._record.moved_from) if self._record.moved_from else None
+        moved_folder = None
+        if self._record.moved_from:
+            moved_folder = Path(self._record.moved_from)
         if moved_folder is not None and moved_folder.exists() and self._is_on_its_way(moved_folder):
             return moved_folder
         if source is None or (source == moved_folder and not (source / settings).exists()):

@@ -176,7 +176,10 @@ def _label_value(row: Row, column: str) -> str:
     value = row.values[column]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    label = "" if value is None else str(value).strip()
+    if value is None:
+        label = ""
+    else:
+        label = str(value).strip()
     if isinstance(value, bool | float | bytes | Mapping | list) or not label or is_database_null(label):
         missing = value is None or value != value or not label or is_database_null(label)
         refusal = NoLabel if missing else RefusedRow

@@ -103,7 +103,10 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
         member.name: party_fingerprint(member.name, member.identity) for member in roster if member.name in names
     }
     absent = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
-    required, fingerprint = absent[0] if absent else ("", "")
+    if absent:
+        required, fingerprint = absent[0]
+    else:
+        required, fingerprint = "", ""
     if required in fingerprints:
         state_of_absent = f"has the fingerprint {fingerprints[required]}"
     else:
@@ -114,7 +117,10 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
         least = defaults(quorum.parties)[2]
     else:
         least = policy.minimum_colluders
-    units = None if policy.units is None else sorted(policy.units)
+    if policy.units is None:
+        units = None
+    else:
+        units = sorted(policy.units)
     if privacy.epsilon > policy.largest_epsilon:
         asks = f"the run asks for epsilon {privacy.epsilon:g}"
         raise PrivacyRefusal(

@@ -326,7 +326,10 @@ class Plan:
         spare attempt adds the most expensive event of each kind of noise. With a single party each sum counts once.
         """
         sum_events = [planned.event_alone(self.quorum) for planned in self.sums]
-        times = 1 if self.quorum.parties == 1 else 1 + VOIDED_VECTORS
+        if self.quorum.parties == 1:
+            times = 1
+        else:
+            times = 1 + VOIDED_VECTORS
         events = [replace(event, count=event.count * times) for event in sum_events]
         return [*events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 

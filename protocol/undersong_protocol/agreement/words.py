@@ -129,7 +129,10 @@ def opened_numbers(count: int, subject: str = "your numbers", *, has_ended: bool
     >>> opened_numbers(2)
     'your numbers are opened only together with those of at least 2 other hospitals'
     """
-    verb_alone, verb = ("could be", "were") if has_ended else ("may be", "are")
+    if has_ended:
+        verb_alone, verb = "could be", "were"
+    else:
+        verb_alone, verb = "may be", "are"
     return f"{subject} {verb_alone if count < 1 else verb} {together(count)}"
 
 

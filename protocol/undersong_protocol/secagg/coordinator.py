@@ -145,7 +145,10 @@ class _Attempt:
                 present, nonces, transcript = yield from self._collect_nonces(adverts, signed, transcript)
                 signed = []
             topology = parameters.topology(transcript)
-        holding: Collection[int] = frozenset(adverts) if parameters.merkle else present
+        if parameters.merkle:
+            holding: Collection[int] = frozenset(adverts)
+        else:
+            holding = present
 
         dealt: dict[int, _Dealt] = {}
         sharers = present
@@ -489,7 +492,9 @@ class _Attempt:
             return 0
         unopened = 0
         for party in survivors:
-            value = openings[party][1] if party in openings else b""
+            value = b""
+            if party in openings:
+                value = openings[party][1]
             try:
                 check_opening(value, plan, dropped, adverts[party].keys.noise_anchor, self._parameters.name(party))
             except PeerFault as fault:

@@ -150,7 +150,10 @@ class MaskKeys:
     def __init__(self, secret: bytes, post_quantum: bool) -> None:
         self._seed = secret
         self._agreed: dict[bytes, bytes] = {}
-        self._secret = keys.hkdf(b"", secret, b"x25519") if post_quantum else secret
+        if post_quantum:
+            self._secret = keys.hkdf(b"", secret, b"x25519")
+        else:
+            self._secret = secret
 
     def __repr__(self) -> str:
         return "MaskKeys(hidden)"

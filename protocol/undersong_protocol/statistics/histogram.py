@@ -247,7 +247,9 @@ class MetadataHistograms(Statistic, question="counts"):
             columns.append(length_bins(records.texts, edges, len(edges) - 1) + self.label_bins)
         if self.keywords:
             keywords = public.embeddings_of("keywords")
-            labels = labels_within(records.labels, self.labels) if self.labels else None
+            labels = None
+            if self.labels:
+                labels = labels_within(records.labels, self.labels)
             nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
             nearest.extend(keywords.values, keywords.labels if self.labels else None)
             nearest_keyword = nearest.near[:, 0]
@@ -393,7 +395,10 @@ class AttributeMarginals(Statistic, question="counts"):
         Ties go to the value that stands first. Values of columns are compared without case; a column that is not there
         is missing.
         """
-        value_rows = [labels_within(labels, self.labels)] if self.labels else []
+        if self.labels:
+            value_rows = [labels_within(labels, self.labels)]
+        else:
+            value_rows = []
         if self.lists:
             for part in np.split(public.embeddings_of(VALUES).values, np.cumsum(self.lists)[:-1]):
                 nearest = NearestFurthest(embeddings, None, 1, furthest=False)

@@ -159,7 +159,9 @@ def render_plan(figures: PlanFigures) -> RenderableType:
     lines.extend(figures.method_notes)
     if figures.paper is not None:
         lines.append(_paper(figures.paper))
-    trials = f" and {figures.trial_calls} for trial texts before the first private sum" if figures.trial_calls else ""
+    trials = ""
+    if figures.trial_calls:
+        trials = f" and {figures.trial_calls} for trial texts before the first private sum"
     lines.append(
         f"Generators: {counted(figures.generator_calls, 'call')} ({', '.join(figures.generators)}){trials},"
         " retries apart."

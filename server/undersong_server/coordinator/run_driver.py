@@ -472,7 +472,9 @@ class GrpcRunDriver(RunDriver):
 
 def _describe_test(task: Task, test: Table | None) -> str:
     """Returns the test file's name and size for a reader of the card; "" without one."""
-    return "" if test is None else f"{Path(task.evaluation.test or '').name} ({counted(len(test), 'public text')})"
+    if test is None:
+        return ""
+    return f"{Path(task.evaluation.test or '').name} ({counted(len(test), 'public text')})"
 
 
 def _name_test(task: Task) -> str:

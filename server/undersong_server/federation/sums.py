@@ -233,7 +233,10 @@ class Federation:
 
         Returns the parties that lack further blocks, with all that they are to be sent.
         """
-        prepared_parties = set() if following is None else set(following.pending)
+        if following is None:
+            prepared_parties = set()
+        else:
+            prepared_parties = set(following.pending)
 
         def write_requests(party: str) -> list[bytes]:
             requests = []

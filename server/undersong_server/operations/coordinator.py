@@ -217,7 +217,10 @@ def mark(home: Path) -> list[object]:
     """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
     coordinator_home = CoordinatorHome(home)
     names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
-    elsewhere = time.time() // SHARED_S if coordinator_home.settings.storage else 0
+    if coordinator_home.settings.storage:
+        elsewhere = time.time() // SHARED_S
+    else:
+        elsewhere = 0
     return [list(coordinator_home.connected), elsewhere, *(file_state(coordinator_home.path / name) for name in names)]
 
 
@@ -284,7 +287,10 @@ def health(home: Path) -> dict[str, Any]:
         )
     host = coordinator_home.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
-    authority = f"[{host}]" if ":" in host else host
+    if ":" in host:
+        authority = f"[{host}]"
+    else:
+        authority = host
     try:
         # Straight to this process: a proxy of the environment reaches another machine's loopback, or none.
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))

@@ -267,7 +267,10 @@ def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Con
     if info.json_schema_extra:
         return "file", ()
     forms = [variant for variant in schema.get("anyOf", [schema]) if variant.get("type") != "null"]
-    form = forms[0] if len(forms) == 1 else {}
+    if len(forms) == 1:
+        form = forms[0]
+    else:
+        form = {}
     if "enum" in form or "const" in form:
         return "choice", tuple(map(str, form.get("enum") or [form["const"]]))
     if form.get("type") == "array":
@@ -313,7 +316,10 @@ def toml_value(value: Any) -> str:
     lines = tomli_w.dumps({"value": [[plain(value)]]}, indent=0).split("\n")[2:-3]
     text = ""
     for line in lines:
-        before = text.rstrip(", ") if line.startswith("]") else text
+        if line.startswith("]"):
+            before = text.rstrip(", ")
+        else:
+            before = text
         text = before + (line if line.endswith("[") else f"{line} ")
     return text.rstrip(", ")
 

@@ -384,7 +384,10 @@ def _judge_answer(
     """Reads an answer as a run would."""
     answer = timed.answer
     reading = read(answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads)
-    completion = answer if isinstance(answer, Completion) else Completion(answer.problem)
+    if isinstance(answer, Completion):
+        completion = answer
+    else:
+        completion = Completion(answer.problem)
     return Tried(
         label=order.label,
         system=request.system if form.reads else "",

@@ -182,7 +182,10 @@ def _publisher_signature(
     with _note_faults(faults, "the coordinator's signature"):
         signature = read_signature(published)
         if fingerprint is not None and (signature is None or not same_fingerprint(fingerprint, signature.fingerprint)):
-            signer = "nobody" if signature is None else f"a coordinator with the fingerprint {signature.fingerprint}"
+            if signature is None:
+                signer = "nobody"
+            else:
+                signer = f"a coordinator with the fingerprint {signature.fingerprint}"
             raise PrivacyRefusal(f"{signer} signed it, not the one that was stated")
     return signature
 
@@ -524,7 +527,9 @@ class PrivacyVerdict:
 
     def _describe_sum(self, name: str, opened_by: OpenedBy) -> str:
         away = sorted(set(self.spent) - set(opened_by.survivors))
-        without = f", without {', '.join(away)}" if away else ""
+        without = ""
+        if away:
+            without = f", without {', '.join(away)}"
         return (
             f"  the sum of {counted(len(opened_by.survivors), 'party', 'parties')}{without};"
             f" {len(opened_by.signers)} signed for it: '{printable(name)}'"

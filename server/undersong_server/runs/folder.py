@@ -488,7 +488,9 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """
     try:
         with named_faults(path):
-            data = path.read_bytes() if os.path.lexists(path) else None
+            data = None
+            if os.path.lexists(path):
+                data = path.read_bytes()
         value = {} if data is None else json.loads(data)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup", code="damaged") from None

@@ -152,7 +152,10 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
         with np.errstate(divide="ignore"):
             wealth = np.log1p(STAKES * (numbers / middle - 1.0)).sum(axis=1)
         refuted = float(np.logaddexp.reduce(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
-        low, high = (middle, high) if refuted else (low, middle)
+        if refuted:
+            low, high = middle, high
+        else:
+            low, high = low, middle
     return low
 
 

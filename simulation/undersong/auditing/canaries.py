@@ -46,7 +46,9 @@ def make_canaries(
         kind = KINDS[number % len(KINDS)]
         row = int(rng.integers(len(private)))
         words = private.texts[row].split()
-        label = private.labels[row] if private.labels is not None else ""
+        label = ""
+        if private.labels is not None:
+            label = private.labels[row]
         match kind:
             case "rare end":
                 prefix_length = max(min(REPEATS, len(words)), len(words) // 2)

@@ -324,7 +324,10 @@ def verify(
     >>> us.verify(run).holds
     True
     """
-    folder = corpus.folder if isinstance(corpus, Published) else Path(corpus)
+    if isinstance(corpus, Published):
+        folder = corpus.folder
+    else:
+        folder = Path(corpus)
     return Verification(releases.verify(folder, fingerprint=fingerprint, parties=dict(parties or {})))
 
 

@@ -133,7 +133,10 @@ class Attachments:
         """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
         versions = self._resources.entries.get(key, [])
         near = [[version for version in versions if version.file.parent == folder] for folder in folders]
-        binary_versions = next(filter(None, near), []) if folders else versions
+        if folders:
+            binary_versions = next(filter(None, near), [])
+        else:
+            binary_versions = versions
         if not binary_versions:
             raise Unreadable(NOT_THERE)
         try:

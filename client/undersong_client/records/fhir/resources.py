@@ -281,7 +281,10 @@ class Listing:
             for name in sorted(names) + [name for name in folders if Path(folder, name).is_symlink()]:
                 file = Path(folder, name)
                 if file.is_symlink() and (file.is_dir() or not file.resolve().is_relative_to(real_root)):
-                    cause = "lost" if file.is_dir() or is_lines(file) else "resource"
+                    if file.is_dir() or is_lines(file):
+                        cause = "lost"
+                    else:
+                        cause = "resource"
                     self._skip(self._name(file), "it is a link out of the folder, or to a folder", cause)  # type: ignore[arg-type]
                 elif file.is_file():
                     yield file
@@ -318,7 +321,9 @@ class Listing:
         request = None
         if isinstance(manifest, dict) and "transactionTime" in manifest:
             request = manifest.get("request")
-        exported = _EXPORT.fullmatch(request) if isinstance(request, str) else None
+        exported = None
+        if isinstance(request, str):
+            exported = _EXPORT.fullmatch(request)
         if exported is not None:
             self._resources.systems[file.parent] = clean_base(exported[1])
         return exported is not None
@@ -464,7 +469,9 @@ def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, flo
     members: list[tuple[Any, float | None]] = []
     entries = bundle.get("entry")
     for member in entries if isinstance(entries, list) else ():
-        inner = member.get("resource") if isinstance(member, dict) else None
+        inner = None
+        if isinstance(member, dict):
+            inner = member.get("resource")
         if isinstance(inner, dict) and inner.get("resourceType") == "Bundle" and depth < DEEPEST_BUNDLE:
             members += members_of(inner, depth + 1)
         else:

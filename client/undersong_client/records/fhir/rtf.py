@@ -158,7 +158,10 @@ class _Document:
             self._outer.append(self._group)
         was_shown = self._group.is_shown
         if brace == b"}":
-            self._group = self._outer.pop() if self._outer else _RtfGroup()
+            if self._outer:
+                self._group = self._outer.pop()
+            else:
+                self._group = _RtfGroup()
         # The braces of a dropped group go with it; those of a hidden one may enclose words that count outside.
         if was_shown or self._group.is_shown or not (self._group.is_dropped or self._group.is_font_table):
             self._parts.append(brace.decode())

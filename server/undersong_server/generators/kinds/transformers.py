@@ -382,7 +382,9 @@ class TransformersGenerator(StatelessGenerator):
         else:
             lengths = range(0)
         first = bisect_left(lengths, True, key=lambda n: _has_stopped(tokenizer, tokens[:n], stop))
-        stopped = lengths[first] if first < len(lengths) else None
+        stopped = None
+        if first < len(lengths):
+            stopped = lengths[first]
         text = text_after_thinking(tokenizer, prompt, tokens[:stopped])
         return Completion(text, len(prompt), stopped or length, finish="length" if end is stopped is None else "")
 

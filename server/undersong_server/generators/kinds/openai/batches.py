@@ -280,7 +280,9 @@ class Batches:
 
     def _read_line(self, line: bytes, requests: Mapping[str, BatchRequest]) -> _Line:
         entry = parsed(line)
-        identifier = entry.get("custom_id") if isinstance(entry, dict) else None
+        identifier = None
+        if isinstance(entry, dict):
+            identifier = entry.get("custom_id")
         if not isinstance(identifier, str):
             return _Line(
                 "", ExchangeOutcome(ExchangeState.LOST, "lost", "a line of its result cannot be read", billed=True)
@@ -294,7 +296,10 @@ class Batches:
         is_exchange = body is not None
         if not is_exchange:
             body = {"error": entry.get("error") or "no reason given"}
-        content = body if isinstance(body, str) else json.dumps(body)
+        if isinstance(body, str):
+            content = body
+        else:
+            content = json.dumps(body)
         if identifier in requests:
             worst = requests[identifier].worst
         else:
@@ -497,11 +502,15 @@ def _may_bill_the_rest(batch_body: Mapping[str, Any], exchanged: Sequence[Exchan
     """
     counts = batch_body.get("request_counts")
     usage = batch_body.get("usage")
-    total = usage.get("total_tokens") if isinstance(usage, dict) else None
+    total = None
+    if isinstance(usage, dict):
+        total = usage.get("total_tokens")
     usages = [verdict.completion.usage for verdict in exchanged if verdict.completion is not None]
     if isinstance(total, int) and total > sum(usage.prompt + usage.completion for usage in usages):
         return True
-    completed = counts.get("completed") if isinstance(counts, dict) else None
+    completed = None
+    if isinstance(counts, dict):
+        completed = counts.get("completed")
     if isinstance(completed, int) and completed >= len(usages):
         return completed > len(usages)
     return batch_body["status"].casefold() in _WHOLE or bool(exchanged)

@@ -177,7 +177,10 @@ class OpenAIGenerator:
         return self._settings.token_budget is not None or self._settings.price_budget_usd is not None
 
     def _read_key(self, variable: str, environment: Mapping[str, str]) -> str:
-        key = environment.get(variable, "").strip() if variable else "none"
+        if variable:
+            key = environment.get(variable, "").strip()
+        else:
+            key = "none"
         if not key:
             raise ConfigurationError(
                 f"generator {self.name}: the environment variable {variable} with its key is not set",
@@ -196,7 +199,9 @@ class OpenAIGenerator:
     def _key_header(self, address: Endpoint, key: str) -> dict[str, str]:
         if not address.api_key_env:
             return {}
-        bearer = "Bearer " if self._settings.key_header.casefold() == "authorization" else ""
+        bearer = ""
+        if self._settings.key_header.casefold() == "authorization":
+            bearer = "Bearer "
         return {self._settings.key_header: f"{bearer}{key}"}
 
     @property
@@ -516,7 +521,10 @@ class OpenAIGenerator:
         )
         self._budget.reserve(*reserved)
         spent = (0, 0.0)
-        path: BatchPath = "/v1/chat/completions" if requests[0].style == "chat" else "/v1/completions"
+        if requests[0].style == "chat":
+            path: BatchPath = "/v1/chat/completions"
+        else:
+            path = "/v1/completions"
         try:
             for result in batches.results(asked, path):
                 reserve = (sum(asked[result.identifier].worst), asked[result.identifier].price_usd)
