@@ -414,7 +414,10 @@ def keep_until(
 ) -> None:
     """Sets the last day on which the data set is answered from. After it every run is refused. Sends nothing."""
     try:
-        day = None if last == "none" else date.fromisoformat(last)
+        if last == "none":
+            day = None
+        else:
+            day = date.fromisoformat(last)
     except ValueError:
         raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
     operations.data.keep_until(home_of(home), day)

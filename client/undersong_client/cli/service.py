@@ -86,7 +86,9 @@ def _state_to_move(state_option: Path | None) -> Path | None:
         base = os.environ.get("XDG_STATE_HOME")
     if state_option is not None:
         return state_option.absolute()
-    return Path(base).absolute() / "undersong" if base else None
+    if base:
+        return Path(base).absolute() / "undersong"
+    return None
 
 
 def _folder_to_move(home: Path | None) -> Path | None:

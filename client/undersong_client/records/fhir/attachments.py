@@ -185,7 +185,9 @@ def _file_content(file: Path) -> bytes:
                 size += len(line)
                 if size > LARGEST_BYTES:
                     break
-            content = b"".join(parts) if size <= LARGEST_BYTES else None
+            content = None
+            if size <= LARGEST_BYTES:
+                content = b"".join(parts)
     except OSError:
         raise Unreadable("its attachment's file cannot be read") from None
     if content is None:

@@ -184,7 +184,10 @@ class _Page:
     def _read_content(self, name: str) -> None:
         """Passes the content of an element that holds no tags."""
         end = _ENDS[name].search(self._html, self._at)
-        content_end = end.start() if end else len(self._html)
+        if end:
+            content_end = end.start()
+        else:
+            content_end = len(self._html)
         if name in _SEEN:
             self._show(self._html[self._at : content_end], is_raw=name == "xmp")
         self._at = content_end

@@ -426,7 +426,10 @@ class Listing:
                     kind_name = "this resource"
                 self._skip(entry.place, f"{printable(kind_name, 40)} is no kind of document that is read", "resource")
             return False
-        url = url.strip() if isinstance(url, str) else ""
+        if isinstance(url, str):
+            url = url.strip()
+        else:
+            url = ""
         if url.lower().startswith("urn:"):
             address = None
         else:

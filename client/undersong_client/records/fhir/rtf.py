@@ -68,7 +68,10 @@ def _documents(content: bytes) -> Iterator[bytes]:
         position = len(content)
         for token in _tokens(content, start.start()):
             if token[5]:
-                depth += 1 if token[5] == b"{" else -1
+                if token[5] == b"{":
+                    depth += 1
+                else:
+                    depth += -1
                 if depth == 0:
                     position = token.end()
                     break
