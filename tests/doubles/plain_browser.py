@@ -28,7 +28,14 @@ class Browser:
     def get(self, path, **options):
         answer = self.client.get(path, **options)
         self._shown = (path, answer.text)
+        if self.client.base and f'data-base="{self.client.base}"' in answer.text:
+            self._check_links(answer.text)
         return answer
+
+    def _check_links(self, page):
+        """Fails where a link leaves the session: its reader would have to log in again."""
+        addresses = re.findall(r'(?:href|action|hx-get|hx-post)="(/[^"]*)"', page)
+        assert {to for to in addresses if not to.startswith((f"{self.client.base}/", "/assets/"))} == set()
 
     def hidden(self, path):
         """The hidden fields of the page, which is asked for unless it is the one that is shown."""
