@@ -48,7 +48,10 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
     request = proposals.find(run)
-    findings = None if audit is None else impact.read_audit(audit)
+    if audit is None:
+        findings = None
+    else:
+        findings = impact.read_audit(audit)
     ledger = data.ledger(home, verify=True)
     messages = outbox.entries(home, run=request.run)
     sheet = runs.make_sheet(party_home, proposals, request, None)

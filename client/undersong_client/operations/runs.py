@@ -294,7 +294,9 @@ def _check_read(request: Proposal, read_hash: str, present_sheet: Sheet) -> None
 
 
 def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -> None:
-    comment = f": {person.comment}" if person.comment else ""
+    comment = ""
+    if person.comment:
+        comment = f": {person.comment}"
     subject = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
     note_decision(party_home, what, subject, person)
 

@@ -185,7 +185,9 @@ class Addition:
         declare(ledger, self.policy, at=self.at)
         with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
             earlier, _ = checkpoints_of(home, self.checkpoints)
-            whole_budget = budget_of(self.policy) if self.policy.has_budget else None
+            whole_budget = None
+            if self.policy.has_budget:
+                whole_budget = budget_of(self.policy)
             earlier.leave(ledger, source.checkpoints, whole_budget)
         return BoundLedger(ledger, restored)
 

@@ -114,7 +114,10 @@ class Attempts:
         if key in self._under_way:
             return self._under_way[key]
         compartment = self._store.compartment(key)
-        snapshot = None if compartment is None else compartment.get("machine")
+        if compartment is None:
+            snapshot = None
+        else:
+            snapshot = compartment.get("machine")
         if compartment is None or snapshot is None:
             compartment = None
             snapshot = self._store.get(f"{key}/ended")

@@ -130,7 +130,10 @@ def delta_of(home: PartyHome) -> tuple[float, str]:
     if not home.settings.data:
         return LARGEST_DELTA, delta_sentence(0, "")
     figures = own_figures(home)
-    units = figures.records if figures.patients is None else figures.patients
+    if figures.patients is None:
+        units = figures.records
+    else:
+        units = figures.patients
     word = "record" if figures.patients is None else figures.unit_word
     return proposed_delta(units), delta_sentence(units, word)
 

@@ -307,7 +307,10 @@ def _walk_location(
             ]
             section = models[0] if models else section
             field = section.model_fields.get(part)
-            candidate_models = _models_in(field.annotation) if field is not None else []
+            if field is not None:
+                candidate_models = _models_in(field.annotation)
+            else:
+                candidate_models = []
         members = given
         if isinstance(given, list | tuple):
             members = dict(enumerate(given))

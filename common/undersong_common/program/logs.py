@@ -51,7 +51,10 @@ class _TerminalHandler(logging.StreamHandler[TextIO]):
         self._repeats = Repeats()
 
     def emit(self, record: logging.LogRecord) -> None:
-        arguments = record.args if isinstance(record.args, tuple) else ()
+        if isinstance(record.args, tuple):
+            arguments = record.args
+        else:
+            arguments = ()
         texts = tuple(value for value in arguments if not isinstance(value, int | float))
         if record.levelno > logging.INFO or len(texts) == len(arguments):
             key = getattr(record, "alike", (record.name, record.msg, *map(str, texts)))

@@ -122,7 +122,9 @@ def _system_reason(error: Exception) -> str:
 
 def _system_fault(error: OSError, place: str) -> UndersongError:
     number = error.errno or 0
-    prefix = f"{printable(place)}: " if place else ""
+    prefix = ""
+    if place:
+        prefix = f"{printable(place)}: "
     if number == errno.ENOSPC and place and not _has_inodes(Path(place)):
         return MachineFault(f"{prefix}{error.strerror}: {NO_INODES}", INODES_REMEDY, code="no-inodes")
     if number in REMEDIES or (place and number in REMEDIES_OF_PATHS):
@@ -147,7 +149,9 @@ def _has_inodes(path: Path) -> bool:
 def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
     """SQLite hides the system's number, so the same folder is asked what it lacks."""
     kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    prefix = f"{printable(place)}: " if place else ""
+    prefix = ""
+    if place:
+        prefix = f"{printable(place)}: "
     if kind in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return ConfigurationError(f"{prefix}is damaged: {error}", "restore it from a backup", code="damaged")
     if kind == sqlite3.SQLITE_NOMEM:
@@ -158,7 +162,10 @@ def _database_fault(error: sqlite3.Error, place: str) -> UndersongError:
     if lacking is not None:
         return _system_fault(lacking, place)
     if kind in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-        number = errno.ENOSPC if kind == sqlite3.SQLITE_FULL else errno.EIO
+        if kind == sqlite3.SQLITE_FULL:
+            number = errno.ENOSPC
+        else:
+            number = errno.EIO
         return _system_fault(OSError(number, os.strerror(number)), place)
     return ConfigurationError(f"{prefix}cannot be used: {error}", "check the folder and its permissions")
 
@@ -275,7 +282,10 @@ class HeldSteps:
             pause, _ = self._again.get(step, (FIRST_PAUSE_S / 2, 0.0))
             pause = min(LONGEST_PAUSE_S, 2 * pause)
             self._again[step] = pause, self._monotonic() + pause
-            since = self._clock() if previous_step is None else previous_step.since_s
+            if previous_step is None:
+                since = self._clock()
+            else:
+                since = previous_step.since_s
             held_step = HeldStep(step, fault.problem, fault.remedy, since, fault.code, isinstance(fault, MachineFault))
             self._steps[step] = held_step
             self._write_record()

@@ -58,7 +58,10 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 def opener_for(address: str) -> urllib.request.OpenerDirector:
     """Returns what opens an HTTP address: without redirects, and, on this machine, without a proxy."""
     is_local = urlsplit(address).hostname in LOCAL
-    proxies = [urllib.request.ProxyHandler({})] if is_local else []
+    if is_local:
+        proxies = [urllib.request.ProxyHandler({})]
+    else:
+        proxies = []
     return urllib.request.build_opener(_NoRedirects, *proxies)
 
 

@@ -51,7 +51,10 @@ class TerminalTable:
         self._headings = headings
         self._cells = cells
         self._title = title
-        self._left = len(headings) if left is None else left
+        if left is None:
+            self._left = len(headings)
+        else:
+            self._left = left
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         from rich.padding import Padding
