@@ -235,6 +235,14 @@ def test_a_hospitals_own_filter_gets_every_row_and_says_which_count(tmp_path):
         sources.read(declared(notes, row_filter="/no/such/program"))
 
 
+def test_standard_error_of_a_filter_is_not_shown(tmp_path, capfd):
+    notes = write_notes(tmp_path / "notes.jsonl")
+    assert len(sources.read(declared(notes, row_filter="tee /dev/stderr")).table) == 12
+    with raises(ConfigurationError, "filter"):
+        sources.read(declared(notes, row_filter="sh -c 'tee /dev/stderr; exit 3'"))
+    assert "private note" not in capfd.readouterr().err
+
+
 TABLES = """
 CREATE TABLE concept (concept_id integer PRIMARY KEY, concept_name varchar(255) NOT NULL);
 CREATE TABLE note (
