@@ -1,6 +1,5 @@
 """Saved evidence comes back in a folder made anew from a backup of ledger and keys, and consents to nothing."""
 
-import io
 import json
 import shutil
 import zipfile
@@ -140,12 +139,13 @@ def test_messages_that_come_back_stand_before_newer_ones_and_say_so(home, tmp_pa
 
 
 def change_file(saved, name, change):
-    """The archive with one of its files changed."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(saved) as old, zipfile.ZipFile(buffer, "w") as new:
-        for each in old.namelist():
-            new.writestr(each, change(old.read(each)) if each == name else old.read(each))
-    saved.write_bytes(buffer.getvalue())
+    """The archive with one of its files changed, or added."""
+    with zipfile.ZipFile(saved) as old:
+        files = {member: old.read(member) for member in old.namelist()}
+    files[name] = change(files.get(name, b""))
+    with zipfile.ZipFile(saved, "w") as new:
+        for member, data in files.items():
+            new.writestr(member, data)
     return saved
 
 
@@ -153,15 +153,16 @@ def change_file(saved, name, change):
     ("name", "change"),
     slow_after(
         [
+            (f"requests/{'ab' * 32}.json", lambda _: b"{}"),
             ("outbox.json", lambda data: data + b" "),
             ("log.jsonl", lambda _: b""),
             ("evidence.json", lambda _: b"[]"),
             ("evidence.json", lambda _: b'{"files": {}}'),
         ],
-        2,
+        3,
     ),
 )
-def test_a_changed_file_of_evidence_is_refused_and_nothing_written(home, tmp_path, name, change):
+def test_changed_or_added_file_of_evidence_is_refused_and_none_written(home, tmp_path, name, change):
     decided(home)
     saved = tmp_path / "alpha.zip"
     command("evidence", saved, "--home", home)
