@@ -14,7 +14,7 @@ from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
 from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, Sheet
 from undersong_client.home import PartyHome
-from undersong_client.storage.own_figures import OwnFigures, own_figures, proposed_delta
+from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
 from undersong_common.models.embedding import Embedder
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_common.privacy.accounting import Gaussian, best_guess
@@ -266,6 +266,17 @@ def test_proposed_delta_is_the_largest_allowed_power_of_ten(units):
     assert delta <= 1e-5
     assert delta * 10 * units <= 1 + 1e-9
     assert delta == 1e-5 or delta * 100 * units > 1 - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("patients", "delta", "number"), [(9_000, 1e-5, "number of patients, 9,000"), (None, 1e-6, "records, 20,000")]
+)
+def test_delta_goes_by_patients_and_without_them_by_records(home, monkeypatch, patients, delta, number):
+    many = replace(own_figures(PartyHome(home)), records=20_000, patients=patients)
+    monkeypatch.setattr("undersong_client.storage.own_figures.own_figures", lambda _: many)
+    proposed_value, sentence = delta_of(PartyHome(home))
+    assert proposed_value == delta
+    assert sentence.endswith(number)
 
 
 def test_approve_without_words_shows_the_sheet_and_names_the_rest(home):
