@@ -52,7 +52,14 @@ class Authority:
     def package_bytes(self, party: str, *addresses: str, **changes) -> bytes:
         return self.package(party, *addresses, **changes).sign(self.signing)
 
-    def grant(self, request: EnrolmentRequest, *, life: timedelta = YEAR, begin: datetime | None = None) -> bytes:
+    def grant(
+        self,
+        request: EnrolmentRequest,
+        *,
+        life: timedelta = YEAR,
+        begin: datetime | None = None,
+        addresses: tuple[str, ...] = (),
+    ) -> bytes:
         leaf = self.leaf(request.party, request.tls_key(), life=life, begin=begin)
         return Grant(
             coordinator=self.coordinator,
@@ -60,6 +67,7 @@ class Authority:
             identity=request.identity,
             certificate=leaf,
             chain=(self.pem,),
+            addresses=addresses,
         ).sign(self.signing)
 
     def leaf(self, subject: str, key, *, life: timedelta = YEAR, begin: datetime | None = None) -> str:

@@ -1,5 +1,6 @@
 """``undersong-party join``: one command from an installed program to a request, by flags or by answers."""
 
+import errno
 import json
 
 import pytest
@@ -10,6 +11,7 @@ from tests.doubles.typed import built, typed
 from undersong_client import operations
 from undersong_client.cli import joining
 from undersong_client.cli.app import app
+from undersong_client.consent import trust
 from undersong_client.home import PartyHome
 from undersong_common.pages.store import FILE_NAME, AuditLog
 from undersong_protocol import statistics
@@ -119,6 +121,26 @@ def test_a_wrong_fingerprint_is_logged_with_the_word_that_differs(place, tmp_pat
     assert f"word 1, '{wrong.split('-')[0]}', differs" in entry.about
     assert place["trust"][1].split("-")[0] not in entry.about
     assert not PartyHome(tmp_path / "h").coordinator.exists()
+
+
+@pytest.mark.parametrize("step", ["write_json", "keys.install"])
+def test_a_grant_is_installed_again_after_a_full_disk(place, authority, tmp_path, monkeypatch, step):
+    home, request = tmp_path / "h", tmp_path / "request"
+    command("init", "alpha", "--home", home)
+    command("enroll", place["package"][0], *place["trust"], "--request-out", request, "--home", home)
+    party_home = PartyHome(home)
+    moved = ("moved.example:7443",)
+    grant = authority.grant(EnrolmentRequest.parse(request.read_bytes()), addresses=moved)
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"undersong_client.consent.trust.{step}", fail)
+        with pytest.raises(OSError, match="the disk is full"):
+            trust.install(party_home, grant)
+    trust.install(party_home, grant)
+    assert trust.coordinator(party_home).addresses == moved
 
 
 def test_join_asks_for_each_kind_of_question_by_name():
