@@ -22,8 +22,9 @@ from tests.doubles.loops import wait_for
 from tests.doubles.party_home import HashedEmbedder, joined
 from tests.doubles.scripted_computation import Scripted
 from undersong_client.answering import computing_process
-from undersong_client.answering.computation import Computation, Computed, HospitalComputation, VectorRequest
+from undersong_client.answering.computation import Computation, Computed, HospitalComputation, VectorRequest, zeros
 from undersong_client.answering.computing_process import ComputingProcess
+from undersong_client.answering.pending import Deferral, DeferredVector
 from undersong_client.home import PartyHome
 from undersong_protocol import limits
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
@@ -55,6 +56,18 @@ def process():
     yield make
     for each in made:
         each.stop()
+
+
+def test_a_vector_for_other_public_inputs_is_computed_anew() -> None:
+    deferral = Deferral()
+    with pytest.raises(DeferredVector):
+        deferral.take(REQUEST, 0.0)
+    deferral.computed = zeros(REQUEST)
+    assert deferral.take(REQUEST, 1.0) is deferral.computed
+    changed = replace(REQUEST, inputs=(Input("candidates", ()),))
+    with pytest.raises(DeferredVector):
+        deferral.take(changed, 2.0)
+    assert (deferral.vector_request, deferral.computed) == (changed, None)
 
 
 def compute_vector(computing: Computation) -> list[int]:
