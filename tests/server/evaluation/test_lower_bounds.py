@@ -87,6 +87,13 @@ def test_epsilon_of_rates_by_hand() -> None:
     assert nothing.epsilon_of_rates(1e-5, gaussian=False) == nothing.epsilon_of_rates(1e-5, gaussian=True) == 0.0
 
 
+def test_bounds_of_both_rates_may_each_be_wrong_half_as_often() -> None:
+    caught, alarms, alarm = (0.25,) * 50, (0.125,) * 50, 0.02
+    true, false = Detection(250, 500, 125, 500, (), caught, alarms, alarm).rates(independent=False)
+    assert true == 2.0 * mean_at_least(caught, 0.01)
+    assert false == 2.0 * (1.0 - mean_at_least([0.875] * 50, 0.01))
+
+
 def test_scores_of_overlapping_rows_have_independent_noise() -> None:
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3, 8))
