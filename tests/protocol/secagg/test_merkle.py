@@ -192,14 +192,20 @@ def open_request(parameters: SumParameters) -> bytes:
     return next(private_sum(parameters, lambda: QUESTION))[VICTIM]
 
 
-def test_void_needs_more_statements_where_a_party_may_hold_more_shares() -> None:
+@pytest.mark.parametrize(
+    ("size", "dropouts", "colluders", "merkle"),
+    [(40, 4, 2, (12, 9)), (36, 2, 4, (10, 7))],  # of the second, the honest ones' shares fill a number of parties
+)
+def test_void_needs_more_statements_where_a_party_may_hold_more_shares(
+    size: int, dropouts: int, colluders: int, merkle: tuple[int, int]
+) -> None:
     """All that m silent ones leave must stay below what the honest parties' secrets of a sum take."""
-    parameters = parameters_of(40, tolerated_dropouts=4, colluders=2, merkle=(12, 9))
+    parameters = parameters_of(size, tolerated_dropouts=dropouts, colluders=colluders, merkle=merkle)
     needed = statements_needed(parameters)
     plan = parameters.draw
     releasing = parameters.size - needed + parameters.colluders
     assert releasing * plan.choosers < (parameters.quorum - parameters.colluders) * plan.threshold
-    assert needed > statements_needed(parameters_of(40, tolerated_dropouts=4, colluders=2))
+    assert needed > statements_needed(parameters_of(size, tolerated_dropouts=dropouts, colluders=colluders))
     vars(parameters)["graph"] = dataclasses.replace(plan, stray=10)  # a sum of so many fewer parties may open
     releasing = parameters.size - statements_needed(parameters) + parameters.colluders
     assert releasing * plan.choosers < (parameters.quorum - parameters.colluders - 10) * plan.threshold
