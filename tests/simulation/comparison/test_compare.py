@@ -173,6 +173,13 @@ def test_tables_say_the_same_in_every_form():
     assert json.dumps(compare_table.to_json(shape, table), allow_nan=False)
 
 
+def test_a_seed_without_a_generator_counts_as_weight_zero_of_it():
+    shape = grid(methods=["wasp"], epsilons=[4.0], parties=[1], records=[100], seeds=[0, 1])
+    weights = {0: {"good": 1.0}, 1: {"good": 0.5, "weak": 0.5}}
+    table = summary(shape, {cell: figures(0.8) | {"weights": weights[cell.seed]} for cell in shape.cells()})
+    assert (table["weight good"][0], table["weight weak"][0]) == (0.75, 0.25)
+
+
 @pytest.mark.parametrize(
     ("seeds", "interval"), slow_after([([0], "-"), ([0, 1], "-15.71 to 9.71"), ([0, 1, 2], "-8.97 to 0.97")], 2)
 )
