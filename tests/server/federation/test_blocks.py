@@ -42,3 +42,21 @@ def test_a_name_keeps_the_bytes_that_were_published_first(tmp_path):
     assert blocks.get(identity) == b"as computed here"
     assert blocks.published("vectors/two", lambda: b"as computed elsewhere") != identity
     again.close()
+
+
+@pytest.mark.parametrize("finished_writes", [0, 1])
+def test_a_run_that_dies_while_it_publishes_goes_on(journal, monkeypatch, finished_writes):
+    """A name in the journal whose block is not there would end every continuation."""
+    writes = [journal.put] * finished_writes
+
+    def put_or_die(name, data):
+        if not writes:
+            raise OSError("no space left")
+        writes.pop()(name, data)
+
+    blocks = PublicBlocks(journal)
+    with monkeypatch.context() as dying:
+        dying.setattr(journal, "put", put_or_die)
+        with pytest.raises(OSError, match="no space left"):
+            blocks.published("vectors/one", lambda: b"as computed")
+    assert blocks.get(blocks.published("vectors/one", lambda: b"as computed")) == b"as computed"
