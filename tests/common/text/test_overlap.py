@@ -31,6 +31,12 @@ def test_one_changed_word_is_near_verbatim():
     assert find_overlap([short.replace("new", "old")], [short]).near_verbatim == (1,)
 
 
+@pytest.mark.parametrize(("record", "is_near"), [("a b c a b", True), ("a b c d a b", False)])
+def test_a_part_with_three_fifths_of_the_pairs_is_near_verbatim(record, is_near):
+    """All three pairs of "a b", with those of its two ends, occur in the record, which has five or six."""
+    assert (find_overlap(["a b"], [record]).near_verbatim == (1,)) is is_near
+
+
 def test_a_copied_passage_in_a_new_text_is_a_shared_run():
     passage = " ".join(words(NOTE)[5:15])
     text = (
