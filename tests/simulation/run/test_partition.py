@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.doubles.coded import raises
 from tests.doubles.pace import examples, slow_after
 from tests.doubles.tasks import LABELS, make_replay_task, make_task, write_rows
-from undersong.run.records import deal, private_tables, subsample
+from undersong.run.records import check_units, deal, private_tables, subsample
 from undersong_client.records.private import PrivateRecords
 from undersong_common.errors import ConfigurationError
 from undersong_common.text.table import Table
+from undersong_protocol.agreement.plan import Privacy
 from undersong_protocol.statistics.contribution import contribute
 from undersong_protocol.statistics.histogram import LabelHistogram
 from undersong_protocol.statistics.interface import COUNT_SCALE, PublicInputs
@@ -207,3 +209,15 @@ def test_a_curator_pools_and_deals_files_of_hospitals(tmp_path):
     tables = private_tables(task, 0)
     assert [len(table) for table in tables.values()] == [12] * 5
     assert task.parties == 5
+
+
+@pytest.mark.parametrize(("unit", "epsilon"), [("sample", 1.0), ("user", 1.0), ("user", math.inf), ("party", 1.0)])
+def test_delta_must_be_below_one_over_the_privacy_units(unit, epsilon):
+    privacy = Privacy(epsilon, 1 / 8, unit)
+    seven_units, eight_units = ({"north": table([("a", "x", str(user)) for user in range(users)])} for users in (7, 8))
+    check_units(privacy, seven_units)
+    if unit == "party" or math.isinf(epsilon):
+        check_units(privacy, eight_units)
+    else:
+        with raises(ConfigurationError, "delta-too-large"):
+            check_units(privacy, eight_units)
