@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from undersong_common.intervals import over_seeds
+from undersong_common.intervals import clopper_pearson, over_seeds
 from undersong_server.evaluation import panel
 from undersong_server.evaluation.panel import judged
 
@@ -39,6 +39,13 @@ def test_the_panel_is_the_mean_of_its_models_and_says_each() -> None:
     assert found.description == "panel: words 100.0 %, head 75.0 %, mlp 75.0 %"
     assert found.to_json()["models"]["mlp"]["accuracy"] == accuracies[2]
     assert [len(scores) for scores in found.groups.values()] == [1, 1]
+
+
+def test_the_stated_accuracy_is_the_mean_of_all_seeds() -> None:
+    accuracy = judged("corpus", 9, [("m", {"m": each}) for each in PREDICTED.values()], TRUE).accuracy_by_texts
+    assert accuracy.value == pytest.approx((1 + 6 / 8 + 6 / 8) / 3)
+    by_texts = clopper_pearson(7, 8)  # the mean is 6.7 of 8 texts
+    assert (accuracy.low, accuracy.high) == (by_texts.low, by_texts.high)
 
 
 def test_one_seed_without_groups_has_no_intervals() -> None:
