@@ -26,7 +26,7 @@ def home(tmp_path):
     run = home.run("first")
     run.write_status(RunStatus("finished", 1))
     run.output.mkdir()
-    rows = [{"text": text, "label": "ab"[row % 2], "generator": "g"} for row, text in enumerate(TEXTS)]
+    rows = [{"text": text, "label": "ab"[row % 2], "generator": "gh"[row // 2]} for row, text in enumerate(TEXTS)]
     lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in rows]
     (run.output / "synthetic.jsonl").write_text("".join(lines), encoding="utf-8")
     return home
@@ -93,3 +93,17 @@ def test_marks_are_of_rows_that_the_corpus_has_and_are_found_again(home):
             curation.mark_texts(home.path, "first", rows)
     with raises(ConfigurationError, "run-not-finished"):
         curation.mark_texts(home.path, "second", [1])
+
+
+@pytest.mark.parametrize(
+    ("filters", "labels", "generators"),
+    [
+        ({}, {"a": 2, "b": 2}, {"g": 2, "h": 2}),
+        ({"label": "a"}, {"a": 2, "b": 2}, {"g": 1, "h": 1}),
+        ({"generator": "g"}, {"a": 1, "b": 1}, {"g": 2, "h": 2}),
+        ({"label": "a", "generator": "g"}, {"a": 1, "b": 1}, {"g": 1, "h": 1}),
+    ],
+)
+def test_the_counts_of_a_search_leave_out_their_own_filter(home, filters, labels, generators):
+    matches = releases.search(home.path, "first", **filters)
+    assert (matches.labels, matches.generators) == (labels, generators)
