@@ -12,7 +12,7 @@ from tests.doubles.refusals import REFUSALS
 from undersong_common.errors import GenerationError
 from undersong_server.generators.interface import Completion, GenerationRequest
 from undersong_server.generators.languages import is_refusal
-from undersong_server.generators.reading import CUT, SEVERAL, ReadText, read
+from undersong_server.generators.reading import CUT, ECHO, SEVERAL, ReadText, read
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 TEXT = "My card was declined at the till, what can I do?"
@@ -500,3 +500,12 @@ def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
 )
 def test_a_whole_that_is_data_is_no_text_in_tags_either(data: str) -> None:
     assert read(Completion(f"<text>{data}</text>"), REQUEST).fault == "page or data"
+
+
+@pytest.mark.parametrize("kind", ["rewrite", "cross"])
+def test_words_of_a_parent_are_no_echo_of_the_prompt(kind: str) -> None:
+    beginning = "my new card was declined at the till this morning"
+    prompt = f"Write another text that begins with the same words as this one.\n{beginning} and nobody helps"
+    request = GenerationRequest(kind, "card", prompt, 1, parents=(f"{beginning} and nobody helps",))
+    assert read(Completion(f"{beginning}, so I paid in cash."), request).fault == ""
+    assert read(Completion("Another text that begins with the same words as mine."), request).fault == ECHO
