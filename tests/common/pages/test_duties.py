@@ -1,10 +1,13 @@
 """Who has given somebody rights is none of the two for a day, whatever a clock says and wherever they decide."""
 
+from contextlib import closing
+
 import pytest
 
 from tests.doubles.coded import raises
 from undersong_common.errors import ConfigurationError
 from undersong_common.pages import duties as duties_module
+from undersong_common.pages.accounts import Accounts
 from undersong_common.pages.duties import DAY_S, Duties, provider_key
 from undersong_common.pages.store import PageStore
 from undersong_common.program.uptime import Instant
@@ -188,3 +191,22 @@ def test_a_page_of_an_earlier_version_has_noted_no_tables(duties):
     duties.follow_groups("ada", "IT", "it")
     duties.serve_with(KEY, "IT")
     assert duties.is_served_with(KEY, "IT")
+
+
+@pytest.mark.parametrize(
+    ("provider", "tables", "remaining"),
+    [
+        (KEY, "staff", {"provider", "password"}),
+        (KEY, "staff and IT", {"password"}),
+        (OTHER, "staff", {"password"}),
+    ],
+)
+def test_the_provider_s_people_enter_anew_under_other_tables(tmp_path, provider, tables, remaining):
+    with closing(PageStore(tmp_path)) as store:
+        accounts = Accounts(store)
+        accounts.duties.serve_with(KEY, "staff")
+        accounts.set_role("ada", "viewer")
+        for log_in in ("provider", "password"):
+            accounts.begin("ada", address="127.0.0.1", log_in=log_in)
+        accounts.duties.serve_with(provider, tables)
+        assert {session.log_in for session in accounts.sessions()} == remaining
