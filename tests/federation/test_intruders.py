@@ -187,6 +187,15 @@ def test_what_is_no_tls_is_closed_at_once(served, keys, caplog, attack, monkeypa
     assert still_serves(served, keys)
 
 
+def test_a_stream_outlives_the_time_that_a_handshake_may_take(served, keys, monkeypatch):
+    monkeypatch.setattr(gate, "HANDSHAKE_S", 1.0)
+    with Stream(served.port, keys.for_grpc) as stream:
+        stream.hello("heart")
+        stream.answer(lambda request: request)
+        assert not stream.ended.wait(1.2)
+        assert served.transport.exchange({"heart": b"echo"}, timeout_s=10.0) == {"heart": b"echo"}
+
+
 def test_malformed_frames_end_their_stream_with_the_reason(served, keys, caplog):
     hello = wire.Hello(version=framing.VERSION, party="heart", software="x", boot=b"b" * 16)
     cases = [
