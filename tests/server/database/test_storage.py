@@ -543,6 +543,35 @@ def test_a_server_that_falls_and_recovers_ends_no_run(server, target):
     assert place.take("two") is not None  # at once: the lease was given back
 
 
+@pytest.mark.parametrize(("failures", "is_lost"), [(13, False), (14, True)])
+def test_holder_is_lost_15_s_after_its_last_renewal_began(monkeypatch, failures, is_lost):
+    """However long the holder has served: here for a minute, of renewals that take a second."""
+    outcomes = [True] * 60 + [False] * failures + [True]
+    now_s = 0.0
+    ended = threading.Event()
+    monkeypatch.setattr(leases, "RENEW_S", 0.0)
+    monkeypatch.setattr(leases, "time", SimpleNamespace(monotonic=lambda: now_s))
+
+    def renew(*_):
+        nonlocal now_s
+        now_s += 1.0
+        is_renewed = outcomes.pop(0) if outcomes else True
+        if not outcomes:
+            ended.set()
+        if not is_renewed:
+            raise Away("PostgreSQL does not answer")
+        return True
+
+    lost = []
+    lease = Lease(
+        SimpleNamespace(remote=True, renew=renew, close=lambda: None), 1, lambda: (lost.append(1), ended.set())
+    )
+    assert ended.wait(20.0)
+    lease.end()
+    assert (lost == [1]) is is_lost
+    assert isinstance(lease.lost_by, Away) is is_lost
+
+
 @pytest.mark.slow
 def test_a_database_that_holds_nothing_or_is_missing_is_named(server):
     with raises(ConfigurationError, "storage"):
