@@ -188,7 +188,7 @@ def test_a_hospital_refuses_another_package_s_statistic_by_name(package, tmp_pat
     assert not foreign_package.is_imported()
 
 
-def test_a_hospital_refuses_it_where_its_program_knows_it_too(package, tmp_path):
+def test_a_hospital_refuses_another_package_s_statistic_even_if_installed(package, tmp_path):
     plan = planned(tmp_path / "task")
     assert statistics.source(NAME)
     assert "is another package's" in first_reply(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal.problem

@@ -403,7 +403,7 @@ def test_u2_with_somebody_who_did_not_advertise() -> None:
     )
 
 
-def test_u3_that_exceeds_u2() -> None:
+def test_a_party_refuses_u3_that_exceeds_u2() -> None:
     _refuse_one(
         parameters_of(10, tolerated_dropouts=2),
         Stage.SHARE,

@@ -93,7 +93,7 @@ def test_one_record_more_moves_the_sum_by_its_own_row_alone():
         public_words(order=((0, 5, 2), (4, 3, -1))),  # a cell without a word
         public_words(order=((0, -2, 2), (4, 3, -1))),
         public_words(order=((0, 0, 2), (4, 3, -1))),  # a cell twice
-        public_words(order=((0, 3, 2), (4, 3, -1))),  # two cells of one word
+        public_words(order=((0, 3, 2), (4, 3, -1))),  # one word in two cells
         public_words(order=((0.5, 1, 2), (4, 3, -1))),
         public_words(order=((0, 1, 2),)),  # of one label only
         public_words(order=(0, 1)),

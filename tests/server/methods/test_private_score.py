@@ -136,7 +136,7 @@ def test_the_similarity_of_held_out_records_lies_within_its_interval(epsilon):
         abs(gain - (published - unsteered)) <= 1.96 * score.zero_shot.error
         for gain, score in zip(gains, scores, strict=True)
     ]
-    assert sum(within) >= 88  # 94.6 and 94.3 % of 1 500 are: fewer of 100 with 0.4 % of seeds
+    assert sum(within) >= 88  # of 1 500 gains 94.6 and 94.3 % lie within; 0.4 % of seeds give fewer than 88 of 100
     assert {score.zero_shot.texts for score in scores} == {120}
 
 

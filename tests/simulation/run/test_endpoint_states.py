@@ -307,7 +307,9 @@ def test_a_cap_holds_for_answers_that_are_lost_over_all_processes(tmp_path: Path
         [("latin-1-header", "single", "first")],
     ),
 )
-def test_bytes_are_read_by_their_own_signs(tmp_path: Path, scenario: str, way: str, moment: str) -> None:
+def test_a_body_is_decoded_by_its_charset_or_byte_order_mark(
+    tmp_path: Path, scenario: str, way: str, moment: str
+) -> None:
     with Endpoint(beginning(scenario, GOOD if moment == "later" else 0)) as endpoint:
         result = run(tmp_path, endpoint.url, batch=way == "batch")
         assert endpoint.twice == 0

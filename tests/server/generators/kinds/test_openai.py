@@ -444,7 +444,7 @@ def test_settings_that_would_show_or_misplace_a_key_are_refused(fields: dict[str
     assert not any(key in said for key in KEYS)
 
 
-def test_without_a_key_over_tls_or_on_this_machine_an_address_may_be_named() -> None:
+def test_an_address_needs_tls_unless_local_or_without_a_key() -> None:
     here = ("http://localhost:1/v1", "http://127.9.9.9/v1", "http://[::1]:8/v1", "https://a.b/v1")
     given: list[dict[str, Any]] = [*({"base_url": url, "api_key_env": ""} for url in CLEAR), {"proxy": ELSEWHERE}]
     for fields in (*given, *({"base_url": url} for url in here)):  # by https a proxy is a tunnel
