@@ -80,7 +80,7 @@ def checkpoints_folder(home: Path) -> Path:
 
 
 def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
-    """Shows what the records speak against and has a person confirm it.
+    """Shows the cautions about a data set and has a person accept them.
 
     Raises ConfigurationError where nobody does; the operator is told nothing either way.
     """
@@ -94,7 +94,9 @@ def confirm_cautions(cautions: Sequence[str], confirmed: bool) -> None:
         print(f"remedy: {caution_remedy(cautions)}", file=sys.stderr)
         if typer.confirm("go on despite this?", err=True):
             return
-    raise ConfigurationError(f"this data set speaks against it: {'; '.join(cautions)}", caution_remedy(cautions))
+    raise ConfigurationError(
+        f"the cautions about this data set were not accepted: {'; '.join(cautions)}", caution_remedy(cautions)
+    )
 
 
 def warn(sentences: Sequence[str]) -> None:

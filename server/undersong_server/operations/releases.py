@@ -77,7 +77,7 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
         return Exported(run, folder.parent, (folder.name,))
     if without_marked:
         raise ConfigurationError(
-            f"{folder}: an export without the marked texts is one archive, which says so",
+            f"{folder}: an export without the marked texts must be one .zip archive, not a folder",
             "name a file that ends in .zip with --out",
             code="no-archive",
         )
