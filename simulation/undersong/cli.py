@@ -55,11 +55,11 @@ def audit(
     from undersong_server.cli.display import display
 
     if attack.samples is None:
-        samples = []
+        overrides = []
     else:
-        samples = [f"method.samples={attack.samples}"]
+        overrides = [f"method.samples={attack.samples}"]
     settings = AuditSettings(
-        task_file, (*samples, *(assignments or ())), attack.runs, attack.canaries, attack.seed, attack.jobs
+        task_file, (*overrides, *(assignments or ())), attack.runs, attack.canaries, attack.seed, attack.jobs
     )
     with display(output.quiet or output.as_json) as progress:
         report = (context.obj or auditing.audit)(settings, progress)

@@ -525,6 +525,6 @@ class Answering:
             if not open_request.is_wanted:  # the coordinator repeats it
                 self._open_requests.pop(id_, None)
                 return
-        retry = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
-        retry.daemon = True
-        retry.start()
+        retry_timer = threading.Timer(self._held.pause_s(ANSWERING), self._jobs.put, (id_,))
+        retry_timer.daemon = True
+        retry_timer.start()

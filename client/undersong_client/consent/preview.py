@@ -554,24 +554,24 @@ def _delta_words(sheet: Sheet, delta: float) -> str:
 def _helper_words(sheet: Sheet) -> str:
     """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
     privacy = sheet.privacy
-    others = len(sheet.parties) - 1
-    if others < 1:
+    other_count = len(sheet.parties) - 1
+    if other_count < 1:
         return ""
-    if sheet.colluders >= others:
+    if sheet.colluders >= other_count:
         return "This holds even if all other hospitals help the operator."
     if sheet.colluders:
         helped = f"at most {counted(sheet.colluders, 'other hospital')}"
     else:
         helped = "no other hospital"
     verb = "help" if sheet.colluders > 1 else "helps"
-    worst = (
+    worst_words = (
         "nothing would be promised"
         if privacy.epsilon_if_all_others_collude is None
         else f"the guess would on average be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
     )
     # A sum that opens without some hospitals is open to fewer helpers.
-    fewest = min(sheet.others, others)
-    if fewest < others:
+    fewest = min(sheet.others, other_count)
+    if fewest < other_count:
         helpers = f"all others of an opened sum did, and {fewest} may be all,"
     else:
         helpers = "all others did,"
@@ -581,7 +581,7 @@ def _helper_words(sheet: Sheet) -> str:
         between = ""
     else:
         between = " With fewer of them, it lies between."
-    return f"This holds only if {helped} {verb} the operator; if {helpers} {worst}.{between}"
+    return f"This holds only if {helped} {verb} the operator; if {helpers} {worst_words}.{between}"
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:

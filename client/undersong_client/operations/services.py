@@ -27,7 +27,7 @@ _PATHS = ("data", "exclusions", "database", "embedder", "teacher_model", "cache"
 
 def service() -> Service:
     """Returns the hospital's units; the page is started where its packages are installed."""
-    page = ("undersong-page.service",) if find_spec("fastapi") else ()
+    page_units = ("undersong-page.service",) if find_spec("fastapi") else ()
     return Service(
         name="undersong-party",
         command="undersong-party service",
@@ -41,7 +41,7 @@ def service() -> Service:
             "undersong-refresh.service",
             "undersong-refresh.timer",
         ),
-        started=("undersong-party.service", *page),
+        started=("undersong-party.service", *page_units),
     )
 
 

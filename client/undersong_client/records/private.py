@@ -110,8 +110,8 @@ def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
     every version of the data set.
     """
     hold_out_key = hmac.digest(key, b"undersong hold out", "sha256")
-    names = table.users or table.texts
-    digests = (hmac.digest(hold_out_key, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
+    units = table.users or table.texts
+    digests = (hmac.digest(hold_out_key, unit.encode("utf-8", "surrogatepass"), "sha256") for unit in units)
     is_held_out = np.array(
         [int.from_bytes(digest[:4], "big") * 100 < percent * 2**32 for digest in digests], dtype=bool
     )

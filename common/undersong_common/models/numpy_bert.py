@@ -169,12 +169,12 @@ class NumpyBert:
     def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], columns: int) -> Float32:
         """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
         embedded = np.zeros((self._words.shape[1], columns), dtype=np.float32)
-        first = 0
+        first_window = 0
         for group in groups:
-            ids = np.stack(windows[first : first + group.texts])
+            ids = np.stack(windows[first_window : first_window + group.texts])
             rows = self._words[ids] + self._positions[: group.length]
             group.of(embedded)[:] = rows.transpose(2, 0, 1)
-            first += group.texts
+            first_window += group.texts
         return embedded
 
     def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_TextGroup]) -> None:

@@ -353,7 +353,7 @@ class Accounts:
         finally:
             with self._counting:
                 self._tries[source] -= 1
-                self._tries += Counter()  # forgets sources without any
+                self._tries += Counter()  # adding an empty Counter drops sources with no tries left
 
     def _reserve_tries(self, database: sqlite3.Connection, limits: Mapping[str, int]) -> list[tuple[int | None]]:
         """Counts a try under each key of ``limits`` before it is made; returns its rows.

@@ -31,7 +31,10 @@ def certainty(epsilon: float, delta: float) -> float:
 
 
 def odds_factor(epsilon: float, delta: float) -> float:
-    """Returns the factor by which the odds about one unit shift at most, but with the chance of more."""
+    """Returns the factor by which the odds about one unit shift at most.
+
+    They shift by more only with the chance that :func:`chance_of_more` states.
+    """
     return math.exp(epsilon) * _odds_room(delta)
 
 

@@ -130,8 +130,8 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        items = _apt_items(model, [dict(item) for item in error.errors(include_url=False)], data)
-        problems = dict.fromkeys(_describe_problem(model, item, data) for item in items)
+        error_items = _apt_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
+        problems = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
     raise ConfigurationError.together(
         [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problems]
     )
@@ -329,5 +329,5 @@ def _models_in(annotation: Any) -> list[Any]:
     """The models that an annotation names, and marks of those that a value decides."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    marks = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
-    return marks or [model for argument in get_args(annotation) for model in _models_in(argument)]
+    by_value = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
+    return by_value or [model for argument in get_args(annotation) for model in _models_in(argument)]

@@ -309,7 +309,7 @@ class HeldSteps:
         log.warning("%s goes on after %.0f s", step, max(0.0, self._clock() - held_step.since_s))
 
     def keep_only(self, steps: set[str], prefix: str) -> None:
-        """Drops what is held below ``prefix`` of steps that there are no more."""
+        """Forgets held steps whose name begins with ``prefix`` and that are not in ``steps``."""
         ended_steps = [step for step in self._steps if step.startswith(prefix) and step not in steps]
         if not ended_steps:
             return

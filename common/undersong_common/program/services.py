@@ -296,13 +296,15 @@ class Installation:
         return not arrived or moving.is_moving(source) or not any(source.iterdir())
 
     def _send_back(self) -> None:
-        source = Path(self._record.moved_from)
+        former_home = Path(self._record.moved_from)
         owner = self._record.owner
         if not self._home.exists():
             return
         if not moving.is_moving(self._home):
             moving.owner_of(self._home)
-        back = Move(self._home, source, self._service.settings, owner, self._rewrite_settings(self._home, source))
+        back = Move(
+            self._home, former_home, self._service.settings, owner, self._rewrite_settings(self._home, former_home)
+        )
         moving.move(back, lambda: self._folder.go_back(self._record.notes, owner))
         self._save_record(moved_from="")
 

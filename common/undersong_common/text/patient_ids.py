@@ -407,7 +407,7 @@ def find_look_alikes(places: Mapping[PatientId, str], choice: Choice, pairs: Ite
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
     undecided = [kind for kind in KINDS if kind not in choice.same | choice.other and kind != "identifiers"]
     units: dict[str, str] = {}  # first place by unit
-    systems: dict[str, dict[str, str]] = defaultdict(dict)  # by unit and reference base: the first place
+    systems: dict[str, dict[str, str]] = defaultdict(dict)  # first place by unit and reference base
     for identity, place in places.items():
         unit = choice.unit(identity)
         units.setdefault(unit, place)

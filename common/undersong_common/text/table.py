@@ -46,10 +46,10 @@ class Table:
     def take(self, rows: Sequence[int]) -> "Table":
         """Returns the table of the rows with these numbers (from 0), in that order."""
         return Table(
-            tuple(self.texts[row] for row in rows),
-            None if self.labels is None else tuple(self.labels[row] for row in rows),
-            None if self.users is None else tuple(self.users[row] for row in rows),
-            {name: tuple(column[row] for row in rows) for name, column in self.columns.items()},
+            tuple(self.texts[row_number] for row_number in rows),
+            None if self.labels is None else tuple(self.labels[row_number] for row_number in rows),
+            None if self.users is None else tuple(self.users[row_number] for row_number in rows),
+            {name: tuple(column[row_number] for row_number in rows) for name, column in self.columns.items()},
         )
 
 

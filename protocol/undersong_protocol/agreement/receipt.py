@@ -192,16 +192,19 @@ def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any
                 charges.append(charge)
                 state[charge.query, charge.attempt] = "charge"
             case "void" | "withdrawn" as ended:
-                slot = entry["query"], entry["attempt"]
-                if state.get(slot) != "charge":
+                attempt_key = entry["query"], entry["attempt"]
+                if state.get(attempt_key) != "charge":
                     raise PeerFault(party, f"{place} ends an attempt that was not charged, or had ended")
-                state[slot] = ended
-                voided[slot[0]] += ended == "void"
-                if voided[slot[0]] > VOIDED_VECTORS:
+                state[attempt_key] = ended
+                voided[attempt_key[0]] += ended == "void"
+                if voided[attempt_key[0]] > VOIDED_VECTORS:
                     raise PeerFault(party, f"{place} is more than {VOIDED_VECTORS} void attempts at one sum")
             case _:
                 closed = True
-    by_end = {kind: frozenset(slot for slot in state if state[slot] == kind) for kind in ("withdrawn", "void")}
+    by_end = {
+        kind: frozenset(attempt_key for attempt_key in state if state[attempt_key] == kind)
+        for kind in ("withdrawn", "void")
+    }
     return Receipt(party, tuple(charges), by_end["withdrawn"], by_end["void"], closed)
 
 

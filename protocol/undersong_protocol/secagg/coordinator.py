@@ -590,8 +590,8 @@ class _Attempt:
         need = coordinator_rule(stage, parameters.traits).need
         least = {"n - D": parameters.quorum, "T": parameters.threshold, "n": parameters.size, "0": 0}[need]
         if len(results) < least:
-            remaining = counted(len(results), "party is", "parties are")
-            raise self._abort_error(stage, f"{remaining} left and {need} = {least} are needed")
+            remaining_words = counted(len(results), "party is", "parties are")
+            raise self._abort_error(stage, f"{remaining_words} left and {need} = {least} are needed")
         return results
 
     def _check_reachable(

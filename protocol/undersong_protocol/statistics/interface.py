@@ -257,8 +257,8 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
 def bounded_parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
     """Returns the type of each parameter of a statistic that is a bool or has bounds, by name."""
     hints = get_type_hints(statistic, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
-    return {name: mark for name, mark in marks.items() if mark is bool or isinstance(mark, Between)}
+    bounds = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
+    return {name: bound for name, bound in bounds.items() if bound is bool or isinstance(bound, Between)}
 
 
 class Statistic(ABC):

@@ -171,28 +171,28 @@ def _train_batch(
     common = np.zeros((BATCH, width), np.float32)
     own = np.zeros((count, BATCH, width), np.float32)
     bias = np.zeros(BATCH, np.float32)
-    a_common = common
-    a_own = own
-    a_bias = bias
+    ahead_common = common
+    ahead_own = own
+    ahead_bias = bias
     for _ in range(STEPS):
         slope = np.zeros_like(own)
         slope_bias = np.zeros_like(bias)
-        directions = a_common + OWN_PART * a_own
+        directions = ahead_common + OWN_PART * ahead_own
         for label in computed:
             part = against[label]
-            pull = logistic(part @ directions[label].T + a_bias) * weights[label]
+            pull = logistic(part @ directions[label].T + ahead_bias) * weights[label]
             slope[label] = pull.T @ part
             slope_bias = slope_bias + pull.sum(axis=0)
         for slot, label, rows, weight in runs:
-            push = weight * logistic(-(rows @ directions[label, slot] + a_bias[slot]))
+            push = weight * logistic(-(rows @ directions[label, slot] + ahead_bias[slot]))
             slope[label, slot] -= push @ rows
             slope_bias[slot] -= push.sum()
-        new_common = decay * a_common - step * slope.sum(axis=0)
-        new_own = decay * a_own - step * OWN_PART * slope
-        new_bias = a_bias - step * slope_bias
-        a_common = new_common + momentum * (new_common - common)
-        a_own = new_own + momentum * (new_own - own)
-        a_bias = new_bias + momentum * (new_bias - bias)
+        new_common = decay * ahead_common - step * slope.sum(axis=0)
+        new_own = decay * ahead_own - step * OWN_PART * slope
+        new_bias = ahead_bias - step * slope_bias
+        ahead_common = new_common + momentum * (new_common - common)
+        ahead_own = new_own + momentum * (new_own - own)
+        ahead_bias = new_bias + momentum * (new_bias - bias)
         common = new_common
         own = new_own
         bias = new_bias

@@ -137,7 +137,7 @@ def evaluate_tables(
     groups: Sequence[str] | None = None,
     only_task_models: bool = False,
 ) -> EvaluationReport:
-    """Evaluates synthetic texts.
+    """Evaluates synthetic texts against the real texts that ``options`` names.
 
     Args:
         run: the report's name for them.

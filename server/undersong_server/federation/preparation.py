@@ -125,8 +125,8 @@ class Preparation:
             attempt = SumAttempt(
                 name, number, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
             )
-            while attempt.outcome is None and (payloads := self._journaled_replies(attempt)) is not None:
-                attempt.end_round(payloads)
+            while attempt.outcome is None and (journaled_replies := self._journaled_replies(attempt)) is not None:
+                attempt.end_round(journaled_replies)
             attempt.has_inputs = attempt.stage > 0 and not self._is_batched
             self._attempts[name, number] = attempt
         return attempt

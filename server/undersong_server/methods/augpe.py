@@ -256,7 +256,7 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
             votes.append(SumRequest(f"votes/{t}", vote))
     if not options.private_vocabulary:
         return votes
-    share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's own is 1
+    share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's share is 1
     epsilon = options.vocabulary_epsilon if math.isfinite(setting.privacy.epsilon) else None
     return [SumRequest("vocabulary", options.histogram(setting), share, law=options.law, epsilon=epsilon), *votes]
 
@@ -324,7 +324,7 @@ def by_sampling(
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
     present = np.unique(labels)
-    share = _label_places(size, present, shares)
+    label_places = _label_places(size, present, shares)
     selected = []
     for number, label in enumerate(present):
         members = np.flatnonzero(labels == label)
@@ -332,7 +332,7 @@ def by_sampling(
         chance = None
         if weight.sum() > 0:
             chance = weight / weight.sum()
-        selected.append(rng.choice(members, size=int((share == number).sum()), p=chance))
+        selected.append(rng.choice(members, size=int((label_places == number).sum()), p=chance))
     return np.concatenate(selected)
 
 

@@ -585,7 +585,11 @@ def attribute_inputs(run: RunContext) -> list[Input]:
 
 
 def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
-    """Returns and records the shares of each attribute's values, from the noisy counts of all, in the sum's order."""
+    """Returns and records each attribute's shares.
+
+    Args:
+        counts: noisy counts of all attributes' values, in the sum's order.
+    """
     found, before = [], 0
     for each in run.setting.attributes:
         found.append(shares_of_counts(counts[before : before + len(each.possible)]))
@@ -682,11 +686,11 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
     labels, records = len(records_of_label), float(records_of_label.sum())
     blocks = int(block_of.max()) + 1
     answers = opened.natural.reshape(labels, -1).T[:, :blocks]  # the other blocks hold noise alone
-    deviations = (opened.sigma / records) ** 2
+    noise_variance = (opened.sigma / records) ** 2
     whole = answers.sum(axis=1) / records
     written = np.maximum(texts, 1)
     luck = TUNING.training_variance / written.sum(axis=1)
-    variance = blocks * deviations + TUNING.answer_variance / records + luck
+    variance = blocks * noise_variance + TUNING.answer_variance / records + luck
     if blocks > 1:
         each = answers / records_of_label
         apart = (opened.sigma / records_of_label) ** 2 + TUNING.answer_variance / records_of_label

@@ -125,11 +125,11 @@ class BudgetFigures:
 def newest_frame(home: Path) -> BudgetFigures | None:
     """Returns the frame of the newest run that can be read, else of the newest draft; None without either."""
     planned = [run.run for run in list_runs(home) if run.status.state != UNREADABLE]
-    tasks = [CoordinatorHome(home).run(name).planned().task for name in planned[:1]]
-    tasks += [draft.data for draft, _ in drafts.unfinished(home)[:1]]
-    if not tasks:
+    task_files = [CoordinatorHome(home).run(name).planned().task for name in planned[:1]]
+    task_files += [draft.data for draft, _ in drafts.unfinished(home)[:1]]
+    if not task_files:
         return None
-    words = tasks[0].get("task", {})
-    privacy = tasks[0].get("privacy", {})
+    words = task_files[0].get("task", {})
+    privacy = task_files[0].get("privacy", {})
     amounts = [privacy.get(key) if isinstance(privacy.get(key), int | float) else None for key in ("epsilon", "delta")]
     return BudgetFigures(str(words.get("name", "")), tuple(map(str, words.get("labels", ()))), *amounts)

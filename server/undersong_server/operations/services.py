@@ -16,7 +16,7 @@ HOME = f"{FOLDER}/coordinator"
 
 def service() -> Service:
     """Returns the operator's units; the console is started where its packages are installed."""
-    console = ("undersong-console.service",) if find_spec("fastapi") else ()
+    console_units = ("undersong-console.service",) if find_spec("fastapi") else ()
     return Service(
         name="undersong",
         command="undersong coordinator service",
@@ -25,7 +25,7 @@ def service() -> Service:
         home=HOME,
         settings="coordinator.json",
         units=("undersong-coordinator.service", "undersong-console.service"),
-        started=("undersong-coordinator.service", *console),
+        started=("undersong-coordinator.service", *console_units),
     )
 
 

@@ -358,14 +358,14 @@ def _read_overrides(folder: Path, parts: Mapping[str, dict[str, Template]]) -> d
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder", code="no-folder")
     overrides = {}
-    for file in sorted(folder.glob("*.toml")):
-        if file.stem not in parts:
+    for path in sorted(folder.glob("*.toml")):
+        if path.stem not in parts:
             raise ConfigurationError(
-                f"{file}: no method asks for prompts of the kind {file.stem!r}",
-                nearest(file.stem, parts),
+                f"{path}: no method asks for prompts of the kind {path.stem!r}",
+                nearest(path.stem, parts),
                 code="unknown-kind",
             )
-        overrides[file.stem] = parts[file.stem] | _compile_file(str(file), file.read_bytes())
+        overrides[path.stem] = parts[path.stem] | _compile_file(str(path), path.read_bytes())
     if not overrides:
         raise ConfigurationError(
             f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(parts))} (.toml)"

@@ -558,7 +558,7 @@ def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:
     """Returns who is in which opened sum. ``survivors``: the hospitals by the name of each opened sum."""
-    names = [planned.name for planned in manifest.plan.sums if planned.name in survivors]
+    names = [planned_sum.name for planned_sum in manifest.plan.sums if planned_sum.name in survivors]
     return Participation(
         tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in names)
     )

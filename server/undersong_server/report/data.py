@@ -300,16 +300,16 @@ class ReportData:
     def unpublished(self) -> str:
         """Says what became of the texts that generators gave and that are not published; "" if there are none."""
         gave, published = sum(use.count.kept for use in self.usage), len(self.samples)
-        others = gave - published - self.set_aside
-        if others <= 0:
+        other_count = gave - published - self.set_aside
+        if other_count <= 0:
             return ""
         aside = ""
         if self.set_aside or self.support_measured:
             aside = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
         return (
             f"Of {printable.counted(gave, 'text')} that were kept when they were written, {number(published)} are"
-            f" in the corpus{aside}, and the method left out the other {number(others)}, which are in no file: it did"
-            " not choose them, doubted their label, or had more than the task asks for."
+            f" in the corpus{aside}, and the method left out the other {number(other_count)}, which are in no file: it"
+            " did not choose them, doubted their label, or had more than the task asks for."
         )
 
     @property

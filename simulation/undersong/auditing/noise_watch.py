@@ -110,8 +110,12 @@ class NoiseDraw:
     def of_law(cls, values: Int64, plan: NoisePlan, index: int | None) -> "NoiseDraw":
         """Scores ``values`` under component ``index`` of the plan, or under a whole share."""
         if plan.law == "laplace":
-            law = laplace_scale(plan.sigma), 1.0 / plan.honest_survivors
-            return cls(values, noise_checks.laplace_scores(values, *law), noise_checks.largest_laplace_mass(*law))
+            law_parameters = laplace_scale(plan.sigma), 1.0 / plan.honest_survivors
+            return cls(
+                values,
+                noise_checks.laplace_scores(values, *law_parameters),
+                noise_checks.largest_laplace_mass(*law_parameters),
+            )
         variance = float(plan.share_variance if index is None else plan.components[index])
         return cls(values, noise_checks.gaussian_scores(values, variance), (2.0 * np.pi * variance) ** -0.5 * 1.001)
 

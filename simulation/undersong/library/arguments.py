@@ -77,8 +77,8 @@ def _to_plain(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Set):
-        by_text = sorted(value, key=str)
-        value = sorted(by_text, key=lambda element: element if isinstance(element, int | float) else 0)
+        sorted_by_text = sorted(value, key=str)
+        value = sorted(sorted_by_text, key=lambda element: element if isinstance(element, int | float) else 0)
     if isinstance(value, list | tuple | range | Iterator):
         parts = [_to_plain(element) for element in value]
         if isinstance(value, tuple):

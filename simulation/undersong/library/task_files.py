@@ -20,7 +20,7 @@ from undersong_server.runs import task as tasks
 
 TASK_NAME = "task.toml"
 PRIVATE = "private"  # folder of the parties' records beside the task file
-RECORDS = "records"  # their file's name where one is dealt
+RECORDS = "records"  # name of the records when one frame is dealt to all parties
 TEST_NAME = "test.jsonl"
 DEFAULT_DELTA = 1e-5
 

@@ -192,7 +192,7 @@ class ReplayGenerator:
         }
 
     def observe(self, requests: Sequence[GenerationRequest], answers: Sequence[Completion | GenerationError]) -> None:
-        """Marks journaled answers as used. An answer that is not in the file any more is counted, not refused."""
+        """Marks journaled answers as used; counts those no longer in the file as ``unknown_journaled``."""
         for _, answer in zip(requests, answers, strict=True):
             if isinstance(answer, GenerationError):
                 continue

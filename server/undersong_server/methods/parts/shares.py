@@ -158,7 +158,11 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
 
 
 def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:
-    """Counts the texts of each generator and label, int64 [K, C], from the numbers of both for each text, int64 [n]."""
+    """Counts the texts of each generator and label, int64 [K, C].
+
+    Args:
+        generator_of, label_of: the generator's and the label's number of each text, int64 [n].
+    """
     return np.bincount(generator_of * labels + label_of, minlength=generators * labels).reshape(generators, labels)
 
 

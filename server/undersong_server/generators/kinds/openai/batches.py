@@ -147,22 +147,22 @@ class Batches:
         key or address has no batches either, and what was paid would be asked for again.
         """
         answered_names: set[str] = set()
-        missing: ExchangeOutcome | None = None
+        lost_outcome: ExchangeOutcome | None = None
         for batch in self._journaled_batches(requests):
             open_ = [name for name in batch.identifiers if name in requests and name not in answered_names]
             if not open_:
                 continue
             verdicts, _, lost_verdict = self._batch_verdicts(batch, requests)
             is_first = lost_verdict is not None and self._note_gone(batch)
-            missing = lost_verdict if is_first else missing
+            lost_outcome = lost_verdict if is_first else lost_outcome
             for name in open_:
                 if is_first and verdicts[name].kind == "gone":
                     continue
                 if verdicts[name].completion is not None:
                     answered_names.add(name)
                 yield Result(name, self._log.batch_key(batch.stem, name), verdicts[name])
-        if missing is not None:
-            raise self._stopped(missing, _NOT_THERE)
+        if lost_outcome is not None:
+            raise self._stopped(lost_outcome, _NOT_THERE)
 
     def results(self, requests: Mapping[str, BatchRequest], endpoint: Path) -> Iterator[Result]:
         """Yields one result per request, from new batches.
