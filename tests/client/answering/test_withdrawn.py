@@ -59,7 +59,7 @@ def test_consent_withdrawn_during_computation_holds_the_vector_back(asked: Asked
         asked.run()
     reply = asked.answers["mask"].reply
     assert vector_in(reply) is None
-    assert "revoked" in codec.decode_reply(reply, ME).refusal.problem
+    assert "withdrawn from" in codec.decode_reply(reply, ME).refusal.problem
     assert not any(entry["kind"] == "sent" for entry in asked.party._assembled.ledger.entries())
 
 

@@ -23,14 +23,15 @@ SETTING = Setting(("a", "b"), ("one", "two"), steerable=(PACKAGED, PACKAGED))
 def test_a_method_is_a_file_beside_the_interface_and_nothing_else():
     folder = Path(methods.__file__).parent
     files = {path.stem for path in folder.glob("*.py")} - {"__init__", "interface"}
-    assert set(methods.names()) == {file.replace("_", "-") for file in files - {"mixture_labels"}} | {"mixture+labels"}
+    names = {file.replace("_", "-") for file in files - {"mixture_labels"}} | {"mixture+labels"}
+    assert set(methods.own_names()) == names
     assert {"undersong", "wasp", "dpga"} <= set(methods.names())
     for name in ("interface", "parts", "Wasp", "mixture_labels", "mixture-labels", "cleaned_mixture", ""):
         with pytest.raises(ConfigurationError, match="is unknown"):
             methods.load(name)
 
 
-@pytest.mark.parametrize("name", methods.names())
+@pytest.mark.parametrize("name", methods.own_names())
 def test_a_method_defines_itself_with_defaults_that_plan(name):
     method = methods.load(name)
     assert method is importlib.import_module(f"undersong_server.methods.{re.sub('[+-]', '_', name)}").METHOD
