@@ -173,7 +173,9 @@ one of each paper, and fails where one is farther from its row's mean than twice
 
 A claim of the paper, or one that decides a choice made here, is judged on the differences of two rows, paired by seed:
 *seen* where the interval of the difference is above zero, *against* where it is below, else *not resolved*, which says
-nothing for either row."""
+nothing for either row. Each pair is judged by itself, without a correction for their number. The *panel* is the mean of
+readers of words and of embeddings (docs/judging.md). The test texts are the same at every seed, so that no interval
+says how the figures would move on others."""
 
 
 def command_of(name: str, table: Mapping[str, Any]) -> str:
