@@ -296,7 +296,7 @@ def test_the_short_life_of_an_ordinary_user(tmp_path):
     if os.name != "posix" or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine makes no user namespaces")
     chosen = f"{__file__}::{test_a_short_life_of_one_hospital.__name__}"
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'ordinary'}"]
+    options = ["-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'ordinary'}"]
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "pytest", *options, chosen],
         cwd=ROOT,
