@@ -22,7 +22,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -129,6 +129,19 @@ def kept(out: Path) -> list[dict[str, Any]]:
     )
 
 
+def judge_of(given: argparse.Namespace, dataset: str) -> Judge:
+    """Returns the panel on the test texts of a task file of benchmarks/tasks."""
+    task = tasks.load(TASKS / f"{dataset}.toml", [data_root(given)])
+    test = read_test(task.locate(task.evaluation.test or ""), task)
+    return Judge(test.texts, test.labels or (), given.models)
+
+
+def with_panel(right: Mapping[str, Sequence[float]]) -> dict[str, Float64]:
+    """Returns the answers of both halves, and the panel's as their mean."""
+    halves = {half: np.array(row) for half, row in right.items()}
+    return halves | {"panel": np.mean(list(halves.values()), axis=0)}
+
+
 def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
     """Adds to each cell how often each half of the panel labels each real text rightly; what was judged is kept."""
     judges: dict[str, Judge] = {}
@@ -137,12 +150,9 @@ def judge(given: argparse.Namespace, found: Sequence[dict[str, Any]]) -> None:
         path = given.out / cell["model"] / cell["task"] / name
         if not path.exists():
             if cell["task"] not in judges:
-                loaded = tasks.load(TASKS / f"{cell['task']}.toml", [data_root(given)])
-                test = read_test(loaded.locate(loaded.evaluation.test or ""), loaded)
-                judges[cell["task"]] = Judge(test.texts, test.labels or (), given.models)
+                judges[cell["task"]] = judge_of(given, cell["task"])
             replace_file(path, json.dumps(judges[cell["task"]].right(cell["texts"], cell["labels"])).encode())
-        cell["right"] = {half: np.array(row) for half, row in json.loads(path.read_text(encoding="utf-8")).items()}
-        cell["right"]["panel"] = np.mean(list(cell["right"].values()), axis=0)
+        cell["right"] = with_panel(json.loads(path.read_text(encoding="utf-8")))
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:

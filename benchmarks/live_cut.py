@@ -19,9 +19,8 @@ import numpy as np
 
 from benchmarks import judged_tables
 from benchmarks.live import TASKS, data_root
-from benchmarks.live_arms import SHOWN, difference, kept
+from benchmarks.live_arms import SHOWN, difference, judge, judge_of, kept, with_panel
 from benchmarks.outside_judge import Judge
-from undersong.comparison.cell import read_test
 from undersong_common.arrays import Float64
 from undersong_server.generators.reading import until_length
 from undersong_server.operations.tasks import read_private_files
@@ -35,19 +34,13 @@ def cut_texts(texts: Sequence[str], lengths: Sequence[int]) -> list[str]:
     return [until_length(text, words) for text, words in zip(texts, lengths, strict=True)]
 
 
-def halves(judge: Judge, texts: Sequence[str], labels: Sequence[str]) -> dict[str, Float64]:
-    """Returns how often each half, and the panel as their mean, labels each real text rightly after these texts."""
-    right = {half: np.array(row) for half, row in judge.right(texts, labels).items()}
-    return right | {"panel": np.mean(list(right.values()), axis=0)}
-
-
-def judged_cut(judge: Judge, cell: dict[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Float64], float]:
+def judged_cut(panel: Judge, cell: dict[str, Any], lengths: Sequence[int]) -> tuple[dict[str, Float64], float]:
     """Returns how often each half labels each real text rightly after cut texts, and their mean number of words."""
     rng = np.random.default_rng(cell["seed"])
     draws, words = [], []
     for _ in range(DRAWS):
         shorter = cut_texts(cell["texts"], rng.choice(lengths, len(cell["texts"])).tolist())
-        draws.append(halves(judge, shorter, cell["labels"]))
+        draws.append(with_panel(panel.right(shorter, cell["labels"])))
         words.append(float(np.mean([len(text.split()) for text in shorter])))
     return {half: np.mean([draw[half] for draw in draws], axis=0) for half in SHOWN}, float(np.mean(words))
 
@@ -60,17 +53,17 @@ def main() -> None:
     parser.add_argument("--dataset", default="banking10", help="a task file of benchmarks/tasks")
     given = parser.parse_args()
     task = tasks.load(TASKS / f"{given.dataset}.toml", [data_root(given)])
-    test = read_test(task.locate(task.evaluation.test or ""), task)
-    judge = Judge(test.texts, test.labels or (), given.models)
     lengths = [len(text.split()) for table in read_private_files(task) for text in table.texts]
     heads = ("model", "records", "arm", "seed", "words a text", "cut", *(f"{half}, cut - whole" for half in SHOWN))
     lines = []
-    for cell in (cell for cell in kept(given.out) if cell["task"] == given.dataset):
-        whole = halves(judge, cell["texts"], cell["labels"])
-        cut, words = judged_cut(judge, cell, lengths)
+    cells = [cell for cell in kept(given.out) if cell["task"] == given.dataset]
+    judge(given, cells)
+    panel = judge_of(given, given.dataset)
+    for cell in cells:
+        cut, words = judged_cut(panel, cell, lengths)
         before = float(np.mean([len(text.split()) for text in cell["texts"]]))
         facts = [str(cell[name]) for name in ("model", "records", "arm", "seed")]
-        shown = [difference([cut[half] - whole[half]]) for half in SHOWN]
+        shown = [difference([cut[half] - cell["right"][half]]) for half in SHOWN]
         lines.append([*facts, f"{before:.1f}", f"{words:.1f}", *shown])
     print(judged_tables.table(heads, lines))
 
