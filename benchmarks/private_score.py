@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks import judged, judged_settings
+from benchmarks import judged, judged_settings, judged_tables
 from benchmarks.judged_settings import Row, Setting
 from undersong_common.arrays import Float64
 from undersong_common.models.embedding import CachedEmbedder, Embed, Embedder, PublicFileCache
@@ -176,13 +176,12 @@ def measure(
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """The figures as a Markdown table."""
-    head = ("task", "epsilon", "on held-out texts, %", "private score, %", "+-", "runs", "covered", "held out anew")
-    lines = [f"| {' | '.join((*head, 'other corpus', 'without the sample'))} |", f"|{'---|' * (len(head) + 2)}"]
+    heads = ("task", "epsilon", "on held-out texts, %", "private score, %", "+-", "runs", "covered", "held out anew")
+    lines = []
     for row in rows:
         figures = (f"{row['truth']:.1f}", f"{row['score']:.1f}", f"{row['reach']:.1f}", f"{row['runs']}")
-        counts = (f"{row[key]}" for key in FIGURES)
-        lines.append(f"| {' | '.join((row['task'], format(row['epsilon'], 'g'), *figures, *counts))} |")
-    return "\n".join(lines)
+        lines.append([row["task"], f"{row['epsilon']:g}", *figures, *(f"{row[key]}" for key in FIGURES)])
+    return judged_tables.table((*heads, "other corpus", "without the sample"), lines)
 
 
 def main(argv: list[str] | None = None) -> int:
