@@ -60,10 +60,8 @@ class Questions:
         self.rows: Float32 = encode([row["text"] for row in rows])
 
 
-def measure(data: Path, seeds: int) -> dict[str, Any]:
-    """See the module."""
-    from sklearn.linear_model import LogisticRegression
-
+def load_questions(data: Path) -> tuple[int, Questions, Questions, Questions]:
+    """Returns the number of labels of banking_groups, its private and its test questions, and all pools as one."""
     folder = data / "banking_groups"
     labels = sorted({json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()})
     encode = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
@@ -71,7 +69,15 @@ def measure(data: Path, seeds: int) -> dict[str, Any]:
     private, test, pool = (
         Questions(paths, labels, encode) for paths in ([folder / "private.jsonl"], [folder / "test.jsonl"], pools)
     )
-    votes = TopQVotes(q=Q, candidates=CANDIDATES, labels=len(labels))
+    return len(labels), private, test, pool
+
+
+def measure(data: Path, seeds: int) -> dict[str, Any]:
+    """See the module."""
+    from sklearn.linear_model import LogisticRegression
+
+    labels, private, test, pool = load_questions(data)
+    votes = TopQVotes(q=Q, candidates=CANDIDATES, labels=labels)
     sigma = plan_sums([SumRequest("votes", votes)], Privacy(4.0, 1e-5), Quorum(10, 7, 1, 1))["votes"].sigma
     published = {grid: pool.rows if grid == GRID else on_grid(pool.rows, grid) for grid in GRIDS}
     accuracy: dict[int, list[float]] = {grid: [] for grid in GRIDS}

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,15 +21,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from benchmarks.grid import CANDIDATES, KEPT, Q, Questions
+from benchmarks.grid import CANDIDATES, KEPT, Q, load_questions
 from tests.doubles.example_records import Records
 from undersong_common.arrays import Float64, Int64
 from undersong_common.intervals import over_seeds
-from undersong_common.models.embedding import CachedEmbedder, Embedder, PublicFileCache
 from undersong_protocol.agreement.plan import Privacy, Quorum, SumRequest, plan_sums
 from undersong_protocol.statistics import LabelledEmbeddings, PublicInputs, Rows, TopQVotes
 from undersong_protocol.statistics.contribution import contribute
-from undersong_server.defaults import public_cache_path
 from undersong_server.methods.augpe import by_rank
 
 FEWEST, MOST, COUNTED = 2, 20, 8  # records of a user; those that count
@@ -46,14 +43,8 @@ def measure(data: Path, seeds: int, users: int) -> dict[str, Any]:
     """Returns accuracy, norm and signal of both forms, a number for each seed."""
     from sklearn.linear_model import LogisticRegression
 
-    folder = data / "banking_groups"
-    labels = sorted({json.loads(line)["label"] for line in (folder / "test.jsonl").read_text().splitlines()})
-    encode = CachedEmbedder(Embedder.load(), PublicFileCache(public_cache_path(os.environ))).encode
-    private, test, pool = (
-        Questions(paths, labels, encode)
-        for paths in ([folder / "private.jsonl"], [folder / "test.jsonl"], sorted((folder / "pools").glob("*.jsonl")))
-    )
-    statistic = TopQVotes(q=Q, candidates=CANDIDATES, labels=len(labels))
+    labels, private, test, pool = load_questions(data)
+    statistic = TopQVotes(q=Q, candidates=CANDIDATES, labels=labels)
     privacy = Privacy(4.0, 1e-5, unit="user", max_per_unit=COUNTED)
     planned = plan_sums([SumRequest("votes", statistic)], privacy, Quorum(10, 7, 1, 1))["votes"]
     figures: dict[str, dict[str, list[float]]] = {form: {"accuracy": [], "norm": [], "signal": []} for form in FORMS}
