@@ -7,12 +7,14 @@ not been compared enough, so that no user is offered it. A page of each follows 
 
 import importlib
 import pkgutil
+from functools import cache
 
 from undersong_server import methods
 
 
+@cache
 def names() -> tuple[str, ...]:
-    """Returns the names of the methods of this folder, sorted."""
+    """Returns the names of the methods of this folder, sorted. The folder is listed once in a process."""
     return tuple(sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__)))
 
 
