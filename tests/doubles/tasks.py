@@ -78,6 +78,13 @@ def make_task(
     return _write(folder / "task.toml", document, sections, generators)
 
 
+def take_sizes_out(path: Path) -> None:
+    """Takes what :func:`make_task` states of its method's size out of the task file, so that a preset states it."""
+    stated = ("samples =", "rounds =", "votes =", "examples =", "shortlist =")
+    lines = path.read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(line for line in lines if not line.startswith(stated)) + "\n", encoding="utf-8")
+
+
 def make_replay_task(
     folder: Path,
     rows: list[Row],

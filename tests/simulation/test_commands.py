@@ -9,7 +9,7 @@ import pytest
 from tests.doubles import processes
 from tests.doubles.delivery import delivered
 from tests.doubles.processes import OPERATOR
-from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.tasks import LABELS, make_task, take_sizes_out
 from undersong import cli
 from undersong_server.release.files import JSONL_NAME
 from undersong_server.runs import task as tasks
@@ -51,10 +51,10 @@ def test_plan_prints_the_contract_s_sigma_and_spends_nothing(tmp_path, undersong
 @pytest.mark.parametrize("files", ["one file", "a file for each hospital"])
 def test_plan_names_what_a_preset_replaces_and_what_was_changed(tmp_path, undersong, files):
     hospitals = 5 if files == "a file for each hospital" else 1
-    task = make_task(tmp_path, parties=hospitals, records=20, federation={"parties": 5})
-    stated = ("samples =", "rounds =", "votes =", "examples =", "shortlist =")
-    lines = [line for line in task.read_text(encoding="utf-8").splitlines() if not line.startswith(stated)]
-    task.write_text("\n".join(lines).replace('path = "private"', 'path = "private/*.jsonl"'), encoding="utf-8")
+    task = make_task(
+        tmp_path, parties=hospitals, records=20, federation={"parties": 5}, data={"path": "private/*.jsonl"}
+    )
+    take_sizes_out(task)
     preset = ("--method", "discriminator", "--set", "method.preset=paper")
 
     def plan(*changes):

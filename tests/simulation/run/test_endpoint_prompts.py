@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.chat_server import ChatServer, completion, serving
-from tests.doubles.tasks import LABELS, make_task
+from tests.doubles.tasks import LABELS, make_task, take_sizes_out
 from tests.simulation.run.test_endpoints import run
 
 pytestmark = [pytest.mark.heavy, pytest.mark.usefixtures("hashed")]
@@ -70,12 +70,8 @@ def written_labels(folder: Path) -> list[str]:
 
 def collect_requests(folder: Path, *assignments: str) -> list[str]:
     """Returns every request of a run with one endpoint, system and user messages joined."""
-    make_task(folder, records=20, samples=24)
+    take_sizes_out(make_task(folder, records=20, samples=24))
     (folder / "words.txt").write_text("\n".join(TERMS), encoding="utf-8")
-    path = folder / "task.toml"
-    stated = ("samples =", "rounds =", "votes =", "examples =", "shortlist =")
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith(stated)]
-    path.write_text("\n".join(lines), encoding="utf-8")
     server = ChatServer(KeywordWriter())
     with serving(server):
         run(folder, folder / "out", server.url, *assignments)
