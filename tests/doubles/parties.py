@@ -1,6 +1,5 @@
 """Real parties over made-up records; only the embedding model is replaced, by hashed directions without weights."""
 
-import functools
 import hashlib
 import math
 import time
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.doubles.word_embedding import direction_of
 from undersong_client.answering.computation import RecordComputation
 from undersong_client.answering.party import Party, PartyRules, PartyStorage
 from undersong_client.consent.approvals import Consent
@@ -36,15 +36,9 @@ DIMENSION = 48
 
 def embed(texts: Sequence[str]) -> np.ndarray:
     """Quantised unit vectors, float32 [n, 48]: equal texts have equal ones, different texts unrelated ones."""
-    rows = [_direction(text) for text in texts]
+    directions = (direction_of(text, DIMENSION) for text in texts)
+    rows = [vector / np.linalg.norm(vector) for vector in directions]
     return publishable(np.array(rows, dtype=np.float32).reshape(-1, DIMENSION))
-
-
-@functools.lru_cache(maxsize=20_000)
-def _direction(text: str) -> np.ndarray:
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-    vector = np.random.default_rng(seed).normal(size=DIMENSION)
-    return vector / np.linalg.norm(vector)
 
 
 def identity_of(name: str) -> Ed25519PrivateKey:
