@@ -219,11 +219,12 @@ def costly_once() -> Iterator[None]:
         return hashes[key]
 
     def checked(folder: Path, name: str) -> None:
-        """Reads a file of the packaged model once. What a small model's file is checked with is quickly done."""
-        key = state_of(folder / name)
-        if key not in checked_files:
+        """Reads a file of the packaged model once; files of tests' own models are small and read every time."""
+        if folder != packaged_folder:
             check(folder, name)
-            checked_files.update({key} if folder == packaged_folder else ())
+        elif (key := state_of(folder / name)) not in checked_files:
+            check(folder, name)
+            checked_files.add(key)
 
     def loaded(embedder: Embedder) -> Any:
         """Takes over a model that was tried out, where the files are still the same."""
