@@ -235,12 +235,7 @@ def _replace_commands(context: Context, text: Any) -> Markup:
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible_value(str(text))))))  # noqa: S704 - escaped
     clauses = []
     for clause in str(text).split("; "):
-        if COMMAND.search(clause):
-            text_before, command, _ = COMMAND.split(clause, maxsplit=1)
-        else:
-            text_before = clause
-            command = ""
-            _ = ""
+        text_before, command = [*COMMAND.split(clause, maxsplit=1), ""][:2]  # "" of a clause without a command
         page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
         clause_html = escape(_visible_value(text_before))
         if command and page_action is None:
