@@ -114,16 +114,12 @@ class Attempts:
         if key in self._under_way:
             return self._under_way[key]
         compartment = self._store.compartment(key)
-        if compartment is None:
-            snapshot = None
+        if compartment is not None and (snapshot := compartment.get("machine")) is not None:
+            coins = compartment.get("coins") or b""
         else:
-            snapshot = compartment.get("machine")
-        if compartment is None or snapshot is None:
             compartment = None
             snapshot = self._store.get(f"{key}/ended")
             coins = b""
-        else:
-            coins = compartment.get("coins") or b""
         if snapshot is None:
             return None
         parameters = manifest.sum_parameters(query, number)
@@ -162,7 +158,7 @@ class Attempts:
             )
         key = _key(manifest, query, number)
         keys = self._keys
-        entropy = self._keys.entropy(key)
+        entropy = keys.entropy(key)
         parameters = manifest.sum_parameters(query, number)
         machine = keys.machine.open(parameters, self._name, keys.identity, entropy, keys.encapsulate)
         coins = keys.entropy(key + COINS_PURPOSE)(COINS_BYTES)
