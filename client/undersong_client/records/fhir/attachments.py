@@ -175,24 +175,18 @@ def _file_key(file: Path) -> Hashable:
 def _file_content(file: Path) -> bytes:
     try:
         if not has_suffix(file, ".gz"):
-            content = None
-            if file.stat().st_size <= LARGEST_BYTES:
-                content = file.read_bytes()
-        else:
-            parts, size = [], 0
-            for line in gzip_lines(file):
-                parts.append(line)
-                size += len(line)
-                if size > LARGEST_BYTES:
-                    break
-            content = None
-            if size <= LARGEST_BYTES:
-                content = b"".join(parts)
+            if file.stat().st_size > LARGEST_BYTES:
+                raise Unreadable("its attachment is longer than 32 MiB")
+            return file.read_bytes()
+        parts, size = [], 0
+        for line in gzip_lines(file):
+            parts.append(line)
+            size += len(line)
+            if size > LARGEST_BYTES:
+                raise Unreadable("its attachment is longer than 32 MiB")
     except OSError:
         raise Unreadable("its attachment's file cannot be read") from None
-    if content is None:
-        raise Unreadable("its attachment is longer than 32 MiB")
-    return content
+    return b"".join(parts)
 
 
 def _decoded(data: Any) -> bytes:
