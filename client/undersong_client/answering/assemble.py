@@ -76,7 +76,7 @@ def assemble(
         address: as in :class:`PartyRules`.
     """
     settings = home.settings
-    seed = home.settings.insecure_noise_seed
+    seed = settings.insecure_noise_seed
     hospital_policy = policy.read(home)
     policy_file.note_first(home)
     open_ledger = cache(lambda: datasets.open_ledger(home, hospital_policy, checkpoints, at=clock()))
