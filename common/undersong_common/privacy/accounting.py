@@ -228,19 +228,18 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
     if math.isinf(epsilon):
         return 0.0
 
-    def excess(log_scale: float, grid: int) -> float:
+    def log_ratio(spent: float) -> float:
         """log of (delta spent / delta), negative if the plan is affordable; bounded, for the root finder."""
-        spent = _composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid)
         if spent <= 0.0:
             return -700.0
         return max(math.log(spent / delta), -700.0)
 
+    def excess(log_scale: float, grid: int) -> float:
+        return log_ratio(_composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid))
+
     def likely(log_scale: float) -> float:
         """The same for the one Gaussian that the plan resembles: quick, and a few percent off."""
-        spent = _gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon)
-        if spent <= 0.0:
-            return -700.0
-        return max(math.log(spent / delta), -700.0)
+        return log_ratio(_gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon))
 
     if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely)) is None:
         root = _bracketed_root(lambda x: excess(x, _COARSE_GRID), epsilon, delta)
