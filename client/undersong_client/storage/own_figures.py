@@ -94,14 +94,17 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
     table = datasets.load(home).table
     facts = snapshot.facts(home)
     settings = home.settings
-    excluded = datasets.last_exclusion(home)
+    objectors = None
+    if settings.exclusions:
+        excluded = datasets.last_exclusion(home)
+        objectors = 0 if excluded is None else int(excluded["patients"])
     return OwnFigures(
         settings.data,
         facts.read_s,
         len(table),
         None if table.users is None else unit_count(table, "user"),
         settings.user_is,
-        (0 if excluded is None else int(excluded["patients"])) if settings.exclusions else None,
+        objectors,
         facts.left_out,
         _known_share(table, labels),
     )
@@ -132,9 +135,10 @@ def delta_of(home: PartyHome) -> tuple[float, str]:
     figures = own_figures(home)
     if figures.patients is None:
         units = figures.records
+        word = "record"
     else:
         units = figures.patients
-    word = "record" if figures.patients is None else figures.unit_word
+        word = figures.unit_word
     return proposed_delta(units), delta_sentence(units, word)
 
 
