@@ -52,16 +52,13 @@ def budget(home: Path) -> BudgetFacts:
     """Returns the budget that the policy states, and the spent and remaining epsilon from the ledger."""
     party_home = PartyHome(home)
     allowed = policy.read(party_home)
-    spent = None
+    spent = remaining = None
     if party_home.ledger.exists():
         spent = Ledger.read(party_home.ledger).spent(allowed.total_delta)
-    if spent is None:
-        remaining = None
-    else:
         remaining = max(0.0, allowed.total_epsilon - spent)
-    # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
-    if remaining is not None and remaining <= TOLERANCE * allowed.total_epsilon:
-        remaining = 0.0
+        # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
+        if remaining <= TOLERANCE * allowed.total_epsilon:
+            remaining = 0.0
     return BudgetFacts(allowed, spent, remaining, tuple(weak_delta(allowed.total_delta)))
 
 
