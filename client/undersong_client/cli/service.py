@@ -81,12 +81,9 @@ def remove(as_json: AsJson = False, quiet: entry.Quiet = False) -> None:
 
 def _state_to_move(state_option: Path | None) -> Path | None:
     """The folder that --state names, else that of $XDG_STATE_HOME, which the line to type as root then names."""
-    base = None
-    if os.geteuid():
-        base = os.environ.get("XDG_STATE_HOME")
     if state_option is not None:
         return state_option.absolute()
-    if base:
+    if os.geteuid() and (base := os.environ.get("XDG_STATE_HOME")):
         return Path(base).absolute() / "undersong"
     return None
 

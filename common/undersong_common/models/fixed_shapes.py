@@ -84,10 +84,9 @@ class FixedShapes:
                 size = 1
             else:
                 size = max(1, _TOKENS_A_BATCH // width)
-            if size == 1 or self._are_independent(size, width):
-                self._rows[width] = size
-            else:
-                self._rows[width] = 1
+            if size > 1 and not self._are_independent(size, width):
+                size = 1
+            self._rows[width] = size
         return self._rows[width]
 
     def _are_independent(self, size: int, width: int) -> bool:

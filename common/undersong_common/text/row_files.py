@@ -216,9 +216,8 @@ def _part_rows(
 def _file_rows(
     path: Path, form: FileForm, columns: Collection[str], dotted: DottedColumns, *, is_part: bool = False
 ) -> Iterator[Row]:
-    if plain_suffix(path) in _TEXT_SUFFIXES:
-        suffix = plain_suffix(path)
-    else:
+    suffix = plain_suffix(path)
+    if suffix not in _TEXT_SUFFIXES:
         suffix = path.suffix.lower()
     if is_part and plain_suffix(path) == ".json":
         suffix = ".jsonl"

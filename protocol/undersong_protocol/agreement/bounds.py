@@ -54,9 +54,7 @@ class Policy:
         """Returns the fields as JSON values, with "inf" for infinity."""
         value = asdict(self)
         for key in ("statistics", "units"):
-            if value[key] is None:
-                value[key] = None
-            else:
+            if value[key] is not None:
                 value[key] = sorted(value[key])
         value["required_parties"] = [list(party) for party in self.required_parties]
         if math.isinf(self.largest_epsilon):
