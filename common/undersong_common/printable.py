@@ -54,7 +54,7 @@ def printable(text: str, longest: int = LONGEST) -> str:
     previous = ""
     for character in text:
         if unicodedata.category(character) in ("Mn", "Me"):
-            marks = marks + 1
+            marks += 1
         else:
             marks = 0
         visible = _visible_character(character, previous, marks)

@@ -127,7 +127,8 @@ class NumpyBert:
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
         if self.places is None:
-            step, room = 1, TOKENS
+            step = 1
+            room = TOKENS
         else:
             step = self.places.period
             room = self.places.count

@@ -99,7 +99,7 @@ def row_sums(values: Float64) -> Float64:
         folded = values[..., : width - half].copy()
         folded[..., :half] += values[..., width - half :]
         values = folded
-        width = width - half
+        width -= half
     return values[..., 0]
 
 

@@ -126,7 +126,7 @@ def statements_needed(parameters: SumParameters) -> int:
         honest = parameters.quorum
         shares_per_party = parameters.graph.degree
         if parameters.merkle:
-            honest = honest - parameters.colluders - parameters.draw.stray
+            honest -= c + parameters.draw.stray
             shares_per_party = parameters.draw.choosers
         releasing = (honest * parameters.graph.threshold - 1) // shares_per_party
         required = max(required, n + c - releasing)

@@ -71,7 +71,7 @@ def _documents(content: bytes) -> Iterator[bytes]:
                 if token[5] == b"{":
                     depth += 1
                 else:
-                    depth += -1
+                    depth -= 1
                 if depth == 0:
                     position = token.end()
                     break
