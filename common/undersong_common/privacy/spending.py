@@ -89,7 +89,7 @@ def price(runs: Runs, delta: float, divided: int) -> float:
 
 
 def surely_within(budget_parts: Sequence[Sequence[Event]], epsilon: float, delta: float) -> bool:
-    """Returns True if ``found``, the events of each part, is one purely Gaussian part within ``epsilon`` at ``delta``.
+    """Returns True if the events are of one part, purely Gaussian, and within ``epsilon`` at ``delta``.
 
     False means that :func:`price` must decide; it takes milliseconds, because it searches for epsilon.
     """

@@ -467,7 +467,11 @@ def parameters(statistic: Statistic) -> dict[str, Any]:
     """Returns a statistic's public parameters as JSON values, from which :func:`build` makes an equal statistic."""
     if not is_dataclass(statistic):
         raise InternalError(f"statistic {statistic.name!r} is not a dataclass")
-    return {field.name: _to_plain_value(getattr(statistic, field.name)) for field in fields(statistic) if field.init}
+    return {
+        parameter.name: _to_plain_value(getattr(statistic, parameter.name))
+        for parameter in fields(statistic)
+        if parameter.init
+    }
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
@@ -479,7 +483,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     statistic_class = _STATISTICS.get(name)
     if statistic_class is None:
         raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
-    taken = {field.name for field in fields(statistic_class) if field.init}
+    taken = {parameter.name for parameter in fields(statistic_class) if parameter.init}
     unknown = sorted(set(parameters) - taken)
     if unknown:
         raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(taken)}")

@@ -106,7 +106,7 @@ def votes(
     shown = np.unique(contrast_classes).tolist()
     against = [z[contrast_classes == label] for label in range(count)]
     against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
-    votes = np.zeros((teachers, len(q)))
+    cast_votes = np.zeros((teachers, len(q)))
     order = np.argsort(shards, kind="stable")
     for first in range(0, teachers, BATCH):
         bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
@@ -118,8 +118,8 @@ def votes(
             scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
         batch = np.array(logistic(scores) if probabilities else ballot(scores, query_classes, half), dtype=np.float64).T
         batch[[len(rows) == 0 for rows in members]] = 0.0
-        votes[first : first + BATCH] = batch[: teachers - first]
-    return votes
+        cast_votes[first : first + BATCH] = batch[: teachers - first]
+    return cast_votes
 
 
 def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
