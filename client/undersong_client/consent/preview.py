@@ -111,7 +111,7 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
         ledger: the data set's ledger, for the cost; None if it cannot be read.
     """
     plan = manifest.plan
-    quorum = manifest.plan.quorum
+    quorum = plan.quorum
     bounds = party.policy.bounds
     refusals = _refusals(manifest, party)
     cost = None
@@ -208,7 +208,7 @@ def _plan_charge(manifest: Manifest) -> Charge:
 
 def _compute_promise(manifest: Manifest, user_word: str) -> UnitPromise:
     plan = manifest.plan
-    privacy = manifest.plan.privacy
+    privacy = plan.privacy
     charged_events = plan.charged_events()
     return UnitPromise(
         epsilon=finite(privacy.epsilon),
@@ -411,7 +411,7 @@ def _limit_words(sheet: Sheet) -> str:
     if privacy.unit == "sample":
         return ""
     limit = privacy.max_per_unit
-    verb = "counts" if privacy.max_per_unit == 1 else "count"
+    verb = "counts" if limit == 1 else "count"
     verb_of_some = "is" if limit == 1 else "are"
     return (
         f" Of one {privacy.unit_word}, at most {counted(limit, 'record')} {verb}; of one with more, {limit}"
