@@ -586,10 +586,9 @@ def _helper_words(sheet: Sheet) -> str:
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
     epsilon = privacy.epsilon_if_all_others_collude
-    is_one_gaussian = privacy.stopping_refunds
     if epsilon is None:
         return 1.0
-    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=is_one_gaussian)
+    return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
 
 
 def _budget_sections(sheet: Sheet) -> list[PageSection]:
