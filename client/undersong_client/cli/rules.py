@@ -78,17 +78,15 @@ def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
 def budget_lines(facts: "BudgetFacts") -> list[str]:
     """The budget, and what is left of it, for a person."""
     allowed = facts.allowed
-    lines = ["no budget is set: every run is refused"]
-    if allowed.has_budget:
-        divided = ""
-        if allowed.total_parts > 1:
-            divided = f", divided into {allowed.total_parts} parts,"
-        budget_words = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
-        if facts.spent is None:
-            spent = []
-        else:
-            spent = [f"spent {facts.spent:.4g}, left {facts.left:.4g}"]
-        lines = [f"{budget_words}; at most {allowed.run_epsilon:g} a run", *spent]
+    if not allowed.has_budget:
+        return ["no budget is set: every run is refused"]
+    divided = ""
+    if allowed.total_parts > 1:
+        divided = f", divided into {allowed.total_parts} parts,"
+    budget_words = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
+    lines = [f"{budget_words}; at most {allowed.run_epsilon:g} a run"]
+    if facts.spent is not None:
+        lines.append(f"spent {facts.spent:.4g}, left {facts.left:.4g}")
     return lines
 
 

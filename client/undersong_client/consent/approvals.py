@@ -244,10 +244,10 @@ class Proposals(Consent):
     def sheet(self, request: Proposal) -> Sheet | None:
         """Reads the sheet that was signed; None without one, or if the file has another hash."""
         path = self._path_of(request.manifest).with_suffix(SHEET)
-        figures = None
-        if request.sheet and path.exists():
-            figures = read_json(path)
-        if figures is None or hash_stored(figures) != request.sheet:
+        if not request.sheet or not path.exists():
+            return None
+        figures = read_json(path)
+        if hash_stored(figures) != request.sheet:
             return None
         return Sheet.from_json(figures)
 

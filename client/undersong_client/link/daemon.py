@@ -531,7 +531,8 @@ def _hello_text(hello: wire.Hello, address: str) -> str:
     suffix = ""
     if hello.HasField("epsilon_left"):
         suffix = f", epsilon left {hello.epsilon_left:.3f}"
-    suffix += f", policy {hello.policy}" if hello.policy else ""
+    if hello.policy:
+        suffix += f", policy {hello.policy}"
     return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{suffix}"
 
 
