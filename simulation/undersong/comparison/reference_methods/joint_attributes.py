@@ -141,18 +141,16 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         raise ConfigurationError(
             "method.topics: a prompt names either a topic or the task's attributes or words", "take one of them out"
         )
-    first: list[SumRequest] = []
-    later: list[SumRequest] = []
-    for request in undersong.plan(options, setting):
-        if request.name == LABELS and is_joint(options, setting):
-            first.append(replace(request, statistic=tables_of(setting)))
-        else:
-            (first if request.name in (LABELS, "centres") else later).append(request)
+    requests = undersong.plan(options, setting)
+    if is_joint(options, setting):
+        tables = tables_of(setting)
+        return [replace(request, statistic=tables) if request.name == LABELS else request for request in requests]
     if not options.topics:
-        return [*first, *later]
+        return requests
     labels = len(setting.labels)
     counted = MetadataHistograms(labels, keywords=options.topics * max(1, labels), count_labels=False)
-    return [*first, SumRequest(TOPICS, counted, PART_TOPICS), *later]
+    before = sum(request.name in (LABELS, "centres") for request in requests)  # The first ones need no text.
+    return [*requests[:before], SumRequest(TOPICS, counted, PART_TOPICS), *requests[before:]]
 
 
 def is_joint(options: Options, setting: Setting) -> bool:
