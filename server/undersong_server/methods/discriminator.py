@@ -145,10 +145,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
     kind = chosen(options, setting)
+    notes = []
     if options.discriminator == "auto":
-        notes = [f'Discriminator: "auto" stands for "{kind}" in this plan.']
-    else:
-        notes = []
+        notes.append(f'Discriminator: "auto" stands for "{kind}" in this plan.')
     if not math.isfinite(setting.privacy.epsilon):
         return notes
     teachers = _teachers(options, setting)

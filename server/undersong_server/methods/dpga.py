@@ -244,10 +244,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     if options.accounting == "paper":
         return _divided(options, setting, metadata, votes)
     spread, histograms, similarity, voting = options.split
+    requests = []
     if options.asks_length:
-        requests = [SumRequest("length range", LengthHistogram(RANGE_EDGES), spread)]
-    else:
-        requests = []
+        requests.append(SumRequest("length range", LengthHistogram(RANGE_EDGES), spread))
     requests.append(SumRequest("metadata", metadata, histograms))
     if options.estimates_similarity:
         requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
@@ -511,24 +510,20 @@ def _expansion(
         parent = elite[int(turn)]
         generator = writers[number % len(writers)]
         group = mates[parent.label if options.mates == "label" else ""]
+        parents: tuple[str, ...] = (parent.text,)
         if kind == "cross":
             others = [mate for mate in group if mate is not parent]
-        else:
-            others = []
-        parents: tuple[str, ...] = (parent.text,)
-        if others:
-            parents = parent.text, others[int(rng.integers(len(others)))].text
-        if kind == "cross" and not others:
-            kind = rewriting  # a label's only elite text has none to be crossed with
+            if others:
+                parents = parent.text, others[int(rng.integers(len(others)))].text
+            else:
+                kind = rewriting  # a label's only elite text has none to be crossed with
         # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
         words = None
         if options.asks_length:
             words = round(sum(len(text.split()) for text in parents) / len(parents))
-        drawn = others and options.cross_keyword
-        if drawn:
+        terms: tuple[str, ...] = ()
+        if kind == "cross" and options.cross_keyword:
             terms = metadata.draw_terms(numbers.get(parent.label, 0), rng)
-        else:
-            terms = ()
         orders.append(
             Order(generator, kind, parent.label, parents=parents, terms=terms, words=words, mask_rate=mask_rate)
         )

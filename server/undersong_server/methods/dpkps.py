@@ -171,12 +171,11 @@ def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> l
     """Returns a warning where a sequence is longer than the terms of a public text: of the shots, examples or tests."""
     shots = [text for texts in _example_shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
     texts = shots or options.examples or public_texts()
-    terms = matcher(options.terms(setting)) if texts else None
-    if terms:
-        counts = [len(terms.of(text)) for text in texts]
-    else:
-        counts = []
-    if not counts or options.length <= (median := statistics.median(counts)):
+    if not texts:
+        return []
+    terms = matcher(options.terms(setting))
+    median = statistics.median(len(terms.of(text)) for text in texts)
+    if options.length <= median:
         return []
     effect = "further places of a sequence are filler"
     if options.ends and options.sampler != "independent":

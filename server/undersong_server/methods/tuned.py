@@ -104,14 +104,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         size = options.prompts * options.texts
         sums = [_votes_request(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
     if options.keep < 1:
-        sums += [_votes_request(options, "votes/corpus", options.samples, labels)]
-    else:
-        sums += []
+        sums.append(_votes_request(options, "votes/corpus", options.samples, labels))
     if labels > 1:
-        counted = [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums))]
-    else:
-        counted = []
-    return [*counted, *sums]
+        return [SumRequest("labels", LabelHistogram(labels), PART_LABELS * len(sums)), *sums]
+    return sums
 
 
 def _votes_request(options: Options, name: str, texts: int, labels: int) -> SumRequest:

@@ -186,9 +186,8 @@ def save(home: Path, draft: Draft) -> Draft:
 
 def find(home: Path, identity: str) -> Draft:
     """Returns a draft. Raises ConfigurationError if it does not exist."""
-    if not (identity.isalnum() and len(identity) < 64):
-        value = None
-    else:
+    value = None
+    if identity.isalnum() and len(identity) < 64:
         value = read_json(_folder(home) / f"{identity}.json")
     if value is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")

@@ -156,10 +156,9 @@ class PartyFacts:
     def silent_s(self) -> float:
         """Seconds since a connected party was last heard, if that is too long for one that answers; otherwise 0."""
         last_seen = self.party.last_seen
-        if self.connected and last_seen is not None:
-            silent_s = time.time() - last_seen
-        else:
-            silent_s = 0.0
+        if not self.connected or last_seen is None:
+            return 0.0
+        silent_s = time.time() - last_seen
         if silent_s > LONGEST_SILENCE_S:
             return silent_s
         return 0.0

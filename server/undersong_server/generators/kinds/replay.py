@@ -280,10 +280,9 @@ class ReplayGenerator:
         contained = np.zeros(len(self._texts))
         for term in terms:
             key = duplicate_key(term)
-            if key:
-                rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split()))
-            else:
-                rows = set()
+            if not key:
+                continue
+            rows = set.intersection(*(self._file.postings.get(word, set()) for word in key.split()))
             for row in rows:
                 contained[row] += f" {key} " in f" {self._keys[row]} "
         return contained / len(terms)

@@ -161,9 +161,8 @@ class OpenAIGenerator:
             tokens_per_minute=settings.tokens_per_minute,
             longest_wait_s=settings.max_wait_s,
         )
-        if journal is None or not settings.batch:
-            self._batches = None
-        else:
+        self._batches: Batches | None = None
+        if journal is not None and settings.batch:
             self._batches = self._make_batches(journal)
         self._instead: OpenAIGenerator | None = None
         self._given_up = False
@@ -247,9 +246,8 @@ class OpenAIGenerator:
         def work(stop: threading.Event) -> Iterator[tuple[int, Completion | GenerationError]]:
             for index in numbers:
                 if stop.is_set():
-                    answer = None
-                else:
-                    answer = self._answered_by_either(requests[index], stop)
+                    return
+                answer = self._answered_by_either(requests[index], stop)
                 if answer is None:
                     return
                 yield index, answer

@@ -380,7 +380,5 @@ class EndpointSettings(LanguageModelSettings, RequestFields, Endpoint):
         """Returns everything that decides the answer to a request: addresses, headers and body."""
         addresses = [address.base_url for address in self.addresses]
         if self.fallback:
-            addresses += [f"{self.fallback.model} at {self.fallback.base_url}"]
-        else:
-            addresses += []
+            addresses.append(f"{self.fallback.model} at {self.fallback.base_url}")
         return [addresses, self.request_fields(request.kind).headers, self.body_of(request)[0]]
