@@ -170,9 +170,7 @@ def execute(
     )
     signatures = phases.measure("agreement", federation.agree)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
-        opened_lengths = run.private_sum(metadata.NAME, [])
-        run.record(metadata.RECORD, 0, metadata.length_quantiles(opened_lengths))
-        author.draw_words_by(metadata.draw_by(opened_lengths))
+        author.draw_words_by(metadata.draw_lengths(run, run.private_sum(metadata.NAME, [])))
     returned = _run_method(method, run_plan, run)
     samples = _finish_corpus(run_plan, run, author, returned, monitor.progress)
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}

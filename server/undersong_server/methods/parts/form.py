@@ -21,7 +21,7 @@ from undersong_protocol.statistics.votes import EqualVotes, hubness_correction
 from undersong_server.generators.orders import Order
 from undersong_server.methods.interface import Input, RunContext, Sample, Setting, SumRequest, plan_sums
 from undersong_server.methods.parts.constants import constant
-from undersong_server.methods.parts.metadata import RANGE_EDGES, RECORD, draw_by, length_quantiles
+from undersong_server.methods.parts.metadata import RANGE_EDGES, draw_lengths
 from undersong_server.methods.parts.selection import highest
 from undersong_server.methods.parts.signal import TELLING, Signal, expected_signal, least_count
 from undersong_server.prompts.rendering import readable_label
@@ -121,13 +121,8 @@ def length_edges(run: RunContext) -> Input:
 
 
 def length_drawer(run: RunContext, opened: NoisySum, labels: int) -> Callable[[np.random.Generator], int]:
-    """Returns a function that draws a length in words by the opened histogram, which stands behind counts of labels.
-
-    Records the histogram's quantiles, by which the report compares the corpus.
-    """
-    lengths = replace(opened, values=opened.values[labels:])
-    run.record(RECORD, 0, length_quantiles(lengths))
-    draw = draw_by(lengths)
+    """Returns a function that draws a length in words by the opened histogram, which stands behind counts of labels."""
+    draw = draw_lengths(run, replace(opened, values=opened.values[labels:]))
     return lambda rng: draw(Random(int(rng.integers(2**62))))
 
 

@@ -17,6 +17,7 @@ from undersong_protocol.agreement.plan import SumRequest
 from undersong_protocol.statistics import LengthHistogram
 from undersong_protocol.statistics.vectors import NoisySum
 from undersong_server.generators.reading import listed
+from undersong_server.methods.interface import RunContext
 from undersong_server.prompts.rendering import readable_label
 
 # Edges in words. Each bin is at most 1.5 times as wide as the one before, so that a range is close.
@@ -226,6 +227,12 @@ def compare_lengths(records: Sequence[float], texts: Sequence[str]) -> str:
         f"Length: the texts have {middle:.0f} words at the median ({low:.0f} to {high:.0f} in four of five), the"
         f" records {median:.0f} ({least:.0f} to {most:.0f}), by a private histogram: they are {said}."
     )
+
+
+def draw_lengths(run: RunContext, opened: NoisySum) -> Callable[[Random], int]:
+    """Returns :func:`draw_by`, and records the histogram's quantiles, by which the report compares the corpus."""
+    run.record(RECORD, 0, length_quantiles(opened))
+    return draw_by(opened)
 
 
 # Keywords of each label from a generator's answers: lists that it wrote, or the distinctive words of its texts.
