@@ -147,11 +147,11 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     table = np.bincount(authors * labels + label_of, minlength=generators * labels).reshape(generators, labels)
     shares = (table / np.maximum(table.sum(axis=0), 1)) @ label_shares
     votes = opened.natural
-    records = max(float(votes.sum()), float(opened.sigma * np.sqrt(generators)), 1.0)
+    records_error = float(opened.sigma * np.sqrt(generators))
+    records = max(float(votes.sum()), records_error, 1.0)
     part = np.clip(votes / records, 1.0 / records, 1.0)
     expected = np.maximum(records * shares / max(float(shares.sum()), 1e-9), 1e-9)
     error = np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected
-    records_error = float(opened.sigma * np.sqrt(generators))
     return Support(records, votes, expected, error, records_error, opened.survivors)
 
 
