@@ -185,11 +185,13 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     sentences += [f"{remark.rstrip('.')}." for remark in data.remarks]
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
-    sentences += filter(None, [data.unpublished or ("" if data.set_aside else data.nothing_aside)])
+    sentences += filter(None, [data.unpublished or data.nothing_aside])
     measures = {measure.name: measure for measure in data.measures}
     distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
     sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
-    return (*sentences, *filter(None, [caution(data) if distances else ""]))
+    if distances and (warning := caution(data)):
+        sentences.append(warning)
+    return tuple(sentences)
 
 
 def _scored_hospitals(data: ReportData) -> str:
