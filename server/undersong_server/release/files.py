@@ -731,16 +731,16 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     number = {text: place for place, text in enumerate(included_origins)}
     lines = []
     for text, origin in included_origins.items():
-        sample = origin.sample
         if text in row_of:
             sample = corpus[row_of[text]]
+            place: dict[str, Any] = {"row": row_of[text]}
+        else:
+            sample = origin.sample
+            place = {"text": text.encode("utf-8", "replace").decode("utf-8")}
         ids = {
             name: [number[example] for example in texts if example in number]
             for name, texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
         }
-        place: dict[str, Any] = {"text": text.encode("utf-8", "replace").decode("utf-8")}
-        if text in row_of:
-            place = {"row": row_of[text]}
         line = {
             "id": number[text],
             **place,
