@@ -78,6 +78,13 @@ PAPERS_WITHOUT_TEXTS = (ADAPTERS_NAME, SET_ASIDE_NAME, ROUNDS_NAME, MANIFEST_NAM
 OUTPUT_NAMES = (*HASHED_NAMES, MANIFEST_NAME)
 
 
+def _encode(content: bytes | str) -> bytes:
+    """Returns a file's bytes: text as UTF-8, a lone surrogate as "?"."""
+    if isinstance(content, str):
+        return content.encode("utf-8", "replace")
+    return content
+
+
 def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
     """Writes files by name, each whole: all are written and synced beside their places, and only then renamed.
 
@@ -89,14 +96,10 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             for name, content in contents.items():
-                if isinstance(content, str):
-                    data = content.encode("utf-8", "replace")
-                else:
-                    data = content
                 handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
                 waiting.append((temporary, folder / name))
                 with os.fdopen(handle, "wb") as file:
-                    file.write(data)
+                    file.write(_encode(content))
                     file.flush()
                     os.fchmod(file.fileno(), 0o644)  # mkstemp gives 0600; the corpus is meant to be shared
                     os.fsync(file.fileno())
@@ -661,9 +664,7 @@ def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
 
 
 def _hash_content(content: bytes | str) -> str:
-    if isinstance(content, str):
-        content = content.encode("utf-8", "replace")  # ``write_files`` does the same.
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(_encode(content)).hexdigest()
 
 
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome) -> PrivacyStatement:
