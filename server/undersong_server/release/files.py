@@ -474,7 +474,6 @@ def report_data(
     task = run_plan.task
     texts = [sample.text for sample in outcome.samples]
     weights, weight_errors = _read_weights(outcome)
-    opened_sums = [planned for planned in outcome.manifest.plan.sums if planned.name in outcome.sums]
     accuracy, measures = figures
     return ReportData(
         run=outcome.manifest.run,
@@ -503,8 +502,7 @@ def report_data(
         score=_read_score(outcome),
         gain=_read_gain(outcome),
         set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
-        support_measured=_is_support_told(outcome)
-        and any(planned.statistic == SupportVotes.name for planned in opened_sums),
+        support_measured=_is_support_told(outcome),
         participation=participation_of(
             outcome.manifest, {name: facts["survivors"] for name, facts in outcome.sums.items()}
         ),
@@ -567,11 +565,17 @@ def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]])
     )
 
 
+def _last_record(outcome: Outcome, name: str) -> Any:
+    """Returns what the run recorded last under a name; None if it recorded nothing."""
+    recorded = outcome.records.get(name, ())
+    return recorded[-1][1] if recorded else None
+
+
 def _read_score(outcome: Outcome) -> PrivateScore | None:
-    recorded = outcome.records.get(private_score.RECORD, ())
-    if recorded:
-        return PrivateScore.from_json(recorded[-1][1])
-    return None
+    recorded = _last_record(outcome, private_score.RECORD)
+    if recorded is None:
+        return None
+    return PrivateScore.from_json(recorded)
 
 
 def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Iterator[str]:
@@ -588,17 +592,23 @@ def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Itera
 
 
 def _is_support_told(outcome: Outcome) -> bool:
-    """True if the votes told at least one generator from one that nobody votes for; without that, none is judged."""
-    recorded = outcome.records.get("support", ())
-    return bool(recorded) and bool(support.Support.from_json(recorded[-1][1]).supported.any())
+    """True if votes were asked for, and told at least one generator from one that nobody votes for.
+
+    Without that, none is judged.
+    """
+    opened_sums = (planned for planned in outcome.manifest.plan.sums if planned.name in outcome.sums)
+    if not any(planned.statistic == SupportVotes.name for planned in opened_sums):
+        return False
+    recorded = _last_record(outcome, "support")
+    return recorded is not None and bool(support.Support.from_json(recorded).supported.any())
 
 
 def _read_gain(outcome: Outcome) -> tuple[float, float] | None:
     """Reads what the records' choice gained over all texts; None if the two were the same or were not compared."""
-    recorded = outcome.records.get("verdict", ())
-    if recorded and recorded[-1][1].get("compared", True):  # what an earlier version wrote does not say
-        return recorded[-1][1]["gain"], recorded[-1][1]["error"]
-    return None
+    facts = _last_record(outcome, "verdict")
+    if facts is None or not facts.get("compared", True):  # what an earlier version wrote does not say
+        return None
+    return facts["gain"], facts["error"]
 
 
 def publish(
