@@ -375,9 +375,8 @@ def _label_name(value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if value is None or value != value:
-        name = ""
-    else:
-        name = str(value).strip()
+        return ""
+    name = str(value).strip()
     if is_database_null(name):
         return ""
     return name

@@ -60,10 +60,9 @@ class LedgerSpending:
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
         spent = ledger.spent(delta)
-        total = None
-        if budget is not None and is_set(budget):
-            total = budget.epsilon
-        return cls(delta, spent, total, None if total is None else max(0.0, total - spent))
+        if budget is None or not is_set(budget):
+            return cls(delta, spent, None, None)
+        return cls(delta, spent, budget.epsilon, max(0.0, budget.epsilon - spent))
 
 
 def beside(path: Path) -> Path:

@@ -318,15 +318,13 @@ class Listing:
             manifest = parse(file.read_bytes())
         except (OSError, ValueError, RecursionError):
             return False
-        request = None
-        if isinstance(manifest, dict) and "transactionTime" in manifest:
-            request = manifest.get("request")
-        exported = None
-        if isinstance(request, str):
-            exported = _EXPORT.fullmatch(request)
-        if exported is not None:
-            self._resources.systems[file.parent] = clean_base(exported[1])
-        return exported is not None
+        if not isinstance(manifest, dict) or "transactionTime" not in manifest:
+            return False
+        request = manifest.get("request")
+        if not isinstance(request, str) or (exported := _EXPORT.fullmatch(request)) is None:
+            return False
+        self._resources.systems[file.parent] = clean_base(exported[1])
+        return True
 
     def _declare_systems(self) -> None:
         for folder, base in self._declared.fhir_systems.items():
