@@ -57,9 +57,9 @@ def names() -> tuple[str, ...]:
 @cache
 def own_names() -> tuple[str, ...]:
     """The names of this program's methods, sorted. The folder is listed once in a process."""
-    modules = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
-    others = modules - {"interface", *FILES.values()}
-    return tuple(sorted({*FILES, *(module.replace("_", "-") for module in others)}))
+    module_names = {module.name for module in pkgutil.iter_modules(__path__) if not module.ispkg}
+    plugin_names = module_names - {"interface", *FILES.values()}
+    return tuple(sorted({*FILES, *(module.replace("_", "-") for module in plugin_names)}))
 
 
 def hash_code(name: str) -> str:
@@ -71,26 +71,26 @@ def hash_code(name: str) -> str:
         return ""
     method = load(name)
     try:
-        source = Path(inspect.getfile(method.run)).read_bytes()
-        code = ast.dump(ast.parse(source)).encode()  # Neither a comment nor a blank line is code.
+        source_bytes = Path(inspect.getfile(method.run)).read_bytes()
+        code_bytes = ast.dump(ast.parse(source_bytes)).encode()  # Neither a comment nor a blank line is code.
     except (OSError, TypeError, ValueError, SyntaxError):
-        code = b"".join(_bytecode(function) for function in (method.plan, method.run))
-    return hashlib.sha256(code).hexdigest()
+        code_bytes = b"".join(_bytecode(method_function) for method_function in (method.plan, method.run))
+    return hashlib.sha256(code_bytes).hexdigest()
 
 
 def _bytecode(function: object) -> bytes:
     """The instructions, constants and names of a function and of those defined in it; nothing for another callable."""
-    code = getattr(function, "__code__", function)
-    if not isinstance(code, CodeType):
+    code_object = getattr(function, "__code__", function)
+    if not isinstance(code_object, CodeType):
         return b""
     # The order in which a set shows its members differs from process to process.
-    constants = [
+    constant_bytes = [
         sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant
-        for constant in code.co_consts
+        for constant in code_object.co_consts
         if not isinstance(constant, CodeType)
     ]
-    inner = [_bytecode(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
-    return b"".join([code.co_code, repr((constants, code.co_names)).encode(), *inner])
+    nested_code = [_bytecode(constant) for constant in code_object.co_consts if isinstance(constant, CodeType)]
+    return b"".join([code_object.co_code, repr((constant_bytes, code_object.co_names)).encode(), *nested_code])
 
 
 def load(name: str) -> Method[Any]:
@@ -109,9 +109,9 @@ def load(name: str) -> Method[Any]:
         raise ConfigurationError(
             f"[method] name: {name!r} is unknown", f"{configuration.nearest(name, names())}; {WHERE_OFFERED}"
         )
-    loaded = plugins.load(plugin)
-    if not isinstance(loaded, Method):
+    plugin_method = plugins.load(plugin)
+    if not isinstance(plugin_method, Method):
         raise ConfigurationError(
             f"the method {name!r} of the package {plugin.words} is no Method", "name its METHOD in the entry point"
         )
-    return loaded
+    return plugin_method

@@ -64,8 +64,8 @@ def cells_of(embeddings: Float32, count: int, seed: int) -> Cells:
         clustering = MiniBatchKMeans(count, random_state=seed, n_init=1, max_iter=ROUNDS, batch_size=BATCH).fit(
             embeddings
         )
-    cluster_numbers, of = np.unique(clustering.labels_, return_inverse=True)
-    return Cells(publishable(clustering.cluster_centers_[cluster_numbers].astype(np.float32)), of.astype(np.int64))
+    cluster_numbers, cell_of = np.unique(clustering.labels_, return_inverse=True)
+    return Cells(publishable(clustering.cluster_centers_[cluster_numbers].astype(np.float32)), cell_of.astype(np.int64))
 
 
 def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: float = 1.0) -> list[SumRequest]:
@@ -76,9 +76,12 @@ def sums(name: str, *, cells: int, within: int, q: int, labels: int = 0, share: 
         q: votes of a record, in each sum; ``labels``: number of labels, 0 if votes do not go by label.
         share: part of the budget, which the two sums divide equally.
     """
-    first = TopQVotes(q=q, candidates=cells, furthest=False)
-    second = TopQVotes(q=q, candidates=within, labels=labels, furthest=False)
-    return [SumRequest(f"{name}/cells", first, share / 2), SumRequest(f"{name}/within", second, share / 2)]
+    cell_votes = TopQVotes(q=q, candidates=cells, furthest=False)
+    candidate_votes = TopQVotes(q=q, candidates=within, labels=labels, furthest=False)
+    return [
+        SumRequest(f"{name}/cells", cell_votes, share / 2),
+        SumRequest(f"{name}/within", candidate_votes, share / 2),
+    ]
 
 
 def standing_out(votes: Float64, sigma: float) -> Int64:
@@ -88,8 +91,8 @@ def standing_out(votes: Float64, sigma: float) -> Int64:
     [1, 2]
     """
     positions = np.arange(len(votes))
-    significant = significant_votes(votes, positions, sigma)
-    return highest(votes, significant if len(significant) else positions, len(votes))
+    winning_cells = significant_votes(votes, positions, sigma)
+    return highest(votes, winning_cells if len(winning_cells) else positions, len(votes))
 
 
 def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64:
@@ -99,12 +102,12 @@ def members(cells: Cells, embeddings: Float32, order: Int64, room: int) -> Int64
     """
     selected: list[Int64] = []
     for cell in order:
-        rows = np.flatnonzero(cells.of == cell)
-        if len(rows) > room:
-            closeness = embeddings[rows] @ cells.centres[cell]
-            rows = rows[np.argsort(-closeness, kind="stable")[:room]]
-        selected.append(rows)
-        room -= len(rows)
+        cell_members = np.flatnonzero(cells.of == cell)
+        if len(cell_members) > room:
+            closeness = embeddings[cell_members] @ cells.centres[cell]
+            cell_members = cell_members[np.argsort(-closeness, kind="stable")[:room]]
+        selected.append(cell_members)
+        room -= len(cell_members)
         if not room:
             break
     return np.sort(np.concatenate(selected))
@@ -120,15 +123,15 @@ def votes(run: RunContext, name: str, embeddings: Float32, labels: Int64, *, cel
         labels: their labels, int64 [N].
         cells, within: as in :func:`sums`.
     """
-    made = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
-    no_labels = np.full(len(made.centres), -1, dtype=np.int64)
-    candidates = run.publish_vectors("candidates", f"{name}/cells", made.centres, no_labels)
+    voting_cells = cells_of(embeddings, cells, int(run.rng(f"{name}/cells").integers(2**31)))
+    no_labels = np.full(len(voting_cells.centres), -1, dtype=np.int64)
+    candidates = run.publish_vectors("candidates", f"{name}/cells", voting_cells.centres, no_labels)
     cell_sums = run.private_sum(f"{name}/cells", [candidates])
-    order = standing_out(cell_sums.natural[: len(made.centres)], cell_sums.sigma)
-    positions = members(made, embeddings, order, within)
-    candidates = run.publish_vectors("candidates", f"{name}/within", embeddings[positions], labels[positions])
+    cell_order = standing_out(cell_sums.natural[: len(voting_cells.centres)], cell_sums.sigma)
+    seen_positions = members(voting_cells, embeddings, cell_order, within)
+    candidates = run.publish_vectors("candidates", f"{name}/within", embeddings[seen_positions], labels[seen_positions])
     votes = np.full(len(embeddings), UNSEEN)
-    votes[positions] = run.private_sum(f"{name}/within", [candidates]).natural[: len(positions)]
+    votes[seen_positions] = run.private_sum(f"{name}/within", [candidates]).natural[: len(seen_positions)]
     return votes
 
 
@@ -202,15 +205,15 @@ class Options(VocabularyOptions):
         if isinstance(self.corpus, int | tuple):
             return by_round(self.corpus, self.rounds)
         if isinstance(self.samples, tuple):
-            first, *later = self.samples
-            return (first, *(self._grown(count) for count in later))
+            first_samples, *later_samples = self.samples
+            return (first_samples, *(self._grown(sample_count) for sample_count in later_samples))
         votes = self.rounds - 1
         if self.selection == "sampling":
-            size = max(1, self.samples // (1 + self.variations + votes * self.lookahead))
+            population_size = max(1, self.samples // (1 + self.variations + votes * self.lookahead))
         else:
             calls = self.expansion + self.variations * (self.expansion - 1) + votes * self.expansion * self.lookahead
-            size = max(1, self.samples // calls) * self.expansion
-        return (size,) * self.rounds
+            population_size = max(1, self.samples // calls) * self.expansion
+        return (population_size,) * self.rounds
 
     def _grown(self, variations: int) -> int:
         """Population of selected texts with so many variations of them, or of the variations alone with sampling."""
@@ -234,72 +237,84 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary's sum, if it is asked for, and a nearest vote before each round of variations."""
     check_named(options.label_shares, setting.labels)
     labels = len(setting.labels)
-    for before, after in pairwise(options.populations):
-        if options.selection == "rank" and options.selected(after) > before:
+    for size_before, size_after in pairwise(options.populations):
+        if options.selection == "rank" and options.selected(size_after) > size_before:
             raise ConfigurationError(
-                f"a population of {after} texts needs {options.selected(after)} selected ones, of {before} before it",
+                f"a population of {size_after} texts needs {options.selected(size_after)} selected ones, of"
+                f" {size_before} before it",
                 "let method.corpus or method.samples grow by less from round to round",
             )
-    voted = options.populations[:-1]
-    if options.cells >= min(voted):
+    voted_populations = options.populations[:-1]
+    if options.cells >= min(voted_populations):
         raise ConfigurationError(
-            f"method.cells is {options.cells}, and method.samples gives {min(voted)} texts to a vote",
+            f"method.cells is {options.cells}, and method.samples gives {min(voted_populations)} texts to a vote",
             "give fewer cells than texts, or 0 for votes in one level",
         )
     votes: list[SumRequest] = []
-    for t, population in enumerate(voted, start=1):
+    for iteration, population_size in enumerate(voted_populations, start=1):
         if options.cells:
-            sizes = {"cells": options.cells, "within": options.seen(population)}
-            votes += sums(f"votes/{t}", **sizes, q=options.votes, labels=labels)
+            cell_sizes = {"cells": options.cells, "within": options.seen(population_size)}
+            votes += sums(f"votes/{iteration}", **cell_sizes, q=options.votes, labels=labels)
         else:
-            vote = TopQVotes(q=options.votes, candidates=population, labels=labels, furthest=False)
-            votes.append(SumRequest(f"votes/{t}", vote))
+            vote = TopQVotes(q=options.votes, candidates=population_size, labels=labels, furthest=False)
+            votes.append(SumRequest(f"votes/{iteration}", vote))
     if not options.private_vocabulary:
         return votes
-    share = (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)  # a vote's share is 1
+    vocabulary_weight = (
+        (options.rounds - 1) * options.vocabulary_share / (1.0 - options.vocabulary_share)
+    )  # a vote's share is 1
     epsilon = options.vocabulary_epsilon if math.isfinite(setting.privacy.epsilon) else None
-    return [SumRequest("vocabulary", options.histogram(setting), share, law=options.law, epsilon=epsilon), *votes]
+    return [
+        SumRequest("vocabulary", options.histogram(setting), vocabulary_weight, law=options.law, epsilon=epsilon),
+        *votes,
+    ]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
-    sizes = options.populations
-    kept = [0 if options.selection == "sampling" else options.selected(size) for size in sizes]
-    varied = range(1, 1 + options.variations)
-    return sizes[0] + sum(sizes[t] - kept[t] for t in varied) + sum(sizes[:-1]) * options.lookahead
+    population_sizes = options.populations
+    kept_texts = [
+        0 if options.selection == "sampling" else options.selected(next_size) for next_size in population_sizes
+    ]
+    variation_rounds = range(1, 1 + options.variations)
+    return (
+        population_sizes[0]
+        + sum(population_sizes[t] - kept_texts[t] for t in variation_rounds)
+        + sum(population_sizes[:-1]) * options.lookahead
+    )
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs Aug-PE (algorithm 1). Returns the last population, or the texts that the last vote selected."""
-    shares = public_shares(options.label_shares, run.setting.labels)
-    population = _random_samples(options, run, shares)  # RANDOM_API
+    label_shares = public_shares(options.label_shares, run.setting.labels)
+    population = _random_samples(options, run, label_shares)  # RANDOM_API
     for t in range(1, options.rounds):
         run.state_corpus(t - 1, population)
         labels = run.label_numbers(population)
-        embedded = _embed_population(options, run, t, population)
-        votes = _noisy_votes(options, run, t, embedded, labels)  # DP_NN_HISTOGRAM
+        population_embeddings = _embed_population(options, run, t, population)
+        votes = _noisy_votes(options, run, t, population_embeddings, labels)  # DP_NN_HISTOGRAM
         # Selection by rank or by sampling, then VARIATION_API.
-        by_votes = options.selection == "rank"
-        size = options.selected(options.populations[t])
-        if by_votes:
-            places = by_rank(votes, labels, size, shares)
+        selects_by_rank = options.selection == "rank"
+        selected_size = options.selected(options.populations[t])
+        if selects_by_rank:
+            selected_places = by_rank(votes, labels, selected_size, label_shares)
         else:
-            places = by_sampling(votes, labels, size, run.rng(f"selection {t}"), shares)
-        selected = [population[place] for place in places]
+            selected_places = by_sampling(votes, labels, selected_size, run.rng(f"selection {t}"), label_shares)
+        selected = [population[place] for place in selected_places]
         if t > options.variations:
             return list(dict.fromkeys(selected))
-        parents = selected * (options.expansion - 1) if by_votes else selected
+        parents = selected * (options.expansion - 1) if selects_by_rank else selected
         offspring = _vary_parents(options, run, f"round {t + 1}", t, parents)
-        population = selected + offspring if by_votes else offspring
+        population = selected + offspring if selects_by_rank else offspring
     return population
 
 
 def _noisy_votes(options: Options, run: RunContext, t: int, embedded: Float32, labels: Int64) -> Float64:
-    name = f"votes/{t}"
+    sum_name = f"votes/{t}"
     if options.cells:
-        within = options.seen(options.populations[t - 1])
-        return votes(run, name, embedded, labels, cells=options.cells, within=within)
+        seen_size = options.seen(options.populations[t - 1])
+        return votes(run, sum_name, embedded, labels, cells=options.cells, within=seen_size)
     candidates = run.publish_vectors("candidates", f"population/{t}", embedded, labels)
-    return run.private_sum(name, [candidates]).natural[: len(embedded)]
+    return run.private_sum(sum_name, [candidates]).natural[: len(embedded)]
 
 
 def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = None) -> Int64:
@@ -307,13 +322,13 @@ def by_rank(votes: Float64, labels: Int64, size: int, shares: Float64 | None = N
 
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
-    present = np.unique(labels)
-    share = _label_places(size, present, shares)
-    selected = [
-        highest(votes, np.flatnonzero(labels == label), int((share == number).sum()))
-        for number, label in enumerate(present)
+    present_labels = np.unique(labels)
+    label_places = _label_places(size, present_labels, shares)
+    selected_by_label = [
+        highest(votes, np.flatnonzero(labels == label), int((label_places == number).sum()))
+        for number, label in enumerate(present_labels)
     ]
-    return np.sort(np.concatenate(selected))
+    return np.sort(np.concatenate(selected_by_label))
 
 
 def by_sampling(
@@ -323,37 +338,37 @@ def by_sampling(
 
     Equally many per label, or by the labels' ``shares``, float64 [C].
     """
-    present = np.unique(labels)
-    label_places = _label_places(size, present, shares)
-    selected = []
-    for number, label in enumerate(present):
-        members = np.flatnonzero(labels == label)
-        weight = np.maximum(votes[members], 0.0)
-        chance = None
-        if weight.sum() > 0:
-            chance = weight / weight.sum()
-        selected.append(rng.choice(members, size=int((label_places == number).sum()), p=chance))
-    return np.concatenate(selected)
+    present_labels = np.unique(labels)
+    label_places = _label_places(size, present_labels, shares)
+    selected_positions = []
+    for number, label in enumerate(present_labels):
+        label_positions = np.flatnonzero(labels == label)
+        vote_weights = np.maximum(votes[label_positions], 0.0)
+        draw_chances = None
+        if vote_weights.sum() > 0:
+            draw_chances = vote_weights / vote_weights.sum()
+        selected_positions.append(rng.choice(label_positions, size=int((label_places == number).sum()), p=draw_chances))
+    return np.concatenate(selected_positions)
 
 
 def _label_places(size: int, present: Int64, shares: Float64 | None) -> Int64:
     """The number within ``present`` of the label of each of ``size`` places, int64."""
     if shares is None:
-        of_present = np.ones(len(present))
+        shares_of_present = np.ones(len(present))
     else:
-        of_present = shares[present]
-    return deal_labels(size, of_present / of_present.sum(), np.zeros(len(present), dtype=np.int64))
+        shares_of_present = shares[present]
+    return deal_labels(size, shares_of_present / shares_of_present.sum(), np.zeros(len(present), dtype=np.int64))
 
 
 def _random_samples(options: Options, run: RunContext, shares: Float64) -> list[Sample]:
     labels = run.setting.labels or ("",)
     wanted_counts = deal_labels(options.populations[0], shares, np.zeros(len(labels), dtype=np.int64))
-    names = run.setting.generators
+    generator_names = run.setting.generators
     keyphrases = private_keyphrases(options, run, law=options.law) if options.private_vocabulary else ()
     rng = run.rng("terms of the first texts")
     orders = [
         Order(
-            names[i % len(names)],
+            generator_names[i % len(generator_names)],
             "random",
             labels[label],
             terms=sample_without_replacement(rng, keyphrases, options.prompt_terms),
@@ -368,11 +383,11 @@ def _variation_orders(
     options: Options, run: RunContext, parents: Sequence[Sample], t: int, turn: int = 0
 ) -> list[Order]:
     """Orders of one variation of each parent after vote ``t``; ``turn`` moves generators and kinds on."""
-    names, shows_class = run.setting.generators, options.class_in_prompt
+    generator_names, shows_class = run.setting.generators, options.class_in_prompt
     mask_rate, turn = by_round(options.mask_rate, options.rounds)[t], t + turn
     return [
         Order(
-            names[(i + turn) % len(names)],
+            generator_names[(i + turn) % len(generator_names)],
             VARIATIONS[(i + turn) % 2],
             parent.label,
             parents=(parent.text,),
@@ -387,8 +402,8 @@ def _vary_parents(options: Options, run: RunContext, step: str, t: int, parents:
     """One variation of each parent; a parent whose variation was dropped stays in its place, once."""
     samples = run.write(step, t, _variation_orders(options, run, parents, t))
     run.pool.extend(sample for sample in samples if sample is not None)
-    new = [sample or parent for sample, parent in zip(samples, parents, strict=True)]
-    return list(dict.fromkeys(new))
+    varied_texts = [sample or parent for sample, parent in zip(samples, parents, strict=True)]
+    return list(dict.fromkeys(varied_texts))
 
 
 def _embed_population(options: Options, run: RunContext, t: int, population: Sequence[Sample]) -> Float32:
@@ -396,13 +411,13 @@ def _embed_population(options: Options, run: RunContext, t: int, population: Seq
     embeddings = run.embeddings(population)
     if not options.lookahead:
         return embeddings
-    total, counts = np.zeros_like(embeddings), np.zeros((len(embeddings), 1), dtype=np.float32)
+    embedding_sums, embedding_counts = np.zeros_like(embeddings), np.zeros((len(embeddings), 1), dtype=np.float32)
     for k in range(options.lookahead):
         samples = run.write(f"lookahead {t}/{k}", t, _variation_orders(options, run, population, t, k))
-        rows = [i for i, sample in enumerate(samples) if sample is not None]
-        total[rows] += run.embeddings([sample for sample in samples if sample is not None])
-        counts[rows] += 1
-    return np.where(counts > 0, total / np.maximum(counts, 1), embeddings)
+        answered_rows = [i for i, sample in enumerate(samples) if sample is not None]
+        embedding_sums[answered_rows] += run.embeddings([sample for sample in samples if sample is not None])
+        embedding_counts[answered_rows] += 1
+    return np.where(embedding_counts > 0, embedding_sums / np.maximum(embedding_counts, 1), embeddings)
 
 
 METHOD = Method(

@@ -44,45 +44,63 @@ def cleaned(
         label_of, author: label and generator of each text, int64 [n]; ``labels`` is the number of labels.
         others: judges beside the linear classifier of embeddings.
     """
-    groups = [rng.permutation(len(label_of)) % FOLDS, author]
-    groups = [group for group in groups if len(np.unique(group)) > 1]
-    if not groups:
+    fold_groups = [rng.permutation(len(label_of)) % FOLDS, author]
+    fold_groups = [group for group in fold_groups if len(np.unique(group)) > 1]
+    if not fold_groups:
         return label_of.copy()
-    judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
-    judged = [np.mean([_out_of(group, *judge, label_of, labels) for group in groups], axis=0) for judge in judges]
-    probability, rows = np.mean(judged, axis=0), np.arange(len(label_of))
-    given = np.bincount(label_of, minlength=labels)
-    own, best, likeliest = probability[rows, label_of], probability.max(axis=1), probability.argmax(axis=1)
-    thresholds, contradicted, found = np.zeros(labels), likeliest != label_of, label_of.copy()
-    for each in judged:
-        threshold = np.bincount(label_of, weights=each[rows, label_of], minlength=labels) / np.maximum(given, 1)
-        contradicted &= (each.argmax(axis=1) == likeliest) & (each[rows, label_of] < threshold[label_of])
-        thresholds += threshold / len(judged)
+    feature_judges: tuple[Judge, ...] = ((embeddings, partial(classifier, strength=STRENGTH)), *others)
+    probabilities_by_judge = [
+        np.mean([_out_of(group, *judge, label_of, labels) for group in fold_groups], axis=0) for judge in feature_judges
+    ]
+    probability, text_rows = np.mean(probabilities_by_judge, axis=0), np.arange(len(label_of))
+    texts_of_label = np.bincount(label_of, minlength=labels)
+    label_probability, best_probability, likeliest = (
+        probability[text_rows, label_of],
+        probability.max(axis=1),
+        probability.argmax(axis=1),
+    )
+    thresholds, contradicted, cleaned_labels = np.zeros(labels), likeliest != label_of, label_of.copy()
+    for judge_probabilities in probabilities_by_judge:
+        threshold = np.bincount(
+            label_of, weights=judge_probabilities[text_rows, label_of], minlength=labels
+        ) / np.maximum(texts_of_label, 1)
+        contradicted &= (judge_probabilities.argmax(axis=1) == likeliest) & (
+            judge_probabilities[text_rows, label_of] < threshold[label_of]
+        )
+        thresholds += threshold / len(probabilities_by_judge)
     for label in range(labels):
-        mine = np.flatnonzero(contradicted & (label_of == label))
-        lost = mine[np.argsort(own[mine] - best[mine], kind="stable")[: int(MOST_LOST * given[label])]]
-        found[lost] = np.where(best[lost] >= thresholds[likeliest[lost]], likeliest[lost], DROPPED)
-    return found
+        label_suspects = np.flatnonzero(contradicted & (label_of == label))
+        moved_texts = label_suspects[
+            np.argsort(label_probability[label_suspects] - best_probability[label_suspects], kind="stable")[
+                : int(MOST_LOST * texts_of_label[label])
+            ]
+        ]
+        cleaned_labels[moved_texts] = np.where(
+            best_probability[moved_texts] >= thresholds[likeliest[moved_texts]], likeliest[moved_texts], DROPPED
+        )
+    return cleaned_labels
 
 
 def _out_of(group: Int64, x: Any, fit: Fit, label_of: Int64, labels: int) -> Float64:
     """Probability of each label, float64 [n, C], by a classifier of the texts of all groups but the text's own."""
-    found = np.zeros((len(label_of), labels))
+    fold_probabilities = np.zeros((len(label_of), labels))
     for number in np.unique(group):
-        inside = group == number
-        found[inside] = probabilities(fit(x[~inside], label_of[~inside], labels), x[inside])
-    return found
+        in_fold = group == number
+        fold_probabilities[in_fold] = probabilities(fit(x[~in_fold], label_of[~in_fold], labels), x[in_fold])
+    return fold_probabilities
 
 
 def run(options: mixture_labels.Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the synthetic corpus, which has fewer texts than were ordered."""
-    samples, names = mixture_labels.run(options, run), run.setting.labels
+    samples, label_names = mixture_labels.run(options, run), run.setting.labels
     embeddings = run.embeddings(samples)
-    found = cleaned(embeddings, run.label_numbers(samples), run.pool.generator_of, len(names), run.rng("folds"))
-    run.record("dropped", 0, int((found == DROPPED).sum()))
+    cleaned_labels = cleaned(
+        embeddings, run.label_numbers(samples), run.pool.generator_of, len(label_names), run.rng("folds")
+    )
+    run.record("dropped", 0, int((cleaned_labels == DROPPED).sum()))
     return [
-        replace(sample, label=names[label])
-        for sample, label in zip(samples, found.tolist(), strict=True)
+        replace(sample, label=label_names[label])
+        for sample, label in zip(samples, cleaned_labels.tolist(), strict=True)
         if label != DROPPED
     ]
 

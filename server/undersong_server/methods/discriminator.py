@@ -123,45 +123,45 @@ class Options(StatedOptions):
 def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the label histogram and the discriminator's sums; raises ConfigurationError if teachers are too few."""
     check_named(options.label_shares, setting.labels)
-    kind = chosen(options, setting)
-    if kind == "teachers":
+    student_kind = chosen(options, setting)
+    if student_kind == "teachers":
         _check_teachers(options, setting)
     if options.student == "fine-tuned":
-        if kind != "teachers":
+        if student_kind != "teachers":
             raise ConfigurationError(
-                f'method.student = "fine-tuned" learns from teachers\' votes, and this plan has {kind!r}',
+                f'method.student = "fine-tuned" learns from teachers\' votes, and this plan has {student_kind!r}',
                 'set method.discriminator = "teachers", or method.student = "linear"',
             )
         check_folder(_student_folder(options, setting))
-    if options.accounting == "paper" and (kind != "teachers" or math.isfinite(setting.privacy.epsilon)):
+    if options.accounting == "paper" and (student_kind != "teachers" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
             'method.accounting = "paper" charges all answers of the teachers as one',
             'set privacy.epsilon = inf and method.discriminator = "teachers" in a simulation, or "exact"',
             code="not-private",
         )
-    return _requests(options, setting, kind)
+    return _requests(options, setting, student_kind)
 
 
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the discriminator that "auto" chose, and the teachers needed."""
-    kind = chosen(options, setting)
-    notes = []
+    student_kind = chosen(options, setting)
+    note_lines = []
     if options.discriminator == "auto":
-        notes.append(f'Discriminator: "auto" stands for "{kind}" in this plan.')
+        note_lines.append(f'Discriminator: "auto" stands for "{student_kind}" in this plan.')
     if not math.isfinite(setting.privacy.epsilon):
-        return notes
+        return note_lines
     teachers = _teachers(options, setting)
     if options.discriminator in ("auto", "teachers"):
-        notes.append(
+        note_lines.append(
             f"Teachers: {options.queries} queries have noise of sigma {teachers.sigma:.1f} votes, so a useful answer"
             f" needs {teachers.needed} teachers (sigma at most a tenth of them); the plan has {teachers.total}."
         )
-    if kind == "teachers" and options.teacher == "fine-tuned":
-        notes.append(
+    if student_kind == "teachers" and options.teacher == "fine-tuned":
+        note_lines.append(
             f"Fine-tuned teachers take a party about a minute each, {teachers.per_party} in turn: plan the run with a"
             " --patience that outlasts them."
         )
-    return notes
+    return note_lines
 
 
 def chosen(options: Options, setting: Setting) -> Kind:
@@ -177,48 +177,55 @@ def chosen(options: Options, setting: Setting) -> Kind:
     too_few = teachers.total < teachers.needed or options.queries >= options.samples
     if too_few or setting.privacy.norm_factor > 1:
         return "moments"
-    moments = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
-    by_votes = teachers.sigma * math.sqrt(options.embedding_size / options.queries)
-    if by_votes < moments * math.sqrt(max(1, len(setting.labels))):
+    moment_sums = plan_sums(_requests(options, setting, "moments"), setting.privacy, setting.quorum)["moments"].sigma
+    vote_noise = teachers.sigma * math.sqrt(options.embedding_size / options.queries)
+    if vote_noise < moment_sums * math.sqrt(max(1, len(setting.labels))):
         return "teachers"
     return "moments"
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the candidates that are kept."""
-    kind = chosen(options, run.setting)
-    if kind == "moments":
+    student_kind = chosen(options, run.setting)
+    if student_kind == "moments":
         run.check_embedding_size(options.embedding_size)
     # The tutor: the records' label shares, in which the generators write.
-    label_shares, counts, count_sigma = _tutor(options, run, kind)
+    label_shares, count_estimates, count_sigma = _tutor(options, run, student_kind)
     run.record("label shares", 0, label_shares.tolist())
     run.generate("candidates", 0, _orders(options, run, label_shares))
     # The discriminator scores every candidate; it is judged by those that it was not fitted on.
-    order = run.rng("candidates").permutation(len(run.pool))
-    held = math.floor(len(order) * HELD_OUT)
+    candidate_order = run.rng("candidates").permutation(len(run.pool))
+    held_out_count = math.floor(len(candidate_order) * HELD_OUT)
     student: Discriminator | FineTunedStudent | None = None
-    if kind == "votes":  # WASP's votes
-        near, far = run.votes("votes")
-        scores = near - far
-    elif kind == "random":
+    if student_kind == "votes":  # WASP's votes
+        near_votes, far_votes = run.votes("votes")
+        scores = near_votes - far_votes
+    elif student_kind == "random":
         scores = run.rng("random").random(len(run.pool))
     else:
-        if kind == "teachers":
-            student = _distilled(options, run, order[held:])
+        if student_kind == "teachers":
+            student = _distilled(options, run, candidate_order[held_out_count:])
         else:
-            student = _discriminant(options, run, order[held:], counts, count_sigma)
+            student = _discriminant(options, run, candidate_order[held_out_count:], count_estimates, count_sigma)
         texts = [sample.text for sample in run.pool.samples]
         scores = student.scores(texts, run.embeddings(run.pool.samples), run.pool.label_of)
-    run.record("discriminator", 0, kind)
+    run.record("discriminator", 0, student_kind)
     run.record("student", 0, student)
-    run.record("held out", 0, ([run.pool.samples[i] for i in order[:held]], run.pool.label_of[order[:held]]))
+    run.record(
+        "held out",
+        0,
+        (
+            [run.pool.samples[i] for i in candidate_order[:held_out_count]],
+            run.pool.label_of[candidate_order[:held_out_count]],
+        ),
+    )
     # The best candidates of each class are kept.
     if options.kept is None:
-        share = options.keep
+        selected_share = options.keep
     else:
-        share = min(1.0, options.kept / len(run.pool))
-    best = kept(scores, run.pool.label_of, label_shares, share)
-    return [run.pool.samples[i] for i in best]
+        selected_share = min(1.0, options.kept / len(run.pool))
+    selected_rows = kept(scores, run.pool.label_of, label_shares, selected_share)
+    return [run.pool.samples[i] for i in selected_rows]
 
 
 def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) -> list[int]:
@@ -229,13 +236,13 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
     >>> kept(np.array([3.0, 1.0, 2.0, 0.0]), np.array([0, 0, 0, 1]), np.array([0.5, 0.5]), 0.5)
     [0, 3]
     """
-    available = np.bincount(label_of, minlength=len(label_shares))
-    total = max(1, round(share * len(scores)))
-    counts = places_by_label(available, label_shares, total)
-    chosen: list[int] = []
-    for label, count in enumerate(counts):
-        chosen += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
-    return sorted(chosen)
+    candidates_of_label = np.bincount(label_of, minlength=len(label_shares))
+    corpus_size = max(1, round(share * len(scores)))
+    places_of_label = places_by_label(candidates_of_label, label_shares, corpus_size)
+    chosen_rows: list[int] = []
+    for label, count in enumerate(places_of_label):
+        chosen_rows += highest(scores, np.flatnonzero(label_of == label), int(count)).tolist()
+    return sorted(chosen_rows)
 
 
 # The plan
@@ -244,23 +251,23 @@ def kept(scores: Float64, label_of: Int64, label_shares: Float64, share: float) 
 def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | None = None) -> list[SumRequest]:
     """Returns the private sums of the discriminator ``kind``; ``teachers`` per party are computed if None."""
     labels = len(setting.labels)
-    asked: list[SumRequest] = []
+    sum_requests: list[SumRequest] = []
     noise = None
     if options.accounting == "paper":
         noise = paper_noise(options.stated(setting.privacy), options.tutor_epsilon)
     if noise is not None:
         if labels > 1 and options.tutor != "none":
             multiplier = noise.tutor if options.tutor == "noised" else 0.0
-            asked.append(SumRequest("labels", LabelHistogram(labels), noise_multiplier=multiplier))
+            sum_requests.append(SumRequest("labels", LabelHistogram(labels), noise_multiplier=multiplier))
     elif (labels > 1 and options.tutor_share) or kind == "moments":
         if not options.tutor_share:
             raise ConfigurationError(
                 'method.tutor_share is 0, and discriminator = "moments" divides by the counts it pays for',
                 "give it a share, such as 0.1",
             )
-        counting = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
-        asked.append(SumRequest("labels", counting, options.tutor_share))
-    rest = 1.0 - options.tutor_share if asked else 1.0
+        count_statistic = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+        sum_requests.append(SumRequest("labels", count_statistic, options.tutor_share))
+    answer_share = 1.0 - options.tutor_share if sum_requests else 1.0
     if kind == "teachers":
         statistic = TeacherVotes(
             queries=options.queries,
@@ -271,15 +278,17 @@ def _requests(options: Options, setting: Setting, kind: Kind, teachers: int | No
             probabilities=options.answers == "probabilities",
         )
         if noise is None:
-            own = None
+            own_embeddings = None
         else:
-            own = noise.answer / statistic.sensitivity.l2 * options.noise
-        asked.append(SumRequest("teachers", statistic, rest, noise_multiplier=own))
+            own_embeddings = noise.answer / statistic.sensitivity.l2 * options.noise
+        sum_requests.append(SumRequest("teachers", statistic, answer_share, noise_multiplier=own_embeddings))
     elif kind == "moments":
-        asked.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), rest))
+        sum_requests.append(SumRequest("moments", EmbeddingSum(options.embedding_size, labels), answer_share))
     elif kind == "votes":
-        asked.append(SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), rest))
-    return asked
+        sum_requests.append(
+            SumRequest("votes", TopQVotes(q=options.votes, candidates=options.samples, labels=labels), answer_share)
+        )
+    return sum_requests
 
 
 @dataclass(frozen=True)
@@ -302,11 +311,11 @@ def _teachers(options: Options, setting: Setting) -> TeacherNumbers:
     """Computes the numbers of teachers of a plan."""
     requests = _requests(options, setting, "teachers", teachers=1)  # their number does not change the noise
     sigma = plan_sums(requests, setting.privacy, setting.quorum)["teachers"].sigma
-    needed = math.ceil(USEFUL * sigma)
-    per_party = options.teachers or math.ceil(max(FEWEST, needed) / setting.quorum.parties)
+    needed_teachers = math.ceil(USEFUL * sigma)
+    per_party = options.teachers or math.ceil(max(FEWEST, needed_teachers) / setting.quorum.parties)
     if setting.privacy.unit == "party":
         per_party = 1  # one unit lies in one shard: all that a party has
-    return TeacherNumbers(sigma, needed, per_party, setting.quorum.parties * per_party)
+    return TeacherNumbers(sigma, needed_teachers, per_party, setting.quorum.parties * per_party)
 
 
 def _check_teachers(options: Options, setting: Setting) -> None:
@@ -327,11 +336,11 @@ def _check_teachers(options: Options, setting: Setting) -> None:
         )
     if teachers.total >= teachers.needed:
         return
-    more = f"set method.teachers to {math.ceil(teachers.needed / setting.quorum.parties)} (a party)"
-    remedies = [more if privacy.unit != "party" else "raise privacy.epsilon"]
-    fewer = math.floor(options.queries * (teachers.total / (USEFUL * teachers.sigma)) ** 2)
-    if fewer >= FEWEST_QUERIES:
-        remedies.append(f"lower method.queries to {fewer}")
+    more_teachers_remedy = f"set method.teachers to {math.ceil(teachers.needed / setting.quorum.parties)} (a party)"
+    remedies = [more_teachers_remedy if privacy.unit != "party" else "raise privacy.epsilon"]
+    fewest_queries = math.floor(options.queries * (teachers.total / (USEFUL * teachers.sigma)) ** 2)
+    if fewest_queries >= FEWEST_QUERIES:
+        remedies.append(f"lower method.queries to {fewest_queries}")
     raise ConfigurationError(
         f"method.teachers: {teachers.total} teachers in all cannot answer {options.queries} queries at epsilon"
         f" {privacy.epsilon:g}: the noise has sigma {teachers.sigma:.1f} votes, and a useful answer needs"
@@ -346,52 +355,60 @@ def _check_teachers(options: Options, setting: Setting) -> None:
 def _tutor(options: Options, run: RunContext, kind: Kind) -> tuple[Float64, Float64, float]:
     """Shares of the classes in the corpus, the records' noisy counts of them, and the noise of each count."""
     labels = run.setting.labels
-    classes = max(1, len(labels))
+    class_count = max(1, len(labels))
     if not any(request.name == "labels" for request in _requests(options, run.setting, kind)):
-        equal = np.full(classes, 1.0 / classes)
-        return shares_beside(options.label_shares, equal, labels), np.zeros(classes), 0.0
+        equal_shares = np.full(class_count, 1.0 / class_count)
+        return shares_beside(options.label_shares, equal_shares, labels), np.zeros(class_count), 0.0
     label_counts = run.private_sum("labels", [])
-    shares = shares_beside(options.label_shares, shares_of_counts(label_counts.natural), labels)
-    return shares, label_counts.natural, label_counts.sigma
+    wanted_shares = shares_beside(options.label_shares, shares_of_counts(label_counts.natural), labels)
+    return wanted_shares, label_counts.natural, label_counts.sigma
 
 
 def _orders(options: Options, run: RunContext, label_shares: Float64) -> list[Order]:
     """Orders without examples; every generator writes the same number of each class, but for the remainder."""
-    names, labels = run.setting.generators, run.setting.labels or ("",)
-    wanted = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
-    words = options.words
-    if words is None and options.prompt != "zero_shot":
-        words = PERSONA_WORDS
-    return [Order(names[i % len(names)], options.prompt, labels[label], words=words) for i, label in enumerate(wanted)]
+    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
+    ordered_labels = np.repeat(np.arange(len(labels)), largest_remainder(label_shares, options.samples))
+    word_count = options.words
+    if word_count is None and options.prompt != "zero_shot":
+        word_count = PERSONA_WORDS
+    return [
+        Order(generator_names[i % len(generator_names)], options.prompt, labels[label], words=word_count)
+        for i, label in enumerate(ordered_labels)
+    ]
 
 
 def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminator | FineTunedStudent":
     """Teachers' votes on the first of ``order``, against the next; the student is fitted on the former."""
-    count = min(options.queries, len(order) // 2)
-    queries = [run.pool.samples[i] for i in order[:count]]
-    contrast = [run.pool.samples[i] for i in order[count : count + options.contrast]]
-    inputs: list[Input] = []
+    query_count = min(options.queries, len(order) // 2)
+    queries = [run.pool.samples[i] for i in order[:query_count]]
+    contrast_samples = [run.pool.samples[i] for i in order[query_count : query_count + options.contrast]]
+    sum_inputs: list[Input] = []
     if options.teacher == "fine-tuned":
-        inputs += run.publish_labelled_texts("queries", queries)
-        inputs += run.publish_labelled_texts("contrast", contrast)
+        sum_inputs += run.publish_labelled_texts("queries", queries)
+        sum_inputs += run.publish_labelled_texts("contrast", contrast_samples)
     else:
-        asked, queries = run.publish_samples("queries", "queries", queries)
-        shown, contrast = run.publish_samples("contrast", "contrast", contrast)
-        inputs += [asked, shown]
-    noisy_votes = run.private_sum("teachers", inputs)
-    classes = max(1, len(run.setting.labels))
+        queries_input, queries = run.publish_samples("queries", "queries", queries)
+        contrast_input, contrast_samples = run.publish_samples("contrast", "contrast", contrast_samples)
+        sum_inputs += [queries_input, contrast_input]
+    noisy_votes = run.private_sum("teachers", sum_inputs)
+    class_count = max(1, len(run.setting.labels))
     if options.student == "fine-tuned":
-        counts, of = noisy_votes.natural[: len(queries)], _classes(run, queries)
-        hard = options.targets == "hard"
+        vote_counts, query_classes = noisy_votes.natural[: len(queries)], _classes(run, queries)
+        targets_are_hard = options.targets == "hard"
         return fine_tuned(
             [query.text for query in queries],
-            counts - (_all_teachers(options, run.setting, noisy_votes) / 2 if hard else averaged(counts, of)),
+            vote_counts
+            - (
+                _all_teachers(options, run.setting, noisy_votes) / 2
+                if targets_are_hard
+                else averaged(vote_counts, query_classes)
+            ),
             _student_folder(options, run.setting),
             seed=int(run.rng("student").integers(1 << 31)),
-            hard=hard,
+            hard=targets_are_hard,
             rate=options.student_rate,
         )
-    whitening = Whitening(run.embeddings(contrast), _classes(run, contrast), classes)
+    whitening = Whitening(run.embeddings(contrast_samples), _classes(run, contrast_samples), class_count)
     return distilled(
         whitening,
         run.embeddings(queries),
@@ -399,7 +416,7 @@ def _distilled(options: Options, run: RunContext, order: Int64) -> "Discriminato
         noisy_votes.natural[: len(queries)],
         sigma=noisy_votes.sigma,
         teachers=_all_teachers(options, run.setting, noisy_votes),
-        classes=classes,
+        classes=class_count,
     )
 
 
@@ -411,8 +428,8 @@ def _discriminant(
     options: Options, run: RunContext, order: Int64, counts: Float64, count_sigma: float
 ) -> "Discriminator":
     candidates = [run.pool.samples[i] for i in order]
-    embeddings, of = run.embeddings(candidates), _classes(run, candidates)
-    whitening = Whitening(embeddings, of, len(counts))
+    embeddings, class_of = run.embeddings(candidates), _classes(run, candidates)
+    whitening = Whitening(embeddings, class_of, len(counts))
     noisy_moments = run.private_sum("moments", [])
     return linear_discriminant(
         whitening,
@@ -424,8 +441,8 @@ def _discriminant(
 
 
 def _student_folder(options: Options, setting: Setting) -> Path:
-    packaged = options.student_model == PACKAGED
-    return model_folder(PACKAGED if packaged else setting.folder / options.student_model)
+    is_packaged = options.student_model == PACKAGED
+    return model_folder(PACKAGED if is_packaged else setting.folder / options.student_model)
 
 
 def _classes(run: RunContext, samples: Sequence[Sample]) -> Int64:
@@ -458,9 +475,9 @@ class Discriminator:
 
     def scores(self, _texts: Sequence[str], embeddings: Float32, classes: Int64) -> Float64:
         """Scores of texts with their embeddings, float32 [n, d], and given classes, int64 [n]: float64 [n]."""
-        x = self.whitening(embeddings, classes).astype(np.float64)
-        scores: Float64 = np.einsum("nd,nd->n", x, self.directions[classes])
-        return scores
+        whitened = self.whitening(embeddings, classes).astype(np.float64)
+        class_scores: Float64 = np.einsum("nd,nd->n", whitened, self.directions[classes])
+        return class_scores
 
 
 def distilled(
@@ -483,23 +500,27 @@ def distilled(
         queries, query_classes: float32 [r, d] and int64 [r]; ``counts`` of each with noise ``sigma``, float64 [r].
         teachers: largest number of teachers, in all, that voted.
     """
-    x = whitening(queries, query_classes).astype(np.float64)
-    y = counts - averaged(counts, query_classes)
-    same = query_classes[:, None] == query_classes
-    kernel = x @ x.T * (1.0 + OWN_SHARE * same)
-    scale = max(float(np.trace(kernel)) / max(1, len(y)), 1e-12)
-    values, vectors = np.linalg.eigh(kernel / scale)
-    turned = vectors.T @ y
+    whitened = whitening(queries, query_classes).astype(np.float64)
+    centred_votes = counts - averaged(counts, query_classes)
+    is_same_class = query_classes[:, None] == query_classes
+    kernel = whitened @ whitened.T * (1.0 + OWN_SHARE * is_same_class)
+    kernel_scale = max(float(np.trace(kernel)) / max(1, len(centred_votes)), 1e-12)
+    eigenvalues, eigenvectors = np.linalg.eigh(kernel / kernel_scale)
+    rotated_votes = eigenvectors.T @ centred_votes
 
     def log_likelihood(signal: float) -> float:
-        variance = signal * np.maximum(values, 0.0) + sigma**2 + RESIDUAL * signal
-        return float(-0.5 * (np.log(variance) + turned**2 / variance).sum())
+        variance = signal * np.maximum(eigenvalues, 0.0) + sigma**2 + RESIDUAL * signal
+        return float(-0.5 * (np.log(variance) + rotated_votes**2 / variance).sum())
 
     # A vote is 0 or 1, so counts vary by at most half of the teachers.
-    signal = max((teachers**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
-    alpha = math.sqrt(signal) / scale * (vectors @ (turned / (signal * (values + RESIDUAL) + sigma**2)))
-    class_sums = np.stack([(alpha * (query_classes == label)) @ x for label in range(classes)])
-    return Discriminator(whitening, alpha @ x + OWN_SHARE * class_sums)
+    vote_signal = max((teachers**2 / 4 * level for level in VOTE_LEVELS), key=log_likelihood)
+    dual_weights = (
+        math.sqrt(vote_signal)
+        / kernel_scale
+        * (eigenvectors @ (rotated_votes / (vote_signal * (eigenvalues + RESIDUAL) + sigma**2)))
+    )
+    class_sums = np.stack([(dual_weights * (query_classes == label)) @ whitened for label in range(classes)])
+    return Discriminator(whitening, dual_weights @ whitened + OWN_SHARE * class_sums)
 
 
 def linear_discriminant(
@@ -516,31 +537,33 @@ def linear_discriminant(
         sums: noisy, float64 [classes, d]; ``sigma`` a coordinate.
         counts: noisy records of each class, float64 [classes]; ``count_sigma`` of each.
     """
-    records = np.maximum(counts, max(1.0, count_sigma))[:, None]
-    basis, variances = whitening.axes, whitening.variances
-    observed = (sums / records - whitening.means) @ basis
-    noise = (sigma / records) ** 2 + variances / records
-    common, own = max(
+    records_of_class = np.maximum(counts, max(1.0, count_sigma))[:, None]
+    eigenvectors, variances = whitening.axes, whitening.variances
+    observed_means = (sums / records_of_class - whitening.means) @ eigenvectors
+    noise = (sigma / records_of_class) ** 2 + variances / records_of_class
+    common_level, class_level = max(
         ((a, b) for a in LEVELS for b in (LEVELS if len(sums) > 1 else (0.0,))),
-        key=lambda pair: _log_likelihood(observed, noise, pair[0] * variances, pair[1] * variances),
+        key=lambda pair: _log_likelihood(observed_means, noise, pair[0] * variances, pair[1] * variances),
     )
-    precision = 1.0 / (own * variances + noise)
-    if common:
-        shared = (observed * precision).sum(axis=0) / (1.0 / (common * variances) + precision.sum(axis=0))
+    precision = 1.0 / (class_level * variances + noise)
+    if common_level:
+        common_mean = (observed_means * precision).sum(axis=0) / (
+            1.0 / (common_level * variances) + precision.sum(axis=0)
+        )
     else:
-        shared = np.zeros(observed.shape[1])
-    difference = shared + own * variances * precision * (observed - shared)
-    return Discriminator(whitening, whitening.whitened_direction(difference / variances))
+        common_mean = np.zeros(observed_means.shape[1])
+    class_directions = common_mean + class_level * variances * precision * (observed_means - common_mean)
+    return Discriminator(whitening, whitening.whitened_direction(class_directions / variances))
 
 
 def _log_likelihood(observed: Float64, noise: Float64, common: Float64, own: Float64) -> float:
     """Log-likelihood of ``observed`` [classes, d] up to a constant: a common variance [d], and ``own + noise``."""
-    alone = own + noise
-    precision = (1.0 / alone).sum(axis=0)
-    quadratic = (observed**2 / alone).sum() - (
-        common * (observed / alone).sum(axis=0) ** 2 / (1.0 + common * precision)
+    class_variances = own + noise
+    precision = (1.0 / class_variances).sum(axis=0)
+    mahalanobis_term = (observed**2 / class_variances).sum() - (
+        common * (observed / class_variances).sum(axis=0) ** 2 / (1.0 + common * precision)
     ).sum()
-    return float(-0.5 * (np.log(alone).sum() + np.log1p(common * precision).sum() + quadratic))
+    return float(-0.5 * (np.log(class_variances).sum() + np.log1p(common * precision).sum() + mahalanobis_term))
 
 
 def averaged(values: Float64, group: Int64) -> Float64:
@@ -589,8 +612,8 @@ def fine_tuned(
     """
     labels = [PRIVATE if count > 0 else OTHER for count in centred]
     settings = replace(SETTINGS, path=folder, learning_rate=rate or SETTINGS.learning_rate)
-    weights = None if hard else np.abs(centred)
-    return FineTunedStudent(fine_tune(texts, labels, settings, weights=weights, seed=seed))
+    text_weights = None if hard else np.abs(centred)
+    return FineTunedStudent(fine_tune(texts, labels, settings, weights=text_weights, seed=seed))
 
 
 # Figures of the method discriminator: the epsilon that its paper's noise spends, and its accuracy on real texts.
@@ -627,11 +650,11 @@ def paper_noise(stated: Privacy, tutor_epsilon: float) -> PaperNoise:
         raise ConfigurationError(
             f"method.tutor_epsilon {tutor_epsilon:g} leaves nothing of epsilon {stated.epsilon:g}", "lower it"
         )
-    tutor, answer = (
+    tutor_noise, answer_noise = (
         accounting.calibrate(lambda one: [accounting.Gaussian(one)], epsilon, stated.delta / 2)
         for epsilon in (tutor_epsilon, stated.epsilon - tutor_epsilon)
     )
-    return PaperNoise(math.sqrt(2.0) * tutor, answer)
+    return PaperNoise(math.sqrt(2.0) * tutor_noise, answer_noise)
 
 
 def paper_figures(stated: Privacy, queries: int, tutor_epsilon: float) -> Mapping[str, float]:
@@ -657,15 +680,20 @@ def figures(records: Records, embed: Embed, test: Sequence[str], labels: Int64) 
         embed: texts to quantised embeddings.
         test: real texts, with ``labels`` as indices, int64 [n].
     """
-    found: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
-    student, (held, classes) = records["student"][-1][1], records["held out"][-1][1]
-    if student is None or not len(held):
-        return found
-    real, others = np.maximum(labels, 0), [one.text for one in held]
-    given = student.scores(test, embed(test), real), real, student.scores(others, embed(others), classes), classes
-    accuracy, auc = discrimination(*given)
-    precision, recall, f1 = precision_and_recall(*given, STRICT_SHARE)
-    return found | {
+    figures_by_name: dict[str, Any] = {"discriminator": records["discriminator"][-1][1]}
+    student, (held_out_samples, held_out_classes) = records["student"][-1][1], records["held out"][-1][1]
+    if student is None or not len(held_out_samples):
+        return figures_by_name
+    real_classes, synthetic_texts = np.maximum(labels, 0), [one.text for one in held_out_samples]
+    judged_scores = (
+        student.scores(test, embed(test), real_classes),
+        real_classes,
+        student.scores(synthetic_texts, embed(synthetic_texts), held_out_classes),
+        held_out_classes,
+    )
+    accuracy, auc = discrimination(*judged_scores)
+    precision, recall, f1 = precision_and_recall(*judged_scores, STRICT_SHARE)
+    return figures_by_name | {
         "discriminator_accuracy": accuracy,
         "discriminator_auc": auc,
         "discriminator_precision": precision,

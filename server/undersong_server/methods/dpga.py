@@ -184,8 +184,8 @@ class Options(StatedOptions):
 
     def writers(self, setting: Setting) -> tuple[str, ...]:
         """Names of the generators that write texts: all but the one named for keywords, unless it is the only one."""
-        others = tuple(name for name in setting.generators if name != self.keyword_generator)
-        return others or setting.generators
+        other_generators = tuple(name for name in setting.generators if name != self.keyword_generator)
+        return other_generators or setting.generators
 
     def sizes(self, setting: Setting) -> "Sizes":
         """Population, elite and calls for keywords; with ``samples``, the largest population within so many calls.
@@ -196,19 +196,19 @@ class Options(StatedOptions):
             requests = 1
         else:
             requests = max(1, len(setting.labels))
-        asked = self.keyword_answers * requests if self.asks_keywords else 0
+        keyword_calls = self.keyword_answers * requests if self.asks_keywords else 0
         if self.samples is None or isinstance(self.population, tuple):
-            return Sizes(by_round(self.population, self.rounds), self.elite, asked)
-        texts = 1 + self.expansions * (1 - self.elite / self.population)  # calls for each text of a population
-        population = int((self.samples - asked) / texts)
-        if population < 2:
+            return Sizes(by_round(self.population, self.rounds), self.elite, keyword_calls)
+        calls_per_text = 1 + self.expansions * (1 - self.elite / self.population)  # calls for each text of a population
+        population_size = int((self.samples - keyword_calls) / calls_per_text)
+        if population_size < 2:
             raise ConfigurationError(
-                f"method.samples is {self.samples}: too few calls for {asked} answers with keywords and"
+                f"method.samples is {self.samples}: too few calls for {keyword_calls} answers with keywords and"
                 f" {self.rounds} rounds of two texts",
-                f"give at least {asked + math.ceil(2 * texts)}, or fewer method.rounds",
+                f"give at least {keyword_calls + math.ceil(2 * calls_per_text)}, or fewer method.rounds",
             )
-        elite = -(-population * self.elite // self.population)
-        return Sizes(by_round(population, self.rounds), min(elite, population - 1), asked)
+        elite_size = -(-population_size * self.elite // self.population)
+        return Sizes(by_round(population_size, self.rounds), min(elite_size, population_size - 1), keyword_calls)
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     metadata = _metadata_statistic(options, labels)
     voting_labels = labels if options.label_votes else 0
     votes = [
-        TopQVotes(q=1, candidates=population, labels=voting_labels, furthest=False)
-        for population in options.sizes(setting).populations
+        TopQVotes(q=1, candidates=population_size, labels=voting_labels, furthest=False)
+        for population_size in options.sizes(setting).populations
     ]
     if options.curator and (options.accounting == "joint" or math.isfinite(setting.privacy.epsilon)):
         raise ConfigurationError(
@@ -243,15 +243,15 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     if options.accounting == "paper":
         return _divided(options, setting, metadata, votes)
-    spread, histograms, similarity, voting = options.split
+    metadata_share, histogram_share, similarity_share, voting_share = options.split
     requests = []
     if options.asks_length:
-        requests.append(SumRequest("length range", LengthHistogram(RANGE_EDGES), spread))
-    requests.append(SumRequest("metadata", metadata, histograms))
+        requests.append(SumRequest("length range", LengthHistogram(RANGE_EDGES), metadata_share))
+    requests.append(SumRequest("metadata", metadata, histogram_share))
     if options.estimates_similarity:
-        requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity))
+        requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), similarity_share))
     return requests + [
-        SumRequest(f"votes/{t}", vote, voting / options.rounds, sampling_rate=options.sampling)
+        SumRequest(f"votes/{t}", vote, voting_share / options.rounds, sampling_rate=options.sampling)
         for t, vote in enumerate(votes, start=1)
     ]
 
@@ -262,97 +262,108 @@ def notes(options: Options, setting: Setting) -> list[str]:
     if not math.isfinite(epsilon):
         return []
     if options.accounting == "paper":
-        parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
-        parts.append(f"{VOTES * epsilon:g} all votes together")
-        return [f"Budget divided as in the paper (epsilon): {', '.join(parts)}."]
-    total = sum(request.budget_share for request in requests)
-    shares: dict[str, float] = {}
+        share_parts = [f"{request.epsilon:g} {request.name}" for request in requests if request.epsilon is not None]
+        share_parts.append(f"{VOTES * epsilon:g} all votes together")
+        return [f"Budget divided as in the paper (epsilon): {', '.join(share_parts)}."]
+    total_share = sum(request.budget_share for request in requests)
+    share_by_sum: dict[str, float] = {}
     for request in requests:
         name = request.name.partition("/")[0]
-        shares[name] = shares.get(name, 0.0) + request.budget_share / total
-    parts = [f"{100 * share:.3g} % {name}" for name, share in shares.items()]
-    return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(parts)}."]
+        share_by_sum[name] = share_by_sum.get(name, 0.0) + request.budget_share / total_share
+    share_parts = [f"{100 * share:.3g} % {name}" for name, share in share_by_sum.items()]
+    return [f"Budget composed over the whole plan (mu squared, before subsampling): {', '.join(share_parts)}."]
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
-    sizes = options.sizes(setting)
-    offspring = sum(sizes.offspring(t) for t in range(1, options.expansions + 1))
-    return sizes.keyword_calls + sizes.populations[0] + offspring
+    population_sizes = options.sizes(setting)
+    offspring_count = sum(population_sizes.offspring(t) for t in range(1, options.expansions + 1))
+    return population_sizes.keyword_calls + population_sizes.populations[0] + offspring_count
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs DPGA-TextSyn. Returns the selected texts, the last population or the last elite, by ``corpus``."""
-    sizes = options.sizes(run.setting)
+    population_sizes = options.sizes(run.setting)
     if options.estimates_similarity:
         run.check_embedding_size(options.embedding_size)
     metadata = _metadata(options, run)  # 3.2.1, 3.2.2
     tau = _mean_tau(options, run, metadata)  # 3.3.2 (1)
     # 3.2: the first population
-    edges, keywords = metadata.edges if options.length else None, metadata.keywords if options.keywords else ()
-    first = replace(metadata, edges=edges, keywords=keywords)
-    population = run.generate("round 0", 0, _fresh(options, run, first, sizes.populations[0], "round 0"))
+    length_edges, used_keywords = (
+        metadata.edges if options.length else None,
+        metadata.keywords if options.keywords else (),
+    )
+    first_metadata = replace(metadata, edges=length_edges, keywords=used_keywords)
+    population = run.generate(
+        "round 0", 0, _fresh(options, run, first_metadata, population_sizes.populations[0], "round 0")
+    )
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
-    selected: list[Sample] = []
+    selected_samples: list[Sample] = []
     # 3.3 votes and selection, 3.4 expansion
     for t in range(1, options.rounds + 1):
-        shown, population = run.publish_samples("candidates", f"round {t}", population)
+        candidates_input, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])
         run.state_corpus(t - 1, population)
         if tau is None:
             tau = _nearest_tau(options, run, population)
-        votes = run.private_sum(f"votes/{t}", [shown]).natural[: len(population)]
-        elite = _elite(options, run, t, population, votes, tau, metadata.labels)
-        run.record("elite", t, [sample.text for sample in elite])
-        selected = list(dict.fromkeys([*elite, *selected]))
+        votes = run.private_sum(f"votes/{t}", [candidates_input]).natural[: len(population)]
+        elite_samples = _elite(options, run, t, population, votes, tau, metadata.labels)
+        run.record("elite", t, [sample.text for sample in elite_samples])
+        selected_samples = list(dict.fromkeys([*elite_samples, *selected_samples]))
         if t == options.rounds and options.corpus != "population":
             if options.corpus == "elite":
-                return elite
-            return selected[: sizes.populations[-1]]
-        orders = _expansion(options, run, t, elite, metadata, sizes.offspring(t))
-        population = [*elite, *run.generate(f"round {t}", t, orders)]
+                return elite_samples
+            return selected_samples[: population_sizes.populations[-1]]
+        expansion_orders = _expansion(options, run, t, elite_samples, metadata, population_sizes.offspring(t))
+        population = [*elite_samples, *run.generate(f"round {t}", t, expansion_orders)]
     return population
 
 
 def _metadata(options: Options, run: RunContext) -> Metadata:
     """Shares of labels, lengths and keywords, from one release (with "paper" accounting, from one each)."""
     labels = len(run.setting.labels)
-    inputs: list[Input] = []
+    sum_inputs: list[Input] = []
     edges = None
     if options.asks_length:
-        opened = run.private_sum("length range", [])
+        range_sum = run.private_sum("length range", [])
         if options.curator:
-            ends = curators_length_range(opened.natural, options.stated_epsilon, run.rng("length range"))
+            ends = curators_length_range(range_sum.natural, options.stated_epsilon, run.rng("length range"))
         else:
-            ends = length_range(opened.natural, opened.sigma)
+            ends = length_range(range_sum.natural, range_sum.sigma)
         edges = length_edges(*ends, options.length_bins)
-        inputs.append(run.publish_numbers("length_edges", edges))
-    words: list[Sample] = []
+        sum_inputs.append(run.publish_numbers("length_edges", edges))
+    keyword_samples: list[Sample] = []
     if options.asks_keywords:
-        words = _proposed(options, run)
-        vectors = run.embeddings(words)
-        inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(words)))
-    (by_label, by_length, by_keyword), sigma = _histograms(options, run, inputs)
-    label_of = np.maximum(run.label_numbers(words), 0)
-    found = Metadata(
+        keyword_samples = _proposed(options, run)
+        vectors = run.embeddings(keyword_samples)
+        sum_inputs.append(run.publish_vectors("keywords", "keywords", vectors, run.label_numbers(keyword_samples)))
+    (by_label, by_length, by_keyword), sigma = _histograms(options, run, sum_inputs)
+    label_of = np.maximum(run.label_numbers(keyword_samples), 0)
+    metadata = Metadata(
         records=float(by_label.sum()),
         labels=shares_beside(options.label_shares, shares_of_counts(by_label), run.setting.labels),
         edges=edges,
         lengths=None if edges is None else shares_of_counts(by_length[: len(edges) - 1]),
         keywords=tuple(
-            tuple(word.text for word, its in zip(words, label_of, strict=True) if its == label)
+            tuple(
+                word.text
+                for word, keyword_label in zip(keyword_samples, label_of, strict=True)
+                if keyword_label == label
+            )
             for label in range(max(1, labels))
         ),
         keyword_shares=tuple(
-            shares_by_label(by_keyword[: len(words)], label_of, max(1, labels), options.keyword_shares == "softmax")
+            shares_by_label(
+                by_keyword[: len(keyword_samples)], label_of, max(1, labels), options.keyword_shares == "softmax"
+            )
         ),
         records_sigma=sigma * math.sqrt(len(by_label)),
     )
-    run.record("label shares", 0, found.labels.tolist())
-    run.record("keyword shares", 0, [share.tolist() for share in found.keyword_shares])
-    if found.edges is not None and found.lengths is not None:
-        run.record("length shares", 0, [found.edges.tolist(), found.lengths.tolist()])
-    return found
+    run.record("label shares", 0, metadata.labels.tolist())
+    run.record("keyword shares", 0, [share.tolist() for share in metadata.keyword_shares])
+    if metadata.edges is not None and metadata.lengths is not None:
+        run.record("length shares", 0, [metadata.edges.tolist(), metadata.lengths.tolist()])
+    return metadata
 
 
 def _histograms(
@@ -360,59 +371,61 @@ def _histograms(
 ) -> tuple[tuple[Float64, Float64, Float64], float]:
     """Noisy label, length and keyword counts, those that are switched off empty; and the noise of a label's count."""
     if options.accounting == "joint":
-        opened = run.private_sum("metadata", inputs)
-        return _metadata_statistic(options, len(run.setting.labels)).split(opened.natural), opened.sigma
-    opened = run.private_sum("metadata/label", [])
-    counts = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
-    for given in inputs:
-        name = "metadata/length" if given.name == "length_edges" else "metadata/keyword"
-        counts[given.name] = run.private_sum(name, [given]).natural
-    return (opened.natural, counts["length_edges"], counts["keywords"]), opened.sigma
+        metadata_sum = run.private_sum("metadata", inputs)
+        return _metadata_statistic(options, len(run.setting.labels)).split(metadata_sum.natural), metadata_sum.sigma
+    metadata_sum = run.private_sum("metadata/label", [])
+    bins_by_input = {"length_edges": np.zeros(0), "keywords": np.zeros(0)}
+    for sum_input in inputs:
+        histogram_name = "metadata/length" if sum_input.name == "length_edges" else "metadata/keyword"
+        bins_by_input[sum_input.name] = run.private_sum(histogram_name, [sum_input]).natural
+    return (metadata_sum.natural, bins_by_input["length_edges"], bins_by_input["keywords"]), metadata_sum.sigma
 
 
 def _metadata_statistic(options: Options, labels: int) -> MetadataHistograms:
-    bins = options.length_bins if options.asks_length else 0
+    bin_count = options.length_bins if options.asks_length else 0
     if options.asks_keywords:
         keywords = max(1, labels) * options.keywords_per_label
     else:
         keywords = 0
-    return MetadataHistograms(labels, bins, keywords)
+    return MetadataHistograms(labels, bin_count, keywords)
 
 
 def _proposed(options: Options, run: RunContext) -> list[Sample]:
     """3.2.2 (1): keywords of subclasses that one generator proposes for each label; not part of the corpus."""
     author = options.proposer(run.setting)
     labels = run.setting.labels or ("",)
-    together = options.keyword_request == "all" and len(labels) > 1
-    asked = ("",) if together else labels
-    orders = [
+    asks_all_labels = options.keyword_request == "all" and len(labels) > 1
+    asked_labels = ("",) if asks_all_labels else labels
+    keyword_orders = [
         Order(
             author,
-            "keywords_by_label" if together else "keywords",
+            "keywords_by_label" if asks_all_labels else "keywords",
             label,
-            terms=labels if together else (),
+            terms=labels if asks_all_labels else (),
             words=options.keywords_per_label,
         )
-        for label in asked
+        for label in asked_labels
         for _ in range(options.keyword_answers)
     ]
-    written = run.write("keywords", 0, orders)
-    answers: list[list[str]] = [[] for _ in asked]
-    for number, sample in enumerate(written):
+    keyword_texts = run.write("keywords", 0, keyword_orders)
+    answers_by_label: list[list[str]] = [[] for _ in asked_labels]
+    for order_number, sample in enumerate(keyword_texts):
         if sample is not None:
-            answers[number // options.keyword_answers].append(sample.text)
-    most = options.keywords_per_label
-    if together:
-        found = keywords_by_label(answers[0], labels, most)
+            answers_by_label[order_number // options.keyword_answers].append(sample.text)
+    most_keywords = options.keywords_per_label
+    if asks_all_labels:
+        keyword_lists = keywords_by_label(answers_by_label[0], labels, most_keywords)
     else:
-        found = keywords_of(answers, most)
-    if not any(found):
+        keyword_lists = keywords_of(answers_by_label, most_keywords)
+    if not any(keyword_lists):
         raise ConfigurationError(
             "the generator proposed no keyword for any label", "set method.keywords = false, or use another generator"
         )
-    run.record("keywords", 0, dict(zip(labels, found, strict=True)))
+    run.record("keywords", 0, dict(zip(labels, keyword_lists, strict=True)))
     return [
-        Sample(word, label, author, 0, "keyword") for label, words in zip(labels, found, strict=True) for word in words
+        Sample(word, label, author, 0, "keyword")
+        for label, words in zip(labels, keyword_lists, strict=True)
+        for word in words
     ]
 
 
@@ -422,11 +435,11 @@ def _mean_tau(options: Options, run: RunContext, metadata: Metadata) -> float | 
         return options.similarity
     if not options.estimates_similarity:
         return options.fallback_similarity
-    opened = run.private_sum("similarity", [])
-    estimate = mean_similarity(opened.natural, opened.sigma, metadata.records, metadata.records_sigma)
-    believed = options.curator or estimate.error <= LARGEST_ERROR
-    run.record("tau", 0, {"estimate": estimate.value, "error": estimate.error, "believed": believed})
-    if believed:
+    similarity_sum = run.private_sum("similarity", [])
+    estimate = mean_similarity(similarity_sum.natural, similarity_sum.sigma, metadata.records, metadata.records_sigma)
+    is_precise = options.curator or estimate.error <= LARGEST_ERROR
+    run.record("tau", 0, {"estimate": estimate.value, "error": estimate.error, "believed": is_precise})
+    if is_precise:
         return float(np.clip(estimate.value, -1.0, 1.0))
     return options.fallback_similarity
 
@@ -443,16 +456,16 @@ def _nearest_tau(options: Options, run: RunContext, population: Sequence[Sample]
 def _fresh(options: Options, run: RunContext, metadata: Metadata, count: int, step: str) -> list[Order]:
     """Orders from metadata alone: label, keyword and length are drawn and stand in the prompt."""
     rng = run.rng(f"{step}: fresh")
-    names, generators = run.setting.labels or ("",), options.writers(run.setting)
+    label_names, writer_names = run.setting.labels or ("",), options.writers(run.setting)
     return [
         Order(
-            generators[number % len(generators)],
+            writer_names[label_index % len(writer_names)],
             "metadata",
-            names[label],
+            label_names[label],
             terms=metadata.draw_terms(int(label), rng),
             words=metadata.draw_words(rng),
         )
-        for number, label in enumerate(metadata.draw_labels(count, rng))
+        for label_index, label in enumerate(metadata.draw_labels(count, rng))
     ]
 
 
@@ -460,34 +473,36 @@ def _groups(options: Options, run: RunContext, population: Sequence[Sample]) -> 
     """Positions of the texts that are selected together: those of each label, or all of them."""
     if not options.elite_by_label or not run.setting.labels:
         return [np.arange(len(population))]
-    numbers = run.label_numbers(population)
-    return [np.flatnonzero(numbers == label) for label in range(len(run.setting.labels))]
+    label_of = run.label_numbers(population)
+    return [np.flatnonzero(label_of == label) for label in range(len(run.setting.labels))]
 
 
 def _elite(
     options: Options, run: RunContext, t: int, population: Sequence[Sample], votes: Float64, tau: float, shares: Float64
 ) -> list[Sample]:
     """The elite: by votes with suppression, or by votes alone; of each label for itself, or of all texts together."""
-    size = options.sizes(run.setting).elite
-    groups = _groups(options, run, population)
-    sizes = [min(size, len(population))]
+    elite_size = options.sizes(run.setting).elite
+    rows_by_label = _groups(options, run, population)
+    places_of_group = [min(elite_size, len(population))]
     if options.elite_by_label and run.setting.labels:
-        sizes = places_by_label(np.array([len(group) for group in groups]), shares, size, least=1).tolist()
-    chosen: list[int] = []
-    last = tau
-    for members, places in zip(groups, sizes, strict=True):
-        if not places:
+        places_of_group = places_by_label(
+            np.array([len(group) for group in rows_by_label]), shares, elite_size, least=1
+        ).tolist()
+    chosen_rows: list[int] = []
+    last_tau = tau
+    for group_rows, group_places in zip(rows_by_label, places_of_group, strict=True):
+        if not group_places:
             continue
         if options.suppression:
-            embeddings = run.embeddings([population[position] for position in members.tolist()])
-            best, raised = suppressed(embeddings, votes[members], places, tau)
-            last = max(last, raised)
-            chosen += members[best].tolist()
+            embeddings = run.embeddings([population[position] for position in group_rows.tolist()])
+            best_positions, raised_tau = suppressed(embeddings, votes[group_rows], group_places, tau)
+            last_tau = max(last_tau, raised_tau)
+            chosen_rows += group_rows[best_positions].tolist()
         else:
-            chosen += highest(votes, members, places).tolist()
+            chosen_rows += highest(votes, group_rows, group_places).tolist()
     if options.suppression:
-        run.record("tau", t, last)
-    return [population[position] for position in sorted(chosen, key=lambda position: -votes[position])]
+        run.record("tau", t, last_tau)
+    return [population[position] for position in sorted(chosen_rows, key=lambda position: -votes[position])]
 
 
 def _expansion(
@@ -495,39 +510,49 @@ def _expansion(
 ) -> list[Order]:
     """Orders for the offspring: rewritten, filled in and crossed elite texts and fresh ones, in their proportions."""
     rng = run.rng(f"round {t}: expansion")
-    rewritten, filled, crossed, fresh = largest_remainder(options.operators, count)
-    rewriting = "rewrite" if options.strong_rewrite else "paraphrase"
+    rewrite_count, fill_in_count, crossing_count, fresh_count = largest_remainder(options.operators, count)
+    rewrite_kind = "rewrite" if options.strong_rewrite else "paraphrase"
     mask_rate = by_round(options.mask_rate, options.rounds)[t - 1]
-    kinds = [rewriting] * rewritten + ["fill_in"] * filled + ["cross"] * crossed
-    mates: dict[str, list[Sample]] = {}
+    order_kinds = [rewrite_kind] * rewrite_count + ["fill_in"] * fill_in_count + ["cross"] * crossing_count
+    samples_by_label: dict[str, list[Sample]] = {}
     for sample in elite:
-        mates.setdefault(sample.label if options.mates == "label" else "", []).append(sample)
-    turns = [turn for _ in range(-(-len(kinds) // len(elite))) for turn in rng.permutation(len(elite))]
-    writers = options.writers(run.setting)
-    numbers = {label: number for number, label in enumerate(run.setting.labels)}
+        samples_by_label.setdefault(sample.label if options.mates == "label" else "", []).append(sample)
+    parent_places = [
+        parent_place for _ in range(-(-len(order_kinds) // len(elite))) for parent_place in rng.permutation(len(elite))
+    ]
+    writer_names = options.writers(run.setting)
+    label_index = {label: number for number, label in enumerate(run.setting.labels)}
     orders = []
-    for number, (kind, turn) in enumerate(zip(kinds, turns, strict=False)):
+    for number, (kind, turn) in enumerate(zip(order_kinds, parent_places, strict=False)):
         parent = elite[int(turn)]
-        generator = writers[number % len(writers)]
-        group = mates[parent.label if options.mates == "label" else ""]
-        parents: tuple[str, ...] = (parent.text,)
+        generator = writer_names[number % len(writer_names)]
+        mate_samples = samples_by_label[parent.label if options.mates == "label" else ""]
+        parent_texts: tuple[str, ...] = (parent.text,)
         if kind == "cross":
-            others = [mate for mate in group if mate is not parent]
-            if others:
-                parents = parent.text, others[int(rng.integers(len(others)))].text
+            other_samples = [mate for mate in mate_samples if mate is not parent]
+            if other_samples:
+                parent_texts = parent.text, other_samples[int(rng.integers(len(other_samples)))].text
             else:
-                kind = rewriting  # a label's only elite text has none to be crossed with
+                kind = rewrite_kind  # a label's only elite text has none to be crossed with
         # The old text's length, or the parents' mean: what a model is not told it shortens, round after round.
-        words = None
+        word_count = None
         if options.asks_length:
-            words = round(sum(len(text.split()) for text in parents) / len(parents))
-        terms: tuple[str, ...] = ()
+            word_count = round(sum(len(text.split()) for text in parent_texts) / len(parent_texts))
+        order_terms: tuple[str, ...] = ()
         if kind == "cross" and options.cross_keyword:
-            terms = metadata.draw_terms(numbers.get(parent.label, 0), rng)
+            order_terms = metadata.draw_terms(label_index.get(parent.label, 0), rng)
         orders.append(
-            Order(generator, kind, parent.label, parents=parents, terms=terms, words=words, mask_rate=mask_rate)
+            Order(
+                generator,
+                kind,
+                parent.label,
+                parents=parent_texts,
+                terms=order_terms,
+                words=word_count,
+                mask_rate=mask_rate,
+            )
         )
-    return orders + _fresh(options, run, metadata, int(fresh), f"round {t}")
+    return orders + _fresh(options, run, metadata, int(fresh_count), f"round {t}")
 
 
 # The paper's own accounting (section 4, App. B, D.3): epsilon is divided, each part stands alone. 0.2 of epsilon is for
@@ -540,24 +565,26 @@ def _divided(
     options: Options, setting: Setting, metadata: MetadataHistograms, votes: Sequence[TopQVotes]
 ) -> list[SumRequest]:
     """The private sums of the paper's division: the parts of ``metadata`` one by one, then the votes."""
-    stated, labels = options.stated(setting.privacy), metadata.labels
-    one = HISTOGRAM * stated.epsilon
-    asked = []
+    stated_privacy, labels = options.stated(setting.privacy), metadata.labels
+    one = HISTOGRAM * stated_privacy.epsilon
+    sum_requests = []
     if metadata.length_bins:
-        found = SumRequest("length range", LengthHistogram(RANGE_EDGES), law="laplace", epsilon=RANGE * stated.epsilon)
+        range_request = SumRequest(
+            "length range", LengthHistogram(RANGE_EDGES), law="laplace", epsilon=RANGE * stated_privacy.epsilon
+        )
         if options.curator:
-            found = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
+            range_request = SumRequest("length range", LengthHistogram(tuple(range(LONGEST + 1))), noise_multiplier=0.0)
         lengths = MetadataHistograms(labels, length_bins=metadata.length_bins, count_labels=False)
-        asked.append(found)
-        asked.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
-    asked.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
+        sum_requests.append(range_request)
+        sum_requests.append(SumRequest("metadata/length", lengths, law="laplace", epsilon=one))
+    sum_requests.append(SumRequest("metadata/label", MetadataHistograms(labels), law="laplace", epsilon=one))
     if metadata.keywords:
-        subclasses = MetadataHistograms(labels, keywords=metadata.keywords, count_labels=False)
-        asked.append(SumRequest("metadata/keyword", subclasses, law="laplace", epsilon=one))
+        keyword_statistic = MetadataHistograms(labels, keywords=metadata.keywords, count_labels=False)
+        sum_requests.append(SumRequest("metadata/keyword", keyword_statistic, law="laplace", epsilon=one))
     if options.estimates_similarity:
-        asked.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0))
-    multiplier = sigma(stated.epsilon, stated.delta, options.rounds, options.sampling)
-    return asked + [
+        sum_requests.append(SumRequest("similarity", EmbeddingSum(options.embedding_size), noise_multiplier=0.0))
+    multiplier = sigma(stated_privacy.epsilon, stated_privacy.delta, options.rounds, options.sampling)
+    return sum_requests + [
         SumRequest(f"votes/{t}", vote, sampling_rate=options.sampling, noise_multiplier=multiplier)
         for t, vote in enumerate(votes, start=1)
     ]
@@ -574,14 +601,14 @@ def curators_length_range(counts: Float64, epsilon: float | None, rng: np.random
         epsilon: epsilon of all mechanisms together; None adds no noise.
     """
     if epsilon is None:
-        half = math.inf
+        half_epsilon = math.inf
     else:
-        half = RANGE * epsilon / 2
-    longest = above_threshold(counts.sum() - np.cumsum(counts), half, rng)
+        half_epsilon = RANGE * epsilon / 2
+    longest_bin = above_threshold(counts.sum() - np.cumsum(counts), half_epsilon, rng)
     # records shorter than longest - 1, longest - 2, ...
-    shorter = np.cumsum(counts)[:longest][::-1] - counts[:longest][::-1]
-    shortest = longest - 1 - above_threshold(shorter, half, rng)
-    return max(0, shortest), max(longest, shortest, 0) + 1
+    shorter_counts = np.cumsum(counts)[:longest_bin][::-1] - counts[:longest_bin][::-1]
+    shortest_bin = longest_bin - 1 - above_threshold(shorter_counts, half_epsilon, rng)
+    return max(0, shortest_bin), max(longest_bin, shortest_bin, 0) + 1
 
 
 def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) -> int:
@@ -590,9 +617,9 @@ def above_threshold(queries: Float64, epsilon: float, rng: np.random.Generator) 
     Noise of Laplace scale 2 / epsilon for the threshold and 4 / epsilon for each answer; the last query if none ends.
     """
     threshold = rng.laplace(0.0, 2.0 / epsilon)
-    ended = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
-    if len(ended):
-        return int(ended[0])
+    bins_above = np.flatnonzero(queries + rng.laplace(0.0, 4.0 / epsilon, len(queries)) <= threshold)
+    if len(bins_above):
+        return int(bins_above[0])
     return max(0, len(queries) - 1)
 
 
@@ -607,23 +634,23 @@ def sigma(epsilon: float, delta: float, rounds: int, sampling: float) -> float:
     >>> sigma(math.inf, 1e-5, 10, 0.8)
     0.0
     """
-    whole = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
+    full_epsilon = math.log1p(math.expm1(min(VOTES * epsilon, 700.0)) / sampling)
     if math.isinf(epsilon):
         return 0.0
-    return accounting.calibrate(lambda one: [accounting.Gaussian(one, count=rounds)], whole, delta / sampling)
+    return accounting.calibrate(lambda one: [accounting.Gaussian(one, count=rounds)], full_epsilon, delta / sampling)
 
 
 def paper_figures(options: Options, plan: Plan) -> Mapping[str, float]:
     """The paper's sigma of a vote, the epsilon that the mechanisms spend with it, and sigma by exact accounting."""
-    promise = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
-    own, factor = sigma(*promise), plan.privacy.norm_factor
-    histograms = 1 + options.asks_length + options.asks_keywords
-    spent, exactly, jointly = _exact_figures(
-        *promise, histograms=histograms, length=options.asks_length, curator=options.curator
+    stated_promise = plan.privacy.epsilon, plan.privacy.delta, options.rounds, options.sampling
+    own_sigma, factor = sigma(*stated_promise), plan.privacy.norm_factor
+    histogram_count = 1 + options.asks_length + options.asks_keywords
+    spent_epsilon, exactly, jointly = _exact_figures(
+        *stated_promise, histograms=histogram_count, length=options.asks_length, curator=options.curator
     )
     return {
-        "sigma": own * factor,
-        "epsilon_really_spent": spent,
+        "sigma": own_sigma * factor,
+        "epsilon_really_spent": spent_epsilon,
         "sigma_accounted_exactly": exactly * factor,
         "sigma_composed_jointly": jointly * factor,
     }
@@ -651,10 +678,10 @@ def _exact_figures(
     def votes(noise: float) -> accounting.Gaussian:
         return accounting.Gaussian(noise, sampling, rounds)
 
-    own = sigma(epsilon, delta, rounds, sampling)
-    spent = accounting.epsilon([*metadata, votes(own)], delta)
-    apart = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
-    return spent, apart, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)
+    own_sigma = sigma(epsilon, delta, rounds, sampling)
+    spent_epsilon = accounting.epsilon([*metadata, votes(own_sigma)], delta)
+    separate_noise = accounting.calibrate(lambda one: [votes(one)], VOTES * epsilon, delta)
+    return spent_epsilon, separate_noise, accounting.calibrate(lambda one: [*metadata, votes(one)], epsilon, delta)
 
 
 METHOD = Method(

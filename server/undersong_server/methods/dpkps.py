@@ -104,14 +104,14 @@ class Options(VocabularyOptions):
             return (1,)
         if self.ensemble == "linear":
             return tuple(range(1, self.length + 1))
-        most = math.ceil(math.log2(self.length))
-        return tuple(2**power for power in range(min(self.even, most), most + 1))
+        highest_power = math.ceil(math.log2(self.length))
+        return tuple(2**power for power in range(min(self.even, highest_power), highest_power + 1))
 
     def alternatives(self) -> "tuple[Options, ...]":
         """The options with each sampler that may be taken: one, or both where validation decides."""
         if self.sampler != "validated":
             return (self,)
-        return tuple(self.model_copy(update={"sampler": name}) for name in ("independent", "iterative"))
+        return tuple(self.model_copy(update={"sampler": sampler}) for sampler in ("independent", "iterative"))
 
     def texts(self, setting: Setting) -> int:
         """Number of texts to write: ``samples``, or ``per_class`` times the number of classes."""
@@ -121,16 +121,16 @@ class Options(VocabularyOptions):
 
     def features(self, setting: Setting) -> FourierFeatures:
         if self.sampler != "independent" and self.ensemble == "logarithmic":
-            by_structure = 2.0
+            frequencies_per_structure = 2.0
         else:
-            by_structure = 1.0
+            frequencies_per_structure = 1.0
         return FourierFeatures(
             pairs=self.pairs,
             classes=len(setting.labels),
             lengths=self.lengths(),
             phrases=self.length,
             averaged=self.sampler == "independent",
-            width=by_structure if self.width == "paper" else self.width,
+            width=frequencies_per_structure if self.width == "paper" else self.width,
             even=self.even,
         )
 
@@ -139,15 +139,20 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     """Returns the vocabulary histogram and the density features. The split divides mu squared, or (Laplace) epsilon."""
     check_named(options.label_shares, setting.labels)
     _example_shots(options, setting, np.random.default_rng(0))  # a file that cannot be used is told now
-    alternatives = options.alternatives()
-    if len(alternatives) > 1:
+    sampler_options = options.alternatives()
+    if len(sampler_options) > 1:
         _validation_texts(options, setting)
-    share = options.split[1] / len(alternatives)
+    density_share = options.split[1] / len(sampler_options)
     return [
         SumRequest("vocabulary", options.histogram(setting), options.split[0], law=options.noise),
         *(
-            SumRequest(_density_name(options, each), each.features(setting), share, law=options.noise)
-            for each in alternatives
+            SumRequest(
+                _density_name(options, sampler_option),
+                sampler_option.features(setting),
+                density_share,
+                law=options.noise,
+            )
+            for sampler_option in sampler_options
         ),
     ]
 
@@ -158,31 +163,34 @@ def _density_name(options: Options, alternative: Options) -> str:
 
 def notes(options: Options, setting: Setting) -> list[str]:
     """Returns sentences for ``undersong plan``: the split of the budget."""
-    total = sum(options.split)
-    first, second = (f"{100 * share / total:.3g} %" for share in options.split)
-    of = "mu squared" if options.noise == "gaussian" else "epsilon"
-    halves = ", half of it for each sampler" if len(options.alternatives()) > 1 else ""
+    total_share = sum(options.split)
+    vocabulary_percent, density_percent = (f"{100 * share / total_share:.3g} %" for share in options.split)
+    shared_quantity = "mu squared" if options.noise == "gaussian" else "epsilon"
+    sampler_note = ", half of it for each sampler" if len(options.alternatives()) > 1 else ""
     return [
-        f"Budget ({of}): {first} vocabulary, {second} densities of sequences of {options.length} keyphrases{halves}."
+        f"Budget ({shared_quantity}): {vocabulary_percent} vocabulary, {density_percent} densities of sequences of"
+        f" {options.length} keyphrases{sampler_note}."
     ]
 
 
 def warnings(options: Options, setting: Setting, public_texts: PublicTexts) -> list[str]:
     """Returns a warning where a sequence is longer than the terms of a public text: of the shots, examples or tests."""
-    shots = [text for texts in _example_shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts]
-    texts = shots or options.examples or public_texts()
+    shot_texts = [
+        text for texts in _example_shots(options, setting, np.random.default_rng(0)).values() for text, _ in texts
+    ]
+    texts = shot_texts or options.examples or public_texts()
     if not texts:
         return []
     terms = matcher(options.terms(setting))
-    median = statistics.median(len(terms.of(text)) for text in texts)
-    if options.length <= median:
+    median_terms = statistics.median(len(terms.of(text)) for text in texts)
+    if options.length <= median_terms:
         return []
-    effect = "further places of a sequence are filler"
+    filler_effect = "further places of a sequence are filler"
     if options.ends and options.sampler != "independent":
-        effect = "a sequence ends there only where noise does not hide that the records do"
+        filler_effect = "a sequence ends there only where noise does not hide that the records do"
     return [
-        f"method.length is {options.length}, and half of the public texts have at most {median:g} terms of the"
-        f" vocabulary: {effect}, so set a length that most texts have"
+        f"method.length is {options.length}, and half of the public texts have at most {median_terms:g} terms of the"
+        f" vocabulary: {filler_effect}, so set a length that most texts have"
     ]
 
 
@@ -192,65 +200,71 @@ def generator_calls(options: Options, setting: Setting) -> int:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs DP-KPS. Returns the synthetic corpus."""
-    shots = _example_shots(options, run.setting, run.rng("shots"))
+    shots_by_label = _example_shots(options, run.setting, run.rng("shots"))
     # Step 1: the private vocabulary (A.1)
-    kept = private_keyphrases(options, run, law=options.noise)
+    keyphrases = private_keyphrases(options, run, law=options.noise)
     # Steps 2 and 3: its embeddings, and the densities of each class (A.2)
-    vectors_input, vectors = run.publish_embeddings("terms", kept)
-    drawn: dict[str, Sequences] = {}
+    vectors_input, vectors = run.publish_embeddings("terms", keyphrases)
+    sequences_by_sampler: dict[str, Sequences] = {}
     for alternative in options.alternatives():
-        name = _density_name(options, alternative)
-        opened = run.private_sum(name, [run.publish_texts("terms", kept), vectors_input])
-        densities = Densities(alternative.features(run.setting), opened.natural, vectors, repeats=options.repeats)
-        drawn[alternative.sampler] = _draw_sequences(alternative, run, densities, kept)  # Step 4: sequences
-    if len(drawn) > 1:
-        sequences = _validated(options, run, drawn, kept)
+        density_name = _density_name(options, alternative)
+        density_sums = run.private_sum(density_name, [run.publish_texts("terms", keyphrases), vectors_input])
+        densities = Densities(alternative.features(run.setting), density_sums.natural, vectors, repeats=options.repeats)
+        sequences_by_sampler[alternative.sampler] = _draw_sequences(
+            alternative, run, densities, keyphrases
+        )  # Step 4: sequences
+    if len(sequences_by_sampler) > 1:
+        sequences = _validated(options, run, sequences_by_sampler, keyphrases)
     else:
-        sequences = drawn[options.sampler]
+        sequences = sequences_by_sampler[options.sampler]
     run.record("sequences", 0, sequences)
 
     # Step 5: prompts
-    generators, orders = run.setting.generators, []
-    every = [shot for mine in shots.values() for shot in mine]
+    generators, text_orders = run.setting.generators, []
+    all_shots = [shot for label_shots in shots_by_label.values() for shot in label_shots]
     rng = run.rng("shots of a prompt")
-    for number, (name, terms) in enumerate(sequences):
-        seen = shots.get(name, [])
-        if every and not options.class_in_prompt:
-            seen = [every[i] for i in rng.permutation(len(every))[: options.shots_shown]]
-        orders.append(
+    for sequence_index, (density_name, terms) in enumerate(sequences):
+        shots_of_label = shots_by_label.get(density_name, [])
+        if all_shots and not options.class_in_prompt:
+            shots_of_label = [all_shots[i] for i in rng.permutation(len(all_shots))[: options.shots_shown]]
+        text_orders.append(
             Order(
-                generators[number % len(generators)],
+                generators[sequence_index % len(generators)],
                 "keyphrases",
-                name,
-                good=tuple(text for text, _ in seen) if seen else options.examples,
-                good_terms=tuple(found for _, found in seen),
+                density_name,
+                good=tuple(text for text, _ in shots_of_label) if shots_of_label else options.examples,
+                good_terms=tuple(shot_terms for _, shot_terms in shots_of_label),
                 terms=terms,
                 words=options.words,
                 named=options.class_in_prompt,
             )
         )
-    run.generate("keyphrases", 0, orders)
+    run.generate("keyphrases", 0, text_orders)
     return run.pool.samples
 
 
 def _draw_sequences(options: Options, run: RunContext, densities: Densities, kept: Sequence[str]) -> Sequences:
     """The sequences of all labels by one sampler; ``kept`` are the terms of its densities."""
     if options.sampler == "independent":
-        draw = densities.independent
+        draw_terms = densities.independent
     else:
-        draw = partial(densities.iterative, ends=options.ends)
+        draw_terms = partial(densities.iterative, ends=options.ends)
     labels = run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
-    written = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
+    label_of = deal_labels(options.texts(run.setting), shares, np.zeros(len(labels), dtype=np.int64))
     if options.repeats:
         length = options.length
     else:
         length = min(options.length, len(kept))
     sequences: Sequences = []
-    for label, count in enumerate(np.bincount(written, minlength=len(labels))):
+    for label, sequence_count in enumerate(np.bincount(label_of, minlength=len(labels))):
         rng = run.rng(f"sequences/{label}")
-        drawn = draw(label, int(count), length, rng, sharpness=options.sharpness, highest=options.highest)
-        sequences += [(labels[label], tuple(kept[term] for term in row if term != UNFILLED)) for row in drawn]
+        drawn_terms = draw_terms(
+            label, int(sequence_count), length, rng, sharpness=options.sharpness, highest=options.highest
+        )
+        sequences += [
+            (labels[label], tuple(kept[term] for term in term_row if term != UNFILLED)) for term_row in drawn_terms
+        ]
     return sequences
 
 
@@ -270,31 +284,41 @@ def _validated(options: Options, run: RunContext, drawn: Mapping[str, Sequences]
     B.2.4, as in Table 5: a classifier is trained on sequences and asked for the labels of real texts' sequences. Texts
     without a term of the private vocabulary say nothing. Public texts and opened sums only: no further cost.
     """
-    public, terms = _validation_texts(options, run.setting), matcher(tuple(kept))
-    found = [tuple(kept[term] for term in terms.of(text, options.length)) for text in public.texts]
-    real = [(label, inside) for label, inside in zip(public.labels or (), found, strict=True) if inside]
-    right = {sampler: _right_share(run, sequences, real) if real else 0.0 for sampler, sequences in drawn.items()}
-    chosen = max(right, key=lambda sampler: right[sampler])  # the first of equal ones
-    run.record("sampler", 0, {"chosen": chosen, "texts": len(real), "right": right})
-    shares = joined([f"{100 * share:.0f} % by {sampler} sequences" for sampler, share in right.items()])
+    public_texts, terms = _validation_texts(options, run.setting), matcher(tuple(kept))
+    terms_of_text = [tuple(kept[term] for term in terms.of(text, options.length)) for text in public_texts.texts]
+    real_sequences = [
+        (label, text_terms)
+        for label, text_terms in zip(public_texts.labels or (), terms_of_text, strict=True)
+        if text_terms
+    ]
+    right_shares = {
+        sampler: _right_share(run, sequences, real_sequences) if real_sequences else 0.0
+        for sampler, sequences in drawn.items()
+    }
+    best_sampler = max(right_shares, key=lambda sampler: right_shares[sampler])  # the first of equal ones
+    run.record("sampler", 0, {"chosen": best_sampler, "texts": len(real_sequences), "right": right_shares})
+    share_words = joined([f"{100 * share:.0f} % by {sampler} sequences" for sampler, share in right_shares.items()])
     run.record(
         "remarks",
         0,
-        f"Sequences are {chosen}: of {counted(len(real), 'public text')} with a term of the private vocabulary, a"
-        f" program labels {shares} rightly.",
+        f"Sequences are {best_sampler}: of {counted(len(real_sequences), 'public text')} with a term of the private"
+        " vocabulary, a"
+        f" program labels {share_words} rightly.",
     )
-    return drawn[chosen]
+    return drawn[best_sampler]
 
 
 def _right_share(run: RunContext, sequences: Sequences, real: Sequences) -> float:
     """The part of the ``real`` sequences that get their label from a classifier of the drawn ones."""
-    sides = []
-    for rows in (sequences, real):
-        samples = [Sample(sequence_text(terms), label, "", 0, "sequence") for label, terms in rows]
-        sides.append((run.embeddings(samples), run.label_numbers(samples)))
-    (drawn, drawn_label_of), (held_out, label_of) = sides
-    head = learning.classifier(drawn, drawn_label_of, len(run.setting.labels), strength=STRENGTH)
-    return float((learning.probabilities(head, held_out).argmax(axis=1) == label_of).mean())
+    embedded_sides = []
+    for side_sequences in (sequences, real):
+        samples = [
+            Sample(sequence_text(sequence_terms), label, "", 0, "sequence") for label, sequence_terms in side_sequences
+        ]
+        embedded_sides.append((run.embeddings(samples), run.label_numbers(samples)))
+    (drawn_embeddings, drawn_label_of), (held_out, held_out_label_of) = embedded_sides
+    classifier_head = learning.classifier(drawn_embeddings, drawn_label_of, len(run.setting.labels), strength=STRENGTH)
+    return float((learning.probabilities(classifier_head, held_out).argmax(axis=1) == held_out_label_of).mean())
 
 
 def _example_shots(
@@ -307,21 +331,22 @@ def _example_shots(
     table = read_table(setting.folder / options.shots, "text", "label" if labels else None, labels=labels)
     vocabulary = options.terms(setting)
     terms = matcher(vocabulary)
-    found: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in labels or ("",)}
+    shots_by_label: dict[str, list[tuple[str, tuple[str, ...]]]] = {label: [] for label in labels or ("",)}
     for row in rng.permutation(len(table)):
         text = table.texts[row]
-        mine = found[table.labels[row] if table.labels else ""]
-        inside = tuple(vocabulary[term] for term in terms.of(text, options.length))
-        if inside and len(mine) < options.shots_per_class:
-            mine.append((text, inside))
-    empty = [label for label, mine in found.items() if not mine]
-    if empty:
+        label_shots = shots_by_label[table.labels[row] if table.labels else ""]
+        text_terms = tuple(vocabulary[term] for term in terms.of(text, options.length))
+        if text_terms and len(label_shots) < options.shots_per_class:
+            label_shots.append((text, text_terms))
+    empty_labels = [label for label, mine in shots_by_label.items() if not mine]
+    if empty_labels:
         raise ConfigurationError(
-            f"{setting.folder / options.shots}: no text{f' of the label {empty[0]!r}' if labels else ''} contains a"
+            f"{setting.folder / options.shots}: no text{f' of the label {empty_labels[0]!r}' if labels else ''}"
+            " contains a"
             " term of the vocabulary",
             "add texts, or leave method.shots out",
         )
-    return found
+    return shots_by_label
 
 
 METHOD = Method(

@@ -63,36 +63,40 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs FuseGen. Returns the corpus, drawn by the last weights."""
-    names, labels = run.setting.generators, run.setting.labels
+    generator_names, labels = run.setting.generators, run.setting.labels
     shares = public_shares(options.label_shares, labels)
     examples: list[list[str]] = [[] for _ in labels]
-    weights = np.ones(0)
-    for t, count in enumerate(divided(options.samples, options.rounds)):
-        rng, orders = run.rng(f"round {t + 1}"), []
-        written = np.zeros(len(labels), dtype=np.int64)
-        for name, share in zip(names, largest_remainder(np.ones(len(names)), count), strict=True):
-            wanted = deal_labels(int(share), shares, written)
-            written += np.bincount(wanted, minlength=len(labels))
-            orders += [_example_order(name, labels[label], examples[label], rng) for label in wanted]
+    sample_weights = np.ones(0)
+    for round_index, round_size in enumerate(divided(options.samples, options.rounds)):
+        rng, round_orders = run.rng(f"round {round_index + 1}"), []
+        written_of_label = np.zeros(len(labels), dtype=np.int64)
+        for name, order_count in zip(
+            generator_names, largest_remainder(np.ones(len(generator_names)), round_size), strict=True
+        ):
+            ordered_labels = deal_labels(int(order_count), shares, written_of_label)
+            written_of_label += np.bincount(ordered_labels, minlength=len(labels))
+            round_orders += [_example_order(name, labels[label], examples[label], rng) for label in ordered_labels]
         # Cross-model data generation: every generator is shown the examples chosen from all generators' texts.
-        run.generate(f"round {t + 1}", t, orders)
-        run.state_corpus(t, run.pool.samples)
+        run.generate(f"round {round_index + 1}", round_index, round_orders)
+        run.state_corpus(round_index, run.pool.samples)
         embeddings, label_of = run.embeddings(run.pool.samples), run.pool.label_of
-        spread = variability(_classifier_opinions(run, embeddings, label_of))
+        opinion_spread = variability(_classifier_opinions(run, embeddings, label_of))
         # Self-boosting weight adjustment
-        weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
+        sample_weights = self_boosted(embeddings, label_of, len(labels), boosts=options.boosts, rate=options.rate)
         for label in range(len(labels)):
-            members = run.pool.of_label(label)
+            label_rows = run.pool.of_label(label)
             examples[label] = run.pool.texts_of(
-                cross_selected(spread, weights, members, options.candidates, options.examples, options.easy)
+                cross_selected(
+                    opinion_spread, sample_weights, label_rows, options.candidates, options.examples, options.easy
+                )
             )
-    return [run.pool.samples[i] for i in drawn_by_weight(weights, run.rng("corpus"))]
+    return [run.pool.samples[i] for i in drawn_by_weight(sample_weights, run.rng("corpus"))]
 
 
 def variability(opinions: Float64) -> Float64:
     """Standard deviation over K task models of the probability of each text's label: float64 [K, n] -> float64 [n]."""
-    found: Float64 = opinions.std(axis=0)
-    return found
+    label_spread: Float64 = opinions.std(axis=0)
+    return label_spread
 
 
 def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates: int, size: int, easy: float) -> Int64:
@@ -104,10 +108,10 @@ def cross_selected(spread: Float64, weights: Float64, members: Int64, candidates
         spread, weights: variability and weight of each text, float64 [n].
         members: positions to choose from, int64.
     """
-    count = min(candidates, len(members))
-    low = highest(-spread, members, round(easy * count))
-    high = highest(spread, np.setdiff1d(members, low), count - len(low))
-    return highest(weights, np.sort(np.concatenate([low, high])), size)
+    candidate_count = min(candidates, len(members))
+    easy_rows = highest(-spread, members, round(easy * candidate_count))
+    hard_rows = highest(spread, np.setdiff1d(members, easy_rows), candidate_count - len(easy_rows))
+    return highest(weights, np.sort(np.concatenate([easy_rows, hard_rows])), size)
 
 
 def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: int, rate: float) -> Float64:
@@ -115,30 +119,30 @@ def self_boosted(embeddings: Float32, labels: Int64, classes: int, *, boosts: in
 
     After each of ``boosts`` trainings a weight becomes w exp(rate) if it agrees, w exp(-rate) if not, normalised.
     """
-    weights = np.ones(len(labels))
+    sample_weights = np.ones(len(labels))
     for _ in range(boosts):
-        head = learning.classifier(embeddings, labels, classes, strength=STRENGTH, weights=weights)
-        right = learning.probabilities(head, embeddings).argmax(axis=1) == labels
-        weights = weights * np.exp(np.where(right, rate, -rate))
-        weights /= weights.mean()
-    return weights
+        head = learning.classifier(embeddings, labels, classes, strength=STRENGTH, weights=sample_weights)
+        is_right = learning.probabilities(head, embeddings).argmax(axis=1) == labels
+        sample_weights = sample_weights * np.exp(np.where(is_right, rate, -rate))
+        sample_weights /= sample_weights.mean()
+    return sample_weights
 
 
 def _classifier_opinions(run: RunContext, embeddings: Float32, label_of: Int64) -> Float64:
-    author, classes = run.pool.generator_of, len(run.setting.labels)
-    rows = np.arange(len(label_of))
+    author, class_count = run.pool.generator_of, len(run.setting.labels)
+    text_rows = np.arange(len(label_of))
     heads = [
-        learning.classifier(embeddings[author == k], label_of[author == k], classes, strength=STRENGTH)
+        learning.classifier(embeddings[author == k], label_of[author == k], class_count, strength=STRENGTH)
         for k in range(len(run.setting.generators))
     ]
-    return np.stack([learning.probabilities(head, embeddings)[rows, label_of] for head in heads])
+    return np.stack([learning.probabilities(head, embeddings)[text_rows, label_of] for head in heads])
 
 
 def _example_order(generator: str, label: str, examples: Sequence[str], rng: np.random.Generator) -> Order:
     if not examples:
         return Order(generator, "zero_shot", label)
-    order = rng.permutation(len(examples))
-    return Order(generator, "examples", label, good=tuple(examples[i] for i in order))
+    example_order = rng.permutation(len(examples))
+    return Order(generator, "examples", label, good=tuple(examples[i] for i in example_order))
 
 
 METHOD = Method(

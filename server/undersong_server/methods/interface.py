@@ -178,14 +178,14 @@ class Method(Generic[_Options]):
                 "derive a class from undersong.methods.MethodOptions, and give the class itself",
                 code="method-form",
             )
-        for name, second in (("plan", "setting"), ("run", "run"), ("generator_calls", "setting")):
-            function = getattr(self, name)
+        for function_name, second_parameter in (("plan", "setting"), ("run", "run"), ("generator_calls", "setting")):
+            function = getattr(self, function_name)
             try:
                 inspect.signature(function).bind(None, None)
             except (TypeError, ValueError):
                 raise ConfigurationError(
-                    f"Method({name}=...): is no function of two arguments",
-                    f"define it as: def {name}(options, {second})",
+                    f"Method({function_name}=...): is no function of two arguments",
+                    f"define it as: def {function_name}(options, {second_parameter})",
                     code="method-form",
                 ) from None
 
@@ -248,15 +248,16 @@ class RunContext:
         self._observe("record", {"name": name, "round": round_, "value": value})
 
     def _check_by_generator(self, name: str, round_: int, value: Any) -> None:
-        names = self.setting.generators
+        generator_names = self.setting.generators
         try:
-            numbers = np.asarray(value, dtype=np.float64)
+            generator_values = np.asarray(value, dtype=np.float64)
         except (TypeError, ValueError):
-            numbers = np.full(0, np.nan)
-        if numbers.shape != (len(names),) or not np.isfinite(numbers).all():
+            generator_values = np.full(0, np.nan)
+        if generator_values.shape != (len(generator_names),) or not np.isfinite(generator_values).all():
             raise ConfigurationError(
-                f"the method records {name!r} of round {round_} that are not {counted(len(names), 'finite number')}",
-                f"record one number a generator, in the order of run.setting.generators: {', '.join(names)}",
+                f"the method records {name!r} of round {round_} that are not"
+                f" {counted(len(generator_names), 'finite number')}",
+                f"record one number a generator, in the order of run.setting.generators: {', '.join(generator_names)}",
                 code="recorded-weights",
             )
 
@@ -283,10 +284,12 @@ class RunContext:
                 "order texts with labels of run.setting.labels",
                 code="unknown-label",
             )
-        written: list[Sample | None] = self._watch("generation", lambda: self._author.write(step, round_, orders))
-        texts = [(each.text, each.label, each.generator) for each in written if each is not None]
+        answered_samples: list[Sample | None] = self._watch(
+            "generation", lambda: self._author.write(step, round_, orders)
+        )
+        sample_records = [(each.text, each.label, each.generator) for each in answered_samples if each is not None]
         counted = self._author.counts
-        usage = {
+        usage_records = {
             name: {
                 **vars(each),
                 "faults": dict(each.faults),
@@ -295,9 +298,9 @@ class RunContext:
             }
             for name, each in self._author.usage.items()
         }
-        self._observe("texts", {"step": step, "round": round_, "texts": texts})
-        self._observe("usage", {"usage": usage})
-        return written
+        self._observe("texts", {"step": step, "round": round_, "texts": sample_records})
+        self._observe("usage", {"usage": usage_records})
+        return answered_samples
 
     def tune(self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning) -> None:
         """Trains each order's generator on (order, chosen text, rejected text); it writes later texts as trained."""
@@ -305,8 +308,8 @@ class RunContext:
 
     def label_numbers(self, samples: Sequence[Sample]) -> Int64:
         """Each sample's label as an index into the task's labels, int64 [n]; -1 where the task has none."""
-        numbers = {name: number for number, name in enumerate(self.setting.labels)}
-        return np.array([numbers.get(sample.label, -1) for sample in samples], dtype=np.int64)
+        index_of_label = {name: number for number, name in enumerate(self.setting.labels)}
+        return np.array([index_of_label.get(sample.label, -1) for sample in samples], dtype=np.int64)
 
     def embeddings(self, samples: Sequence[Sample]) -> Float32:
         """Unit embeddings of samples as parties get them, on the public grid, float32 [n, d]; each is embedded once."""
@@ -320,11 +323,11 @@ class RunContext:
         For methods that sum embeddings, before they spend anything: every party would refuse that sum, and the sums
         asked before it would have been paid for.
         """
-        found = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
-        if found != planned:
+        probe_size = self.embeddings([Sample("size", "", self.setting.generators[0], 0, "probe")]).shape[1]
+        if probe_size != planned:
             raise ConfigurationError(
-                f"the embedding model gives {found} coordinates, method.embedding_size is {planned}",
-                f"set method.embedding_size = {found}",
+                f"the embedding model gives {probe_size} coordinates, method.embedding_size is {planned}",
+                f"set method.embedding_size = {probe_size}",
             )
 
     def votes(self, name: str) -> tuple[Float64, Float64]:
@@ -334,20 +337,20 @@ class RunContext:
 
         Raises ConfigurationError for an empty pool, and for one of more texts than the plan has candidates.
         """
-        planned = self.planned(name)
-        candidates = planned.parameters["candidates"]
+        planned_votes = self.planned(name)
+        candidates = planned_votes.parameters["candidates"]
         if not 0 < len(self.pool) <= candidates:
             raise ConfigurationError(
                 f"{name} is planned for {candidates} candidates; the pool has {counted(len(self.pool), 'text')}",
                 "plan as many candidates as the pool can hold, and generate before a vote",
                 code="candidates",
             )
-        natural = self.private_sum(name, [self.publish_pool()]).natural
+        vote_counts = self.private_sum(name, [self.publish_pool()]).natural
         # The plan fixes the dimension; where duplicates were dropped the last coordinates hold noise only.
-        if not planned.parameters["furthest"]:
-            return natural[: len(self.pool)], np.zeros(len(self.pool))
-        half = planned.dimension // 2
-        return natural[: len(self.pool)], natural[half : half + len(self.pool)]
+        if not planned_votes.parameters["furthest"]:
+            return vote_counts[: len(self.pool)], np.zeros(len(self.pool))
+        candidate_count = planned_votes.dimension // 2
+        return vote_counts[: len(self.pool)], vote_counts[candidate_count : candidate_count + len(self.pool)]
 
     def planned(self, name: str) -> PlannedSum:
         """Returns the sum ``name`` as it is planned."""
@@ -365,32 +368,34 @@ class RunContext:
         """
         self._watch("generation", lambda: self._author.try_out(self._trial_labels))
         self._observe("asks", {"name": name})
-        opened: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
-        self._sigmas[name] = opened.sigma
-        facts = {"name": name, "sigma": opened.sigma, "survivors": list(opened.survivors)}
-        if any(each.name == "candidates" for each in inputs) and len(opened.natural) >= len(self.pool) > 0:
-            facts |= self._vote_shares(opened)
+        noisy_sum: NoisySum = self._watch("private sums", lambda: self._federation.private_sum(name, inputs))
+        self._sigmas[name] = noisy_sum.sigma
+        facts = {"name": name, "sigma": noisy_sum.sigma, "survivors": list(noisy_sum.survivors)}
+        if any(sum_input.name == "candidates" for sum_input in inputs) and len(noisy_sum.natural) >= len(self.pool) > 0:
+            facts |= self._vote_shares(noisy_sum)
         self._observe("sum", facts)
-        return opened
+        return noisy_sum
 
     def _vote_shares(self, opened: NoisySum) -> dict[str, Any]:
         """Each generator's share of the votes for its texts, and the standard deviation that the noise gives it."""
         votes = opened.natural[: len(self.pool)]
-        writers = len(self.setting.generators)
-        by_generator = np.bincount(self.pool.generator_of, weights=votes, minlength=writers)
-        counts = np.bincount(self.pool.generator_of, minlength=writers)
-        total = float(votes.sum())
-        if total <= 0:
+        generator_count = len(self.setting.generators)
+        votes_by_generator = np.bincount(self.pool.generator_of, weights=votes, minlength=generator_count)
+        texts_by_generator = np.bincount(self.pool.generator_of, minlength=generator_count)
+        total_votes = float(votes.sum())
+        if total_votes <= 0:
             return {}
-        noise = opened.sigma * np.sqrt(counts) / total
-        return {"shares": (by_generator / total).tolist(), "noise": noise.tolist()}
+        noise = opened.sigma * np.sqrt(texts_by_generator) / total_votes
+        return {"shares": (votes_by_generator / total_votes).tolist(), "noise": noise.tolist()}
 
     def publish_pool(self) -> Input:
         """The pool as the public input "candidates"; only samples that were not published before are sent."""
         if len(self.pool) > self._published:
-            new = self.pool.samples[self._published :]
-            name = f"pool/{len(self._segments)}"
-            self._segments.append(Segment(self._blocks.published(name, lambda: self._encode_samples(new))))
+            new_samples = self.pool.samples[self._published :]
+            segment_name = f"pool/{len(self._segments)}"
+            self._segments.append(
+                Segment(self._blocks.published(segment_name, lambda: self._encode_samples(new_samples)))
+            )
             self._published = len(self.pool)
         return Input("candidates", tuple(self._segments))
 
@@ -399,23 +404,23 @@ class RunContext:
 
         ``step`` names the call in the journal. Returns the input and the samples, each once, in the input's order.
         """
-        new = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
-        if new:
-            identity = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new))
-            self._rows |= {sample.text: (identity, row) for row, sample in enumerate(new)}
-        blocks: dict[bytes, dict[int, Sample]] = {}
+        new_samples = list({sample.text: sample for sample in samples if sample.text not in self._rows}.values())
+        if new_samples:
+            block_identity = self._blocks.published(f"samples/{step}", lambda: self._encode_samples(new_samples))
+            self._rows |= {sample.text: (block_identity, row) for row, sample in enumerate(new_samples)}
+        samples_by_block: dict[bytes, dict[int, Sample]] = {}
         for sample in samples:
             block, row = self._rows[sample.text]
-            blocks.setdefault(block, {})[row] = sample
-        ordered = {block: dict(sorted(rows.items())) for block, rows in blocks.items()}
-        segments = tuple(Segment(block, tuple(rows)) for block, rows in ordered.items())
-        return Input(name, segments), [sample for rows in ordered.values() for sample in rows.values()]
+            samples_by_block.setdefault(block, {})[row] = sample
+        rows_by_block = {block: dict(sorted(rows.items())) for block, rows in samples_by_block.items()}
+        segments = tuple(Segment(block, tuple(rows)) for block, rows in rows_by_block.items())
+        return Input(name, segments), [sample for rows in rows_by_block.values() for sample in rows.values()]
 
     def publish_labelled_texts(self, name: str, samples: Sequence[Sample]) -> list[Input]:
         """Two public inputs: ``name``, the samples' texts, and "NAME: classes", the index of each one's label."""
-        classes = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
-        texts = self.publish_texts(name, [sample.text for sample in samples])
-        return [texts, self.publish_numbers(f"{name}: classes", classes)]
+        class_of = np.maximum(self.label_numbers(samples), 0).astype(np.float64)
+        texts_input = self.publish_texts(name, [sample.text for sample in samples])
+        return [texts_input, self.publish_numbers(f"{name}: classes", class_of)]
 
     def publish_texts(self, name: str, texts: Sequence[str]) -> Input:
         """Strings as the public input ``name``."""
@@ -428,18 +433,20 @@ class RunContext:
             vectors: Float32 = self._watch("embedding", lambda: publishable(self._embed(texts)))
             return encode_embeddings(vectors, np.full(len(texts), -1, dtype=np.int64))
 
-        identity = self._blocks.published(f"embeddings/{name}", encode)
-        values = decode_block(self._blocks.get(identity)).values
-        assert values is not None
-        return Input(name, (Segment(identity),)), values.astype(np.float32, copy=False)
+        block_identity = self._blocks.published(f"embeddings/{name}", encode)
+        embedding_rows = decode_block(self._blocks.get(block_identity)).values
+        assert embedding_rows is not None
+        return Input(name, (Segment(block_identity),)), embedding_rows.astype(np.float32, copy=False)
 
     def publish_vectors(self, name: str, step: str, values: Float32, labels: Int64) -> Input:
         """Embeddings, put on the public grid, as an input: float32 [n, d] and one label per row, int64 [n] (-1 = none).
 
         ``step`` names the call in the journal and differs in every call.
         """
-        identity = self._blocks.published(f"vectors/{step}", lambda: encode_embeddings(publishable(values), labels))
-        return Input(name, (Segment(identity),))
+        block_identity = self._blocks.published(
+            f"vectors/{step}", lambda: encode_embeddings(publishable(values), labels)
+        )
+        return Input(name, (Segment(block_identity),))
 
     def publish_numbers(self, name: str, values: Float64) -> Input:
         """Numbers as the public input ``name``, float64 of any shape."""

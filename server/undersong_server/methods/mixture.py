@@ -42,14 +42,14 @@ def orders(options: Options, setting: Setting) -> list[Order]:
     """One zero-shot order per sample, balanced over generators, and over labels by their shares."""
     shares = public_shares(options.label_shares, setting.labels)
     labels = setting.labels or ("",)
-    counts = largest_remainder(np.ones(len(setting.generators)), options.samples)
-    written = np.zeros(len(labels), dtype=np.int64)
-    ordered = []
-    for generator, count in zip(setting.generators, counts, strict=True):
-        wanted = deal_labels(int(count), shares, written)
-        written += np.bincount(wanted, minlength=len(labels))
-        ordered += [Order(generator, "zero_shot", labels[label]) for label in wanted]
-    return ordered
+    texts_by_generator = largest_remainder(np.ones(len(setting.generators)), options.samples)
+    written_of_label = np.zeros(len(labels), dtype=np.int64)
+    text_orders = []
+    for generator, text_count in zip(setting.generators, texts_by_generator, strict=True):
+        ordered_labels = deal_labels(int(text_count), shares, written_of_label)
+        written_of_label += np.bincount(ordered_labels, minlength=len(labels))
+        text_orders += [Order(generator, "zero_shot", labels[label]) for label in ordered_labels]
+    return text_orders
 
 
 METHOD = Method(

@@ -41,19 +41,21 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the synthetic corpus."""
-    half = label_shares(run.private_sum("labels", []))
-    shares = wanted_shares(options.label_shares, half, run.setting.labels)
+    halfway_shares = label_shares(run.private_sum("labels", []))
+    shares = wanted_shares(options.label_shares, halfway_shares, run.setting.labels)
     run.record("label shares", 0, shares.tolist())
-    generators, names = run.setting.generators, run.setting.labels
-    none = np.zeros((len(generators), len(names)), dtype=np.int64)
-    wanted = to_write(none, np.full(none.shape, 1.0 / len(generators)), shares, none > 0, options.samples)
+    generators, label_names = run.setting.generators, run.setting.labels
+    none_written = np.zeros((len(generators), len(label_names)), dtype=np.int64)
+    counts_by_generator = to_write(
+        none_written, np.full(none_written.shape, 1.0 / len(generators)), shares, none_written > 0, options.samples
+    )
     run.generate(
         "mixture",
         0,
         [
-            Order(generator, "zero_shot", names[label])
-            for generator, counts in zip(generators, wanted, strict=True)
-            for label in np.repeat(np.arange(len(names)), counts)
+            Order(generator, "zero_shot", label_names[label])
+            for generator, label_counts in zip(generators, counts_by_generator, strict=True)
+            for label in np.repeat(np.arange(len(label_names)), label_counts)
         ],
     )
     return run.pool.samples

@@ -70,35 +70,48 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     check_named(options.label_shares, setting.labels)
     labels = len(setting.labels)
     return [
-        SumRequest(f"histogram/{t}", TopQVotes(q=1, candidates=population, labels=labels, furthest=False))
-        for t, population in enumerate(options.populations, start=1)
+        SumRequest(f"histogram/{t}", TopQVotes(q=1, candidates=population_size, labels=labels, furthest=False))
+        for t, population_size in enumerate(options.populations, start=1)
     ]
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs PrE-Text. Returns the seeds and the texts that were written from them."""
-    names, labels = run.setting.generators, run.setting.labels or ("",)
+    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
     shares = public_shares(options.label_shares, run.setting.labels)
-    populations, mask_rates = options.populations, by_round(options.mask_rate, options.rounds)
-    wanted = deal_labels(populations[0], shares, np.zeros(len(labels), dtype=np.int64))
-    orders = [Order(names[i % len(names)], "random", labels[label]) for i, label in enumerate(wanted)]
+    population_sizes, mask_rates = options.populations, by_round(options.mask_rate, options.rounds)
+    ordered_labels = deal_labels(population_sizes[0], shares, np.zeros(len(labels), dtype=np.int64))
+    round_orders = [
+        Order(generator_names[i % len(generator_names)], "random", labels[label])
+        for i, label in enumerate(ordered_labels)
+    ]
     seeds: dict[Sample, None] = {}
     # Phase 1 (algorithm 1)
     for t in range(options.rounds):
-        texts = [sample for sample in run.write(f"round {t + 1}", t, orders) if sample is not None]
-        numbers = run.label_numbers(texts)
-        shown = run.publish_vectors("candidates", f"round/{t + 1}", run.embeddings(texts), numbers)
-        opened = run.private_sum(f"histogram/{t + 1}", [shown])
-        histogram = thresholded(opened.natural[: len(texts)], options.threshold * opened.sigma)
-        seeds |= dict.fromkeys(texts[i] for i in np.flatnonzero(histogram))
+        written_samples = [sample for sample in run.write(f"round {t + 1}", t, round_orders) if sample is not None]
+        label_numbers = run.label_numbers(written_samples)
+        candidates_input = run.publish_vectors(
+            "candidates", f"round/{t + 1}", run.embeddings(written_samples), label_numbers
+        )
+        histogram_sum = run.private_sum(f"histogram/{t + 1}", [candidates_input])
+        histogram = thresholded(histogram_sum.natural[: len(written_samples)], options.threshold * histogram_sum.sigma)
+        seeds |= dict.fromkeys(written_samples[i] for i in np.flatnonzero(histogram))
         run.state_corpus(t, list(seeds))
         if t + 1 == options.rounds:
             break
-        drawn = by_sampling(histogram, numbers, populations[t + 1], run.rng(f"selection {t + 1}"), shares)
-        parents, rate = [texts[i] for i in drawn], mask_rates[t + 1]
-        orders = [
-            Order(names[(i + t) % len(names)], "fill_in", parent.label, parents=(parent.text,), mask_rate=rate)
-            for i, parent in enumerate(parents)
+        drawn_positions = by_sampling(
+            histogram, label_numbers, population_sizes[t + 1], run.rng(f"selection {t + 1}"), shares
+        )
+        parent_samples, mask_rate = [written_samples[i] for i in drawn_positions], mask_rates[t + 1]
+        round_orders = [
+            Order(
+                generator_names[(i + t) % len(generator_names)],
+                "fill_in",
+                parent.label,
+                parents=(parent.text,),
+                mask_rate=mask_rate,
+            )
+            for i, parent in enumerate(parent_samples)
         ]
     # Phase 2
     run.pool.extend(seeds)
@@ -117,21 +130,28 @@ def thresholded(histogram: Float64, threshold: float) -> Float64:
 
 
 def _expansion_orders(options: Options, run: RunContext, seeds: Sequence[Sample]) -> list[Order]:
-    names, labels = run.setting.generators, run.setting.labels or ("",)
+    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
     rng = run.rng("expansion")
-    count = options.calls - sum(options.populations)
+    call_count = options.calls - sum(options.populations)
     shares = public_shares(options.label_shares, run.setting.labels)
-    wanted = deal_labels(count, shares, np.zeros(len(labels), dtype=np.int64))
-    by_label = {name: [sample.text for sample in seeds if sample.label == name] for name in labels}
-    orders = []
-    for i, label in enumerate(wanted):
-        name, examples = labels[label], by_label[labels[label]]
+    ordered_labels = deal_labels(call_count, shares, np.zeros(len(labels), dtype=np.int64))
+    texts_by_label = {label: [sample.text for sample in seeds if sample.label == label] for label in labels}
+    expansion_orders = []
+    for i, label in enumerate(ordered_labels):
+        name, examples = labels[label], texts_by_label[labels[label]]
         if not examples:
-            orders.append(Order(names[i % len(names)], "random", name))
+            expansion_orders.append(Order(generator_names[i % len(generator_names)], "random", name))
             continue
-        drawn = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
-        orders.append(Order(names[i % len(names)], "cross", name, parents=tuple(examples[j] for j in drawn)))
-    return orders
+        example_places = rng.choice(len(examples), size=min(options.examples, len(examples)), replace=False)
+        expansion_orders.append(
+            Order(
+                generator_names[i % len(generator_names)],
+                "cross",
+                name,
+                parents=tuple(examples[example_place] for example_place in example_places),
+            )
+        )
+    return expansion_orders
 
 
 METHOD = Method(

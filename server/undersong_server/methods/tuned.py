@@ -87,10 +87,10 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     for name, folder in zip(setting.generators, setting.steerable, strict=True):
         settings = setting.folder / folder / "config.json"
         if folder and settings.is_file():
-            known = json.loads(settings.read_text(encoding="utf-8"))
+            model_config = json.loads(settings.read_text(encoding="utf-8"))
         else:
-            known = {}
-        if not folder or known.get("is_encoder_decoder"):
+            model_config = {}
+        if not folder or model_config.get("is_encoder_decoder"):
             raise ConfigurationError(
                 f'generator {name} cannot be tuned: method "tuned" trains a local causal model',
                 'use generators of kind = "transformers" whose folder holds a causal model only',
@@ -101,8 +101,8 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     labels = len(setting.labels)
     sums = [SumRequest("embeddings", EmbeddingSum(options.embedding_size, labels))]
     if options.score == "votes":
-        size = options.prompts * options.texts
-        sums = [_votes_request(options, f"votes/{t + 1}", size, labels) for t in range(options.rounds)]
+        text_count = options.prompts * options.texts
+        sums = [_votes_request(options, f"votes/{t + 1}", text_count, labels) for t in range(options.rounds)]
     if options.keep < 1:
         sums.append(_votes_request(options, "votes/corpus", options.samples, labels))
     if labels > 1:
@@ -121,38 +121,43 @@ def generator_calls(options: Options, setting: Setting) -> int:
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/tuned.md."""
     labels, mean = len(run.setting.labels), None
-    shares = np.ones(1)
+    label_shares_used = np.ones(1)
     if labels > 1:
-        half = label_shares(run.private_sum("labels", []))
-        shares = wanted_shares(options.label_shares, half, run.setting.labels)
-    run.record("label shares", 0, shares.tolist())
+        halfway_shares = label_shares(run.private_sum("labels", []))
+        label_shares_used = wanted_shares(options.label_shares, halfway_shares, run.setting.labels)
+    run.record("label shares", 0, label_shares_used.tolist())
     if options.score == "similarity":
         run.check_embedding_size(options.embedding_size)
         mean = run.private_sum("embeddings", []).natural.reshape(-1, options.embedding_size)
     for t in range(options.rounds):
         # 1. Several texts to each prompt, from the model as it is now.
-        orders = [order for order in _prompt_orders(options, run, shares, t) for _ in range(options.texts)]
-        written = run.write(f"round {t + 1}", t, orders)
-        samples = [sample for sample in written if sample is not None]
+        round_orders = [
+            order for order in _prompt_orders(options, run, label_shares_used, t) for _ in range(options.texts)
+        ]
+        answered_samples = run.write(f"round {t + 1}", t, round_orders)
+        samples = [sample for sample in answered_samples if sample is not None]
         run.pool.extend(samples)
         # 2. What the records say of each.
         if mean is None:
-            scores = _noisy_votes(run, f"votes/{t + 1}", samples)
+            votes_of_text = _noisy_votes(run, f"votes/{t + 1}", samples)
         else:
-            scores = _mean_similarities(run, mean, samples)
+            votes_of_text = _mean_similarities(run, mean, samples)
         # 3. Preference pairs within each prompt's texts.
-        pairs = []
-        for start in range(0, len(orders), options.texts):
-            group = [each for each in written[start : start + options.texts] if each is not None]
-            pairs += [(orders[start], *both) for both in preferred(group, scores, options.pairs, options.rejected)]
-        run.record("preferences", t, len(pairs))
+        preference_pairs = []
+        for start in range(0, len(round_orders), options.texts):
+            order_samples = [each for each in answered_samples[start : start + options.texts] if each is not None]
+            preference_pairs += [
+                (round_orders[start], *text_pair)
+                for text_pair in preferred(order_samples, votes_of_text, options.pairs, options.rejected)
+            ]
+        run.record("preferences", t, len(preference_pairs))
         # 4. The model is trained by them.
         seed = int(run.rng(f"tuning {t + 1}").integers(2**31))
         tuning = Tuning(options.rank, options.learning_rate, options.beta, options.epochs, options.batch, seed)
-        run.tune(f"round {t + 1}", pairs, tuning)
+        run.tune(f"round {t + 1}", preference_pairs, tuning)
     # 5. The corpus is written by the tuned model, and the last vote chooses among its texts.
-    orders = _round_orders(run, shares, options.samples)
-    corpus = run.generate("corpus", options.rounds, orders)
+    round_orders = _round_orders(run, label_shares_used, options.samples)
+    corpus = run.generate("corpus", options.rounds, round_orders)
     run.record(
         "remarks",
         0,
@@ -162,8 +167,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     if options.keep == 1 or not corpus:
         return corpus
     votes = _noisy_votes(run, "votes/corpus", corpus)
-    found = np.array([votes[sample.text] for sample in corpus])
-    return [corpus[i] for i in by_rank(found, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))]
+    corpus_votes = np.array([votes[sample.text] for sample in corpus])
+    return [
+        corpus[i] for i in by_rank(corpus_votes, run.label_numbers(corpus), max(1, round(options.keep * len(corpus))))
+    ]
 
 
 def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rejected: int) -> list[tuple[str, str]]:
@@ -175,35 +182,41 @@ def preferred(group: Sequence[Sample], scores: dict[str, float], pairs: int, rej
     >>> preferred([a, b, c], {"a": 0.2, "b": 4.0, "c": 1.0}, pairs=2, rejected=2)
     [('b', 'c'), ('c', 'a')]
     """
-    ranked = sorted((sample.text for sample in group), key=lambda text: -scores[text])
-    last = len(ranked) - 1
-    return [(ranked[i], ranked[min(i + rejected - 1, last)]) for i in range(min(pairs, last))]
+    ranked_texts = sorted((sample.text for sample in group), key=lambda text: -scores[text])
+    last_rank = len(ranked_texts) - 1
+    return [(ranked_texts[i], ranked_texts[min(i + rejected - 1, last_rank)]) for i in range(min(pairs, last_rank))]
 
 
 def _prompt_orders(options: Options, run: RunContext, shares: Float64, t: int) -> list[Order]:
     """The orders of a round, each with the number of its prompt."""
-    numbers = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
-    orders = _round_orders(run, shares, options.prompts)
-    return [replace(each, hints=number) for each, number in zip(orders, numbers, strict=True)]
+    hint_seeds = run.rng(f"prompts {t + 1}").integers(2**31, size=options.prompts).tolist()
+    round_orders = _round_orders(run, shares, options.prompts)
+    return [replace(each, hints=number) for each, number in zip(round_orders, hint_seeds, strict=True)]
 
 
 def _round_orders(run: RunContext, shares: Float64, count: int) -> list[Order]:
-    names, labels = run.setting.generators, run.setting.labels or ("",)
-    wanted = np.repeat(np.arange(len(labels)), largest_remainder(shares, count)).tolist()
-    return [Order(names[k % len(names)], "zero_shot", labels[label]) for k, label in enumerate(wanted)]
+    generator_names, labels = run.setting.generators, run.setting.labels or ("",)
+    ordered_labels = np.repeat(np.arange(len(labels)), largest_remainder(shares, count)).tolist()
+    return [
+        Order(generator_names[k % len(generator_names)], "zero_shot", labels[label])
+        for k, label in enumerate(ordered_labels)
+    ]
 
 
 def _mean_similarities(run: RunContext, mean: Float64, samples: Sequence[Sample]) -> dict[str, float]:
     """Each text's product with the noisy sum of its label's records, by text."""
-    found = (run.embeddings(samples) * mean[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
-    return {sample.text: float(each) for sample, each in zip(samples, found, strict=True)}
+    similarities = (run.embeddings(samples) * mean[np.maximum(run.label_numbers(samples), 0)]).sum(axis=1)
+    return {sample.text: float(each) for sample, each in zip(samples, similarities, strict=True)}
 
 
 def _noisy_votes(run: RunContext, name: str, samples: Sequence[Sample]) -> dict[str, float]:
     """Noisy votes by text."""
-    shown, ordered = run.publish_samples("candidates", name, samples)
-    natural: Float64 = run.private_sum(name, [shown]).natural
-    return {sample.text: float(each) for sample, each in zip(ordered, natural[: len(ordered)], strict=True)}
+    candidates_input, ordered_samples = run.publish_samples("candidates", name, samples)
+    vote_counts: Float64 = run.private_sum(name, [candidates_input]).natural
+    return {
+        sample.text: float(vote_count)
+        for sample, vote_count in zip(ordered_samples, vote_counts[: len(ordered_samples)], strict=True)
+    }
 
 
 METHOD = Method(

@@ -144,22 +144,24 @@ def requests(options: Options, setting: Setting, wanted: Collection[str]) -> lis
         if not t and generators > 1:
             asked.append(SumRequest("support", support.statistic(setting, size), TUNING.part_support))
         if several and size >= TUNING.texts_judged * generators * labels:
-            judged = ClassifierVotesInBlocks(generators, labels)
-            asked.append(SumRequest(f"who/{t + 1}", judged, TUNING.part_who / (options.rounds - 1)))
+            block_votes = ClassifierVotesInBlocks(generators, labels)
+            asked.append(SumRequest(f"who/{t + 1}", block_votes, TUNING.part_who / (options.rounds - 1)))
         if form.WORDS in wanted and not t:
             asked.append(form.words_request(setting))
         if t in shown:
             asked.append(form.votes_request(setting, f"votes/{t + 1}", size, len(shown)))
         if labels < 2:
             part = TUNING.part_examples / (options.rounds - 1)
-            q = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
-            asked.append(SumRequest(f"votes/{t + 1}", EqualVotes(q=q, candidates=size, labels=labels), part))
+            votes_per_record = max(1, min(TUNING.votes, size // TUNING.texts_per_vote))
+            asked.append(
+                SumRequest(f"votes/{t + 1}", EqualVotes(q=votes_per_record, candidates=size, labels=labels), part)
+            )
     if labels > 1 and (options.score or len(asked) > 1):  # there is a corpus to score, or a choice to judge
-        compared = ScoredComparison(labels) if options.score else CorpusComparison(labels)
-        asked.append(SumRequest("verdict", compared, TUNING.part_verdict))
+        corpus_statistic = ScoredComparison(labels) if options.score else CorpusComparison(labels)
+        asked.append(SumRequest("verdict", corpus_statistic, TUNING.part_verdict))
     elif labels < 2 and options.score:
-        most = options.published * options.written + options.most_anew(generators)
-        asked.append(SumRequest("score", ScoredSimilarity(most), TUNING.part_score))
+        most_texts = options.published * options.written + options.most_anew(generators)
+        asked.append(SumRequest("score", ScoredSimilarity(most_texts), TUNING.part_score))
     return asked
 
 
@@ -173,33 +175,33 @@ def publish(state: "RunState") -> Sequence[Sample]:
     # 1. What: the labels' shares, those of the attributes' values, and where the records of each label lie.
     state.count_labels()
     state.open_centres()
-    for t, count in enumerate(state.options.per_round(form.WORDS in state.asked)):
+    for round_index, round_size in enumerate(state.options.per_round(form.WORDS in state.asked)):
         # 2. Write: all generators alike first, later the chosen ones, with examples where votes were asked.
-        state.run.record("weights", t, (state.weights @ state.shares).tolist())
-        state.write(f"round {t + 1}", t, count)
+        state.run.record("weights", round_index, (state.weights @ state.shares).tolist())
+        state.write(f"round {round_index + 1}", round_index, round_size)
         # 2.4. Support: generators whose texts lie where no record lies write no more, and their texts are set aside.
-        if not t and "support" in state.asked:
+        if not round_index and "support" in state.asked:
             state.ask_support()
         # 3. Who: the generators that the records cannot tell from the best.
-        if f"who/{t + 1}" in state.asked:
-            state.choose_generators(f"who/{t + 1}")
+        if f"who/{round_index + 1}" in state.asked:
+            state.choose_generators(f"who/{round_index + 1}")
         # 4. What it looks like: words of the records, and examples among the texts that have them.
-        if not t and form.WORDS in state.asked:
+        if not round_index and form.WORDS in state.asked:
             state.count_words()
-        if f"votes/{t + 1}" in state.asked:
-            state.choose_examples(f"votes/{t + 1}", t)
+        if f"votes/{round_index + 1}" in state.asked:
+            state.choose_examples(f"votes/{round_index + 1}", round_index)
     # 5., 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find
     # likeliest, or cleaned in public. What is missing is written anew.
-    ours = state.completed()
+    chosen_corpus = state.completed()
     # 5. Public cleaning of everything that is not set aside: this run's mixture.
     mixture = state.at_most(state.cleaned(state.not_aside()))
     # 7. The verdict: the choice stands if it is better than all texts that are left, cleaned.
     if "verdict" in state.asked:
-        ours = state.by_verdict(mixture, ours)
+        chosen_corpus = state.by_verdict(mixture, chosen_corpus)
     elif "score" in state.asked:
-        state.score_by_similarity(ours)
-    state.report_set_aside(ours)
-    return state.samples(ours)
+        state.score_by_similarity(chosen_corpus)
+    state.report_set_aside(chosen_corpus)
+    return state.samples(chosen_corpus)
 
 
 @dataclass
@@ -225,21 +227,21 @@ class RunState:
     def __init__(self, options: Options, run: RunContext, asked: Sequence[str]) -> None:
         self.options, self.run, self.asked = options, run, asked
         self.form = form.wanted(options, run.setting)
-        generators, labels = len(run.setting.generators), max(1, len(run.setting.labels))
-        self.shares, self.records = np.full(labels, 1.0 / labels), np.ones(labels)
-        self.rare: Bools = np.zeros(labels, dtype=np.bool_)
-        self.values: list[list[Float64]] = [[]] * labels  # of each label, the shares of each attribute's values
-        self.chosen = np.ones((generators, labels), dtype=np.bool_)
-        self.weights = np.full((generators, labels), 1.0 / generators)
+        generator_count, label_count = len(run.setting.generators), max(1, len(run.setting.labels))
+        self.shares, self.records = np.full(label_count, 1.0 / label_count), np.ones(label_count)
+        self.rare: Bools = np.zeros(label_count, dtype=np.bool_)
+        self.values: list[list[Float64]] = [[]] * label_count  # of each label, the shares of each attribute's values
+        self.chosen = np.ones((generator_count, label_count), dtype=np.bool_)
+        self.weights = np.full((generator_count, label_count), 1.0 / generator_count)
         self.by_label = True  # holds until the records show that generators differ alike on all labels
-        self.spent: Bools = np.zeros((generators, labels), dtype=np.bool_)
-        self.examples: list[list[str]] = [[] for _ in range(labels)]
-        self.frequent = [form.Frequent()] * labels  # words of each label, which the records have
+        self.spent: Bools = np.zeros((generator_count, label_count), dtype=np.bool_)
+        self.examples: list[list[str]] = [[] for _ in range(label_count)]
+        self.frequent = [form.Frequent()] * label_count  # words of each label, which the records have
         self.draw_length: Callable[[np.random.Generator], int] | None = None
         self.centres: NoisySum | None = None
         self.support: support.Support | None = None
         # Of the pool at the last judgement; it has no text before the first one.
-        self._judgement = support.Judgement([], np.zeros(generators, dtype=np.bool_))
+        self._judgement = support.Judgement([], np.zeros(generator_count, dtype=np.bool_))
         # The number of records of the parties of a sum that counted them, with its standard deviation.
         self.counted: dict[frozenset[str], tuple[float, float]] = {}
 
@@ -249,21 +251,21 @@ class RunState:
             return
         labels = len(self.run.setting.labels)
         if form.LENGTHS in self.form:
-            opened = self.run.private_sum("labels", [form.length_edges(self.run)])
-            self.draw_length = form.length_drawer(self.run, opened, labels)
+            labels_sum = self.run.private_sum("labels", [form.length_edges(self.run)])
+            self.draw_length = form.length_drawer(self.run, labels_sum, labels)
         else:
-            opened = self.run.private_sum("labels", attribute_inputs(self.run))
-            self.values = [attribute_shares(self.run, opened.natural[labels:])] * max(1, labels)
+            labels_sum = self.run.private_sum("labels", attribute_inputs(self.run))
+            self.values = [attribute_shares(self.run, labels_sum.natural[labels:])] * max(1, labels)
         if labels:
-            self.take_label_counts(replace(opened, values=opened.values[:labels]))
+            self.take_label_counts(replace(labels_sum, values=labels_sum.values[:labels]))
 
     def take_label_counts(self, counts: NoisySum) -> None:
         """Takes the noisy number of records of each label for the shares of the corpus."""
-        half = shares.label_shares(counts)
-        self.shares = shares.wanted_shares(self.options.label_shares, half, self.run.setting.labels)
-        self.rare = self.shares < TUNING.rare / len(half)
-        self.records = shares.records_shares(half) * shares.records_of(counts)
-        error = float(counts.sigma * np.sqrt(len(half)))
+        halfway_shares = shares.label_shares(counts)
+        self.shares = shares.wanted_shares(self.options.label_shares, halfway_shares, self.run.setting.labels)
+        self.rare = self.shares < TUNING.rare / len(halfway_shares)
+        self.records = shares.records_shares(halfway_shares) * shares.records_of(counts)
+        error = float(counts.sigma * np.sqrt(len(halfway_shares)))
         self.counted[frozenset(counts.survivors)] = float(self.records.sum()), error
         self.run.record("label shares", 0, self.shares.tolist())
 
@@ -274,23 +276,27 @@ class RunState:
 
     def write(self, step: str, t: int, count: int) -> None:
         """Orders ``count`` texts in round ``t``, so that all texts come near to the shares of labels and generators."""
-        run, published = self.run, self._table(self.not_aside()) * self.chosen
-        wanted = shares.to_write(published, self.weights, self._shares_with_rare(published, count), self.spent, count)
-        before, rng = self._table(), run.rng(step)
-        run.generate(step, t, self._orders(wanted, rng))
+        run, published_texts = self.run, self._table(self.not_aside()) * self.chosen
+        texts_to_write = shares.to_write(
+            published_texts, self.weights, self._shares_with_rare(published_texts, count), self.spent, count
+        )
+        texts_before, rng = self._table(), run.rng(step)
+        run.generate(step, t, self._orders(texts_to_write, rng))
         self._drop(~self.judgement().left_out[:, None])
         run.state_corpus(t, self.samples_left())
-        self.spent |= shares.spent(wanted, self._table() - before)
+        self.spent |= shares.spent(texts_to_write, self._table() - texts_before)
         if not len(run.pool):
             raise ConfigurationError("the generators wrote no text in the first round", "look at their counts above")
 
     def _shares_with_rare(self, published: Int64, count: int) -> Float64:
         """Label shares of what is published after ``count`` more texts: a rare label has as many as in the mixture."""
-        after, planned = published.sum() + count, len(self.run.pool) + count
-        found = self.shares.copy()
-        found[self.rare] *= planned / after
-        found[~self.rare] *= (1.0 - found[self.rare].sum()) / max(1e-9, float(found[~self.rare].sum()))
-        return found.clip(min=0.0)
+        published_after, written_after = published.sum() + count, len(self.run.pool) + count
+        adjusted_shares = self.shares.copy()
+        adjusted_shares[self.rare] *= written_after / published_after
+        adjusted_shares[~self.rare] *= (1.0 - adjusted_shares[self.rare].sum()) / max(
+            1e-9, float(adjusted_shares[~self.rare].sum())
+        )
+        return adjusted_shares.clip(min=0.0)
 
     def _orders(self, wanted: Int64, rng: np.random.Generator) -> list[Order]:
         return [
@@ -300,36 +306,38 @@ class RunState:
         ]
 
     def _order(self, generator: str, label: int, rng: np.random.Generator) -> Order:
-        setting, recorded = self.run.setting, generator in self.run.setting.recorded
-        name, worded = (setting.labels or ("",))[label], bool(self.form) and len(setting.labels) > 1
-        if worded and recorded:
-            return Order(generator, "zero_shot", name)
-        named = drawn_attributes(setting, self.values[label], rng)
-        terms = attribute_terms(setting, named) or self.frequent[label].draw(rng)
-        good = sample_without_replacement(rng, self.examples[label], self.options.voted_examples or TUNING.examples)
-        kind = "worded" if worded else "contrast" if good else "metadata"
-        words = None if self.draw_length is None or recorded else self.draw_length(rng)
+        setting, is_recorded = self.run.setting, generator in self.run.setting.recorded
+        label_name, has_form = (setting.labels or ("",))[label], bool(self.form) and len(setting.labels) > 1
+        if has_form and is_recorded:
+            return Order(generator, "zero_shot", label_name)
+        attributes = drawn_attributes(setting, self.values[label], rng)
+        terms = attribute_terms(setting, attributes) or self.frequent[label].draw(rng)
+        voted_texts = sample_without_replacement(
+            rng, self.examples[label], self.options.voted_examples or TUNING.examples
+        )
+        prompt_kind = "worded" if has_form else "contrast" if voted_texts else "metadata"
+        word_count = None if self.draw_length is None or is_recorded else self.draw_length(rng)
         return Order(
-            *(generator, kind if terms or good else "zero_shot", name),
-            good=good,
+            *(generator, prompt_kind if terms or voted_texts else "zero_shot", label_name),
+            good=voted_texts,
             terms=terms,
-            attributes=named,
-            words=words,
-            bounded=words is not None,
+            attributes=attributes,
+            words=word_count,
+            bounded=word_count is not None,
         )
 
     def ask_support(self) -> None:
         """Opens the votes for each generator's texts; those that the records do not support write no more."""
         self.support = support.ask(self.run, "support", self.records / self.records.sum())
-        counted = self.support.records, self.support.records_error
-        self.counted.setdefault(frozenset(self.support.survivors), counted)
+        record_count = self.support.records, self.support.records_error
+        self.counted.setdefault(frozenset(self.support.survivors), record_count)
         self._drop(~self.judgement().left_out[:, None])
 
     def _drop(self, stays: Bools) -> None:
         """Keeps the chosen generators that stay, bool [K, C] or [K, 1], with equal weights; of none, all that stay."""
-        left = self.chosen & stays
-        if (left != self.chosen).any():
-            self.chosen = np.where(left.any(axis=0), left, stays)
+        remaining_generators = self.chosen & stays
+        if (remaining_generators != self.chosen).any():
+            self.chosen = np.where(remaining_generators.any(axis=0), remaining_generators, stays)
             self.weights = self.chosen / self.chosen.sum(axis=0)
 
     def judgement(self) -> support.Judgement:
@@ -352,38 +360,48 @@ class RunState:
 
     def completed(self) -> LabelRows:
         """The chosen texts; where they are fewer than ``samples``, the chosen generators write what is missing."""
-        ours, left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
-        turn = 0
-        while left > 0 and (missing := self.options.published - len(ours.position)) > 0:
-            turn += 1
-            before, count = len(self.run.pool), min(left, missing + turn)  # a few of the new ones are dropped too
-            self.write(f"anew {turn}", self.options.rounds - 1, count)
-            if len(self.run.pool) == before:
+        chosen_corpus, anew_left = self.chosen_texts(), self.options.most_anew(len(self.chosen))
+        attempt = 0
+        while anew_left > 0 and (missing_texts := self.options.published - len(chosen_corpus.position)) > 0:
+            attempt += 1
+            pool_size, ordered_texts = (
+                len(self.run.pool),
+                min(anew_left, missing_texts + attempt),
+            )  # a few of the new ones are dropped too
+            self.write(f"anew {attempt}", self.options.rounds - 1, ordered_texts)
+            if len(self.run.pool) == pool_size:
                 break
-            ours, left = self.chosen_texts(), left - count
-        return self.at_most(ours)
+            chosen_corpus, anew_left = self.chosen_texts(), anew_left - ordered_texts
+        return self.at_most(chosen_corpus)
 
     def report_set_aside(self, ours: LabelRows) -> None:
         """Records the texts that are set aside, with their reasons, and what is missing, for the files and the card."""
         if self.support is not None:
             support.record_set_aside(self.run, self.support, self.run.pool.samples, self.judgement().reasons)
-        if (missing := self.options.published - len(ours.position)) > 0:
-            why = "the generators gave no more different texts that fit"
-            self.run.record("remarks", 0, f"{missing} of {self.options.published} texts are missing: {why}.")
+        if (missing_texts := self.options.published - len(ours.position)) > 0:
+            missing_reason = "the generators gave no more different texts that fit"
+            self.run.record(
+                "remarks", 0, f"{missing_texts} of {self.options.published} texts are missing: {missing_reason}."
+            )
 
     def choose_generators(self, name: str) -> None:
         """Opens how often each generator's classifier is right on the records; drops those clearly below the best.
 
         It also decides whether the choice is made label by label. ``name``: of the planned sum.
         """
-        run, generators, labels = self.run, *self.chosen.shape
-        x, label_of, author = self._texts()
-        heads = learning.classifiers(x, label_of, author, generators, self.shares, TUNING.strength)
-        block_of = np.arange(labels) * self.by_label
-        inputs = [run.publish_numbers("classifiers", heads), run.publish_numbers("blocks", block_of.astype(float))]
-        found = usefulness(run.private_sum(name, inputs), block_of, self.records, self._table())
-        self.by_label = found.by_label
-        self._drop(found.chosen(self.chosen))
+        run, generator_count, label_count = self.run, *self.chosen.shape
+        embeddings, label_of, author = self._texts()
+        classifier_heads = learning.classifiers(
+            embeddings, label_of, author, generator_count, self.shares, TUNING.strength
+        )
+        block_of_label = np.arange(label_count) * self.by_label
+        sum_inputs = [
+            run.publish_numbers("classifiers", classifier_heads),
+            run.publish_numbers("blocks", block_of_label.astype(float)),
+        ]
+        usefulness_estimate = usefulness(run.private_sum(name, sum_inputs), block_of_label, self.records, self._table())
+        self.by_label = usefulness_estimate.by_label
+        self._drop(usefulness_estimate.chosen(self.chosen))
 
     def count_words(self) -> None:
         """Opens the counts of the public words of each label; what is no noise enters prompts."""
@@ -395,20 +413,22 @@ class RunState:
         ``t`` is the round whose texts were written last.
         """
         if len(self.shares) > 1:
-            first = int(form.WORDS in self.asked)
-            self.examples = form.voted_examples(self.run, name, self.samples_left(), first)
+            first_example = int(form.WORDS in self.asked)
+            self.examples = form.voted_examples(self.run, name, self.samples_left(), first_example)
             return
         correction, author = hubness_correction(*self._texts()[:2]), self.run.pool.generator_of
-        inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
-        opened = self.run.private_sum(name, inputs)
-        votes = opened.natural[: len(author)]  # later coordinates, of texts that were not written, hold noise only
-        size = min(TUNING.shortlist, round(TUNING.kept_share * len(votes)))
-        heard = float(votes.std()) >= opened.sigma
-        self.examples = [self.run.pool.texts_of(highest(votes, np.arange(len(votes)), size)) if heard else []]
-        weighed = weigh_generators(votes, author, self.chosen[:, 0], opened.sigma)
-        if weighed is not None:
-            self.weights = weighed[0][:, None]
-            self.run.record("weights noise", t + 1, weighed[1].tolist())
+        sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
+        votes_sum = self.run.private_sum(name, sum_inputs)
+        votes = votes_sum.natural[: len(author)]  # later coordinates, of texts that were not written, hold noise only
+        shortlist_size = min(TUNING.shortlist, round(TUNING.kept_share * len(votes)))
+        is_above_noise = float(votes.std()) >= votes_sum.sigma
+        self.examples = [
+            self.run.pool.texts_of(highest(votes, np.arange(len(votes)), shortlist_size)) if is_above_noise else []
+        ]
+        weights_and_noise = weigh_generators(votes, author, self.chosen[:, 0], votes_sum.sigma)
+        if weights_and_noise is not None:
+            self.weights = weights_and_noise[0][:, None]
+            self.run.record("weights noise", t + 1, weights_and_noise[1].tolist())
 
     def chosen_texts(self) -> LabelRows:
         """The chosen generators' texts: under the labels that the centres find likeliest, or cleaned in public.
@@ -418,43 +438,51 @@ class RunState:
         position = self.published()
         if self.centres is None:
             return self.cleaned(position)
-        x, label_of, _ = self._texts(position)
-        judged = by_centres(self.centres, self.records, x, label_of, self.rare)
-        kept = np.arange(len(position))
+        embeddings, label_of, _ = self._texts(position)
+        judged_labels = by_centres(self.centres, self.records, embeddings, label_of, self.rare)
+        kept_rows = np.arange(len(position))
         if len(position) > self.options.published:
-            there = np.bincount(judged.label_of, minlength=len(self.shares))
-            most = places_by_label(there, self.shares, self.options.published)
-            of_label = [np.flatnonzero(judged.label_of == label) for label in range(len(most))]
-            likeliest = [highest(judged.probability, own, size) for own, size in zip(of_label, most, strict=True)]
-            kept = np.sort(np.concatenate(likeliest))
-        return LabelRows(position[kept], judged.label_of[kept])
+            texts_of_label = np.bincount(judged_labels.label_of, minlength=len(self.shares))
+            places_of_label = places_by_label(texts_of_label, self.shares, self.options.published)
+            rows_by_label = [np.flatnonzero(judged_labels.label_of == label) for label in range(len(places_of_label))]
+            likeliest_rows = [
+                highest(judged_labels.probability, label_rows, label_places)
+                for label_rows, label_places in zip(rows_by_label, places_of_label, strict=True)
+            ]
+            kept_rows = np.sort(np.concatenate(likeliest_rows))
+        return LabelRows(position[kept_rows], judged_labels.label_of[kept_rows])
 
     def by_verdict(self, mixture: LabelRows, ours: LabelRows) -> LabelRows:
         """Opens the verdict on ``ours`` against the mixture. Returns the one to publish, and says why in the report."""
-        labels, heads, by_words = len(self.shares), [], []
-        for rows in (mixture, ours):
-            embeddings, words = self._texts(rows.position)[0], word_rows(self.run.pool.texts_of(rows.position))
-            heads.append(learning.classifier(embeddings, rows.label_of, labels, strength=TUNING.strength))
-            by_words.append(word_classifier(words, rows.label_of, labels))
+        label_count, embedding_classifiers, word_classifiers = len(self.shares), [], []
+        for corpus_rows in (mixture, ours):
+            embeddings, word_features = (
+                self._texts(corpus_rows.position)[0],
+                word_rows(self.run.pool.texts_of(corpus_rows.position)),
+            )
+            embedding_classifiers.append(
+                learning.classifier(embeddings, corpus_rows.label_of, label_count, strength=TUNING.strength)
+            )
+            word_classifiers.append(word_classifier(word_features, corpus_rows.label_of, label_count))
         # Both classifiers of each corpus, on the public grid.
-        inputs = [
-            self.run.publish_numbers("heads", COEFFICIENTS.quantised(np.stack(heads))),
-            self.run.publish_numbers("word classifiers", COEFFICIENTS.quantised(np.stack(by_words))),
+        verdict_inputs = [
+            self.run.publish_numbers("heads", COEFFICIENTS.quantised(np.stack(embedding_classifiers))),
+            self.run.publish_numbers("word classifiers", COEFFICIENTS.quantised(np.stack(word_classifiers))),
         ]
-        opened = self.run.private_sum("verdict", inputs)
-        counted = self.counted.get(frozenset(opened.survivors))
-        records, records_error = counted or (float(self.records.sum()), 0.0)
-        gain = gain_of(opened, records)
-        differ = not (
+        verdict_sum = self.run.private_sum("verdict", verdict_inputs)
+        record_count = self.counted.get(frozenset(verdict_sum.survivors))
+        records, records_error = record_count or (float(self.records.sum()), 0.0)
+        gain = gain_of(verdict_sum, records)
+        corpora_differ = not (
             np.array_equal(mixture.position, ours.position) and np.array_equal(mixture.label_of, ours.label_of)
         )
-        facts = {"gain": gain.value, "error": gain.error, "taken": gain.certain(), "compared": differ}
-        self.run.record("verdict", 0, facts)
+        verdict_record = {"gain": gain.value, "error": gain.error, "taken": gain.certain(), "compared": corpora_differ}
+        self.run.record("verdict", 0, verdict_record)
         # The sum of fewer hospitals than were counted, over the number of all of them, would be no share of records.
-        if self.options.score and counted:
-            measured = private_score.score_of(opened, records, records_error, second=gain.certain())
-            self.run.record(private_score.RECORD, 0, measured.to_json())
-        self.run.record("remarks", 0, self._remark(gain if differ else None, records))
+        if self.options.score and record_count:
+            private_figure = private_score.score_of(verdict_sum, records, records_error, second=gain.certain())
+            self.run.record(private_score.RECORD, 0, private_figure.to_json())
+        self.run.record("remarks", 0, self._remark(gain if corpora_differ else None, records))
         if gain.certain():
             return ours
         return mixture
@@ -462,10 +490,10 @@ class RunState:
     def score_by_similarity(self, ours: LabelRows) -> None:
         """Opens how near the records' nearest texts are: of ``ours``, and of round 1, which no record has steered."""
         samples = self.run.pool.samples
-        published = np.isin(np.arange(len(samples)), ours.position)
-        unsteered = np.array([sample.round == 0 for sample in samples])
-        measured = private_score.similarity_score(self.run, "score", published, unsteered)
-        self.run.record(private_score.RECORD, 0, measured.to_json())
+        is_published = np.isin(np.arange(len(samples)), ours.position)
+        is_unsteered = np.array([sample.round == 0 for sample in samples])
+        private_figure = private_score.similarity_score(self.run, "score", is_published, is_unsteered)
+        self.run.record(private_score.RECORD, 0, private_figure.to_json())
 
     def _remark(self, gain: "Gain | None", records: float) -> str:
         """Notes for the report: the change that the private records made, beside its noise.
@@ -475,78 +503,96 @@ class RunState:
                 the opened sum holds noise only.
             records: estimated number of records in that sum.
         """
-        left = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
+        remaining_words = "all texts that are not set aside" if any(self.judgement().reasons) else "all texts"
         if gain is None:
             return (
-                f"Published: {left}, {CLEANED}. The last question compares the texts and labels that the records choose"
+                f"Published: {remaining_words}, {CLEANED}. The last question compares the texts and labels that the"
+                " records choose"
                 " with all that are left; here both are the same, so that it compared nothing."
             )
-        inside: Bools = self.chosen.max(axis=1)
-        names = [name for name, chosen in zip(self.run.setting.generators, inside.tolist(), strict=True) if chosen]
-        choice = left if self.chosen.all() else f"the texts of {joined(names)}"
-        if not (self.chosen == inside[:, None]).all():
-            choice += ", chosen label by label"
+        is_chosen_author: Bools = self.chosen.max(axis=1)
+        author_names = [
+            author_name
+            for author_name, is_chosen in zip(self.run.setting.generators, is_chosen_author.tolist(), strict=True)
+            if is_chosen
+        ]
+        choice_words = remaining_words if self.chosen.all() else f"the texts of {joined(author_names)}"
+        if not (self.chosen == is_chosen_author[:, None]).all():
+            choice_words += ", chosen label by label"
         if self.centres is not None:
-            choice += ", under the labels that the records find likeliest"
-        published = choice if gain.certain() else f"{left}, {CLEANED}"
-        more, error = gain.value * records, gain.error * records
-        chance = ": this is within chance, so neither is shown to be better" if abs(more) <= 2 * error else ""
-        beside = left if self.centres is None else f"{left}, under the labels that they were ordered under, {CLEANED}"
+            choice_words += ", under the labels that the records find likeliest"
+        published_words = choice_words if gain.certain() else f"{remaining_words}, {CLEANED}"
+        more_right, more_right_error = gain.value * records, gain.error * records
+        chance_clause = (
+            ": this is within chance, so neither is shown to be better"
+            if abs(more_right) <= 2 * more_right_error
+            else ""
+        )
+        mixture_words = (
+            remaining_words
+            if self.centres is None
+            else f"{remaining_words}, under the labels that they were ordered under, {CLEANED}"
+        )
         return (
-            f"Published: {published}. Of about {records:.0f} hospital records, a program labels {abs(more):.0f}"
-            f" {'more' if more >= 0 else 'fewer'} rightly when it learns from {choice}, than when it learns from"
-            f" {beside}, give or take {error:.0f}{chance}."
+            f"Published: {published_words}. Of about {records:.0f} hospital records, a program labels"
+            f" {abs(more_right):.0f}"
+            f" {'more' if more_right >= 0 else 'fewer'} rightly when it learns from {choice_words}, than when it"
+            " learns from"
+            f" {mixture_words}, give or take {more_right_error:.0f}{chance_clause}."
         )
 
     def at_most(self, rows: LabelRows) -> LabelRows:
         """Returns as many of the rows as may be published (``samples``), drawn by chance, in ascending order."""
         if len(rows.position) <= self.options.published:
             return rows
-        kept = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.published])
-        return LabelRows(rows.position[kept], rows.label_of[kept])
+        kept_rows = np.sort(self.run.rng("corpus").permutation(len(rows.position))[: self.options.published])
+        return LabelRows(rows.position[kept_rows], rows.label_of[kept_rows])
 
     def published(self) -> Int64:
         """Positions of the chosen generators' texts; a rare label has others too, up to the mixture's number."""
-        left = self.not_aside()
-        _, label_of, author = self._texts(left)
-        inside = self.chosen[author, label_of]
-        found = [np.flatnonzero(inside)]
+        open_positions = self.not_aside()
+        _, label_of, author = self._texts(open_positions)
+        is_chosen = self.chosen[author, label_of]
+        published_rows = [np.flatnonzero(is_chosen)]
         for label in np.flatnonzero(self.rare):
-            missing = round(self.shares[label] * len(inside)) - int((inside & (label_of == label)).sum())
-            found.append(np.flatnonzero(~inside & (label_of == label))[: max(0, missing)])
-        return left[np.sort(np.concatenate(found))]
+            missing_texts = round(self.shares[label] * len(is_chosen)) - int((is_chosen & (label_of == label)).sum())
+            published_rows.append(np.flatnonzero(~is_chosen & (label_of == label))[: max(0, missing_texts)])
+        return open_positions[np.sort(np.concatenate(published_rows))]
 
     def cleaned(self, position: Int64) -> LabelRows:
         """The texts at ``position`` with their labels after public cleaning; without labels, all of them."""
-        x, label_of, author = self._texts(position)
+        embeddings, label_of, author = self._texts(position)
         if len(self.run.setting.labels) < 2:
             return LabelRows(position, label_of)
-        words = word_rows(self.run.pool.texts_of(position)), word_classifier
-        found = cleaned(x, label_of, author, len(self.shares), self.run.rng("folds"), words)
-        return LabelRows(position[found != DROPPED], found[found != DROPPED])
+        word_model = word_rows(self.run.pool.texts_of(position)), word_classifier
+        cleaned_labels = cleaned(embeddings, label_of, author, len(self.shares), self.run.rng("folds"), word_model)
+        return LabelRows(position[cleaned_labels != DROPPED], cleaned_labels[cleaned_labels != DROPPED])
 
     def samples(self, rows: LabelRows) -> list[Sample]:
         """The samples at ``rows``, under the labels of the rows."""
-        names, pool = self.run.setting.labels or ("",), self.run.pool.samples
-        return [replace(pool[n], label=names[c]) for n, c in zip(rows.position, rows.label_of, strict=True)]
+        label_names, pool = self.run.setting.labels or ("",), self.run.pool.samples
+        return [
+            replace(pool[position], label=label_names[label])
+            for position, label in zip(rows.position, rows.label_of, strict=True)
+        ]
 
     def _texts(self, position: Int64 | None = None) -> tuple[Float32, Int64, Int64]:
         """Embeddings, labels and generators of the texts at ``position``; of all if it is None."""
         pool = self.run.pool
-        at = np.arange(len(pool)) if position is None else position
-        return self.run.embeddings(pool.samples)[at], pool.label_of[at], pool.generator_of[at]
+        positions = np.arange(len(pool)) if position is None else position
+        return self.run.embeddings(pool.samples)[positions], pool.label_of[positions], pool.generator_of[positions]
 
     def _table(self, position: Int64 | None = None) -> Int64:
         pool = self.run.pool
-        rows = np.arange(len(pool)) if position is None else position
-        return shares.table(pool.generator_of[rows], pool.label_of[rows], *self.chosen.shape)
+        positions = np.arange(len(pool)) if position is None else position
+        return shares.table(pool.generator_of[positions], pool.label_of[positions], *self.chosen.shape)
 
 
 def generator_calls(options: Options, setting: Setting) -> int:
     """Returns how many texts are ordered at most, one request for words of each label among them."""
     asks_words = form.WORDS in {request.name for request in plan(options, setting)}
-    texts = options.published * options.written + options.most_anew(len(setting.generators))
-    return texts + asks_words * len(setting.labels)
+    most_texts = options.published * options.written + options.most_anew(len(setting.generators))
+    return most_texts + asks_words * len(setting.labels)
 
 
 METHOD = Method(
@@ -566,22 +612,33 @@ METHOD = Method(
 
 def attribute_marginals(setting: Setting) -> AttributeMarginals:
     """Returns the statistic that counts the records' labels and attributes."""
-    sizes = [tuple(len(each.possible) for each in setting.attributes if each.column is kind) for kind in (False, True)]
-    return AttributeMarginals(len(setting.labels), *sizes)
+    value_counts = [
+        tuple(len(attribute.possible) for attribute in setting.attributes if attribute.column is kind)
+        for kind in (False, True)
+    ]
+    return AttributeMarginals(len(setting.labels), *value_counts)
 
 
 def attribute_inputs(run: RunContext) -> list[Input]:
     """Returns the inputs of the sum of :func:`attribute_marginals`: list values embedded, column names and values."""
-    inputs, writer = [], run.setting.generators[0]
-    lists = [each for each in run.setting.attributes if not each.column]
-    texts = [part for each in run.setting.attributes if each.column for part in (each.name, *each.values)]
-    if lists:
-        values = [Sample(value, "", writer, 0, "value") for each in lists for value in each.values]
-        numbers = np.repeat(np.arange(len(lists)), [len(each.values) for each in lists])
-        inputs.append(run.publish_vectors(VALUES, "attribute values", run.embeddings(values), numbers))
-    if texts:
-        return [*inputs, run.publish_texts(COLUMNS, texts)]
-    return inputs
+    sum_inputs, writer = [], run.setting.generators[0]
+    listed_attributes = [attribute for attribute in run.setting.attributes if not attribute.column]
+    column_texts = [
+        text for attribute in run.setting.attributes if attribute.column for text in (attribute.name, *attribute.values)
+    ]
+    if listed_attributes:
+        value_samples = [
+            Sample(value, "", writer, 0, "value") for attribute in listed_attributes for value in attribute.values
+        ]
+        attribute_numbers = np.repeat(
+            np.arange(len(listed_attributes)), [len(attribute.values) for attribute in listed_attributes]
+        )
+        sum_inputs.append(
+            run.publish_vectors(VALUES, "attribute values", run.embeddings(value_samples), attribute_numbers)
+        )
+    if column_texts:
+        return [*sum_inputs, run.publish_texts(COLUMNS, column_texts)]
+    return sum_inputs
 
 
 def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
@@ -590,12 +647,12 @@ def attribute_shares(run: RunContext, counts: Float64) -> list[Float64]:
     Args:
         counts: noisy counts of all attributes' values, in the sum's order.
     """
-    found, before = [], 0
-    for each in run.setting.attributes:
-        found.append(shares_of_counts(counts[before : before + len(each.possible)]))
-        before += len(each.possible)
-        run.record(f"shares of {each.name}", 0, found[-1].tolist())
-    return found
+    shares_by_attribute, first_count = [], 0
+    for attribute in run.setting.attributes:
+        shares_by_attribute.append(shares_of_counts(counts[first_count : first_count + len(attribute.possible)]))
+        first_count += len(attribute.possible)
+        run.record(f"shares of {attribute.name}", 0, shares_by_attribute[-1].tolist())
+    return shares_by_attribute
 
 
 def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Generator) -> tuple[tuple[str, str], ...]:
@@ -603,14 +660,17 @@ def drawn_attributes(setting: Setting, of: Sequence[Float64], rng: np.random.Gen
 
     ``of``: shares of each attribute's values, in the order of ``setting.attributes``.
     """
-    numbers = [int(rng.choice(len(share), p=share)) for share in of]
-    return tuple((each.name, each.possible[n]) for each, n in zip(setting.attributes, numbers, strict=True))
+    value_numbers = [int(rng.choice(len(value_shares), p=value_shares)) for value_shares in of]
+    return tuple(
+        (attribute.name, attribute.possible[value_number])
+        for attribute, value_number in zip(setting.attributes, value_numbers, strict=True)
+    )
 
 
 def attribute_terms(setting: Setting, chosen: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Returns the words of a prompt: a list's value, a column's name with its value, nothing of a missing one."""
-    columns = {each.name for each in setting.attributes if each.column}
-    return tuple(f"{name} {value}" if name in columns else value for name, value in chosen if value)
+    column_names = {attribute.name for attribute in setting.attributes if attribute.column}
+    return tuple(f"{name} {value}" if name in column_names else value for name, value in chosen if value)
 
 
 # Choices of the method, and their constants.
@@ -669,10 +729,12 @@ class GeneratorUsefulness(NamedTuple):
     def chosen(self, among: Bools) -> Bools:
         """Marks the generators of ``among``, bool [K, C], that are not clearly worse than its best of each label."""
         gains = np.where(among, self.gains, -np.inf)
-        best, column = gains.argmax(axis=0), np.arange(gains.shape[1])
-        apart = self.variance + self.variance[best, column]
-        found: Bools = among & (gains[best, column] - gains <= TUNING.tie * np.sqrt(apart))
-        return found
+        best_generator, label_numbers = gains.argmax(axis=0), np.arange(gains.shape[1])
+        difference_variance = self.variance + self.variance[best_generator, label_numbers]
+        is_near_best: Bools = among & (
+            gains[best_generator, label_numbers] - gains <= TUNING.tie * np.sqrt(difference_variance)
+        )
+        return is_near_best
 
 
 def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, texts: Int64) -> GeneratorUsefulness:
@@ -683,24 +745,24 @@ def usefulness(opened: NoisySum, block_of: Int64, records_of_label: Float64, tex
         records_of_label: estimated number of records of each label, float64 [C], positive.
         texts: number of texts that each generator wrote of each label, int64 [K, C].
     """
-    labels, records = len(records_of_label), float(records_of_label.sum())
-    blocks = int(block_of.max()) + 1
-    answers = opened.natural.reshape(labels, -1).T[:, :blocks]  # the other blocks hold noise alone
-    noise_variance = (opened.sigma / records) ** 2
-    whole = answers.sum(axis=1) / records
-    written = np.maximum(texts, 1)
-    luck = TUNING.training_variance / written.sum(axis=1)
-    variance = blocks * noise_variance + TUNING.answer_variance / records + luck
-    if blocks > 1:
-        each = answers / records_of_label
-        apart = (opened.sigma / records_of_label) ** 2 + TUNING.answer_variance / records_of_label
-        apart = apart + TUNING.training_variance / written
-        left = each - whole[:, None]
-        different = float((left**2 - apart).mean())
-        if different > TUNING.by_label_variance:
-            return GeneratorUsefulness(each, apart, True)
+    label_count, record_count = len(records_of_label), float(records_of_label.sum())
+    block_count = int(block_of.max()) + 1
+    right_answers = opened.natural.reshape(label_count, -1).T[:, :block_count]  # the other blocks hold noise alone
+    noise_variance = (opened.sigma / record_count) ** 2
+    right_share = right_answers.sum(axis=1) / record_count
+    texts_of_cell = np.maximum(texts, 1)
+    training_variance = TUNING.training_variance / texts_of_cell.sum(axis=1)
+    variance = block_count * noise_variance + TUNING.answer_variance / record_count + training_variance
+    if block_count > 1:
+        right_by_label = right_answers / records_of_label
+        answer_variance = (opened.sigma / records_of_label) ** 2 + TUNING.answer_variance / records_of_label
+        answer_variance = answer_variance + TUNING.training_variance / texts_of_cell
+        label_differences = right_by_label - right_share[:, None]
+        label_effect = float((label_differences**2 - answer_variance).mean())
+        if label_effect > TUNING.by_label_variance:
+            return GeneratorUsefulness(right_by_label, answer_variance, True)
     return GeneratorUsefulness(
-        np.repeat(whole[:, None], labels, axis=1), np.repeat(variance[:, None], labels, axis=1), False
+        np.repeat(right_share[:, None], label_count, axis=1), np.repeat(variance[:, None], label_count, axis=1), False
     )
 
 
@@ -728,23 +790,25 @@ def by_centres(centres: NoisySum, records: Float64, x: Float32, label_of: Int64,
     """
     from scipy.special import softmax
 
-    labels, rows = len(records), np.arange(len(label_of))
-    sums = centres.natural.reshape(labels, -1)
-    apart = x - x.mean(axis=0, dtype=np.float64)
-    axes = np.linalg.eigh(apart.T @ apart)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
-    centre = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
+    label_count, text_rows = len(records), np.arange(len(label_of))
+    sums = centres.natural.reshape(label_count, -1)
+    centred = x - x.mean(axis=0, dtype=np.float64)
+    axes = np.linalg.eigh(centred.T @ centred)[1][:, ::-1][:, : min(TUNING.axes, max(1, len(x) - 1))]
+    label_centres = (sums / records[:, None] - sums.sum(axis=0) / records.sum()) @ axes
     noise = ((centres.sigma / records) ** 2)[:, None]
-    signal = max(0.0, float((centre**2 - noise).mean()))
-    centre *= signal / np.maximum(signal + noise, 1e-12)
-    at = apart @ axes
-    spread = max(float(((at - centre[label_of]) ** 2).mean()), 1e-12)
-    share = np.bincount(label_of, minlength=labels) / len(label_of)
-    ordered = np.repeat((1 - TUNING.trust) * share[label_of, None], labels, axis=1)
-    ordered[rows, label_of] += TUNING.trust
-    near = (at @ centre.T - (centre**2).sum(axis=1) / 2) / spread
-    found = softmax(near + np.log(np.maximum(share, 1e-9)) + np.log(ordered), axis=1)
-    likeliest = np.where(rare[label_of], label_of, found.argmax(axis=1))
-    return JudgedLabels(likeliest, found[rows, likeliest])
+    centre_variance = max(0.0, float((label_centres**2 - noise).mean()))
+    label_centres *= centre_variance / np.maximum(centre_variance + noise, 1e-12)
+    projected_texts = centred @ axes
+    within_variance = max(float(((projected_texts - label_centres[label_of]) ** 2).mean()), 1e-12)
+    text_shares = np.bincount(label_of, minlength=label_count) / len(label_of)
+    order_probabilities = np.repeat((1 - TUNING.trust) * text_shares[label_of, None], label_count, axis=1)
+    order_probabilities[text_rows, label_of] += TUNING.trust
+    log_likelihoods = (projected_texts @ label_centres.T - (label_centres**2).sum(axis=1) / 2) / within_variance
+    label_probabilities = softmax(
+        log_likelihoods + np.log(np.maximum(text_shares, 1e-9)) + np.log(order_probabilities), axis=1
+    )
+    likeliest_labels = np.where(rare[label_of], label_of, label_probabilities.argmax(axis=1))
+    return JudgedLabels(likeliest_labels, label_probabilities[text_rows, likeliest_labels])
 
 
 # The records' verdict on two corpora, by a head and a word classifier of each; docs/method.md, step 7.
@@ -762,6 +826,6 @@ class Gain(NamedTuple):
 
 def gain_of(opened: NoisySum, records: float) -> Gain:
     """Estimates the gain from the opened comparison; its error is from the noise and from ``records`` as a sample."""
-    value, square = opened.natural[[0, -1]] / records
-    among = max(0.0, float(square) / SQUARE - float(value) ** 2) / records
-    return Gain(float(value), float(np.sqrt((opened.sigma / records) ** 2 + among)))
+    mean_gain, mean_square = opened.natural[[0, -1]] / records
+    sampling_variance = max(0.0, float(mean_square) / SQUARE - float(mean_gain) ** 2) / records
+    return Gain(float(mean_gain), float(np.sqrt((opened.sigma / records) ** 2 + sampling_variance)))

@@ -73,21 +73,23 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
                 code="not-steerable",
             )
     labels = len(setting.labels)
-    counting = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
-    asked = [
-        SumRequest("labels", counting, PART_COUNTS),
+    count_statistic = LabelHistogram(labels) if labels else LengthHistogram(EVERYONE)
+    sum_requests = [
+        SumRequest("labels", count_statistic, PART_COUNTS),
         SumRequest("vectors", EmbeddingSum(options.embedding_size, labels), PART_VECTORS),
     ]
-    noise = _noise_length(options, setting, asked)
+    noise = _noise_length(options, setting, sum_requests)
     if noise >= setting.expected_records:
-        most = math.floor(options.embedding_size * (setting.expected_records / noise) ** 2)
+        most_coordinates = math.floor(options.embedding_size * (setting.expected_records / noise) ** 2)
         raise ConfigurationError(
             f"the noise of {options.embedding_size} coordinates of each label is {noise:.0f} long; the sum of"
             f" {setting.expected_records} expected records is shorter",
-            f"prepare a folder of at most {most} coordinates, or raise privacy.epsilon" if most else "raise epsilon",
+            f"prepare a folder of at most {most_coordinates} coordinates, or raise privacy.epsilon"
+            if most_coordinates
+            else "raise epsilon",
             code="noise-drowns",
         )
-    return asked
+    return sum_requests
 
 
 def _noise_length(options: Options, setting: Setting, asked: Sequence[SumRequest]) -> float:
@@ -101,34 +103,39 @@ def notes(options: Options, setting: Setting) -> list[str]:
     noise = _noise_length(options, setting, plan(options, setting))
     if not noise:
         return []
-    part = noise / setting.expected_records
-    advice = "" if part < 0.25 else "; fewer coordinates, or records of fewer labels, have less"
-    return [f"the noise of the records' common vector is {part:.2f} of its largest length{advice}"]
+    noise_share = noise / setting.expected_records
+    noise_advice = "" if noise_share < 0.25 else "; fewer coordinates, or records of fewer labels, have less"
+    return [f"the noise of the records' common vector is {noise_share:.2f} of its largest length{noise_advice}"]
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs the method. Returns the corpus. The comments have the numbers of the steps in docs/vector.md."""
     run.check_embedding_size(options.embedding_size)
     # 1. Records of each label.
-    opened, names = run.private_sum("labels", []), run.setting.labels or ("",)
-    half = label_shares(opened)
-    records = records_shares(half) * records_of(opened)
-    shares = wanted_shares(options.label_shares, half, names)
-    run.record("label shares", 0, shares.tolist())
+    labels_sum, label_names = run.private_sum("labels", []), run.setting.labels or ("",)
+    halfway_shares = label_shares(labels_sum)
+    records_of_label = records_shares(halfway_shares) * records_of(labels_sum)
+    wanted_label_shares = wanted_shares(options.label_shares, halfway_shares, label_names)
+    run.record("label shares", 0, wanted_label_shares.tolist())
     # 2. The sum of the records' embeddings, one per label.
     sums = run.private_sum("vectors", [])
     # 3. Mean differences from public texts, as far as noise does not explain them.
-    vectors = shrunk(sums.natural.reshape(len(names), -1), records, sums.sigma)
+    vectors = shrunk(sums.natural.reshape(len(label_names), -1), records_of_label, sums.sigma)
     run.record("vectors", 0, vectors.tolist())
     # 4. Every text is steered by its label's vector.
-    steering = [tuple(map(float, vector)) for vector in options.strength * vectors]
-    labels = np.repeat(np.arange(len(names)), largest_remainder(shares, options.samples))
-    writers = run.setting.generators
+    steering_vectors = [tuple(map(float, vector)) for vector in options.strength * vectors]
+    labels = np.repeat(np.arange(len(label_names)), largest_remainder(wanted_label_shares, options.samples))
+    writer_names = run.setting.generators
     run.generate(
         "steered",
         0,
         [
-            Order(writers[number % len(writers)], "zero_shot", names[label], steering=steering[label])
+            Order(
+                writer_names[number % len(writer_names)],
+                "zero_shot",
+                label_names[label],
+                steering=steering_vectors[label],
+            )
             for number, label in enumerate(labels)
         ],
     )
@@ -141,15 +148,18 @@ def shrunk(sums: Float64, records: Float64, sigma: float) -> Float64:
     The mean of all records is scaled by its signal fraction, 1 - noise / (its square), at least 0. Each label's
     difference from it is scaled by signal / (signal + its noise), where the signal is one for all labels.
     """
-    labels, size = sums.shape
-    common = sums.sum(axis=0) / records.sum()
-    noise_of_common = labels * size * (sigma / records.sum()) ** 2
-    differences = sums / np.maximum(records, 1.0)[:, None] - common
-    noise = size * (sigma / np.maximum(records, 1.0)) ** 2
-    signal = max(0.0, float(((differences**2).sum(axis=1) - noise).mean()))
-    fraction = max(0.0, 1.0 - noise_of_common / max(float(common @ common), 1e-12))
-    found: Float64 = fraction * common + (signal / np.maximum(signal + noise, 1e-12))[:, None] * differences
-    return found
+    labels, coordinate_count = sums.shape
+    common_mean = sums.sum(axis=0) / records.sum()
+    noise_of_common = labels * coordinate_count * (sigma / records.sum()) ** 2
+    differences = sums / np.maximum(records, 1.0)[:, None] - common_mean
+    noise = coordinate_count * (sigma / np.maximum(records, 1.0)) ** 2
+    signal_variance = max(0.0, float(((differences**2).sum(axis=1) - noise).mean()))
+    common_fraction = max(0.0, 1.0 - noise_of_common / max(float(common_mean @ common_mean), 1e-12))
+    steering_directions: Float64 = (
+        common_fraction * common_mean
+        + (signal_variance / np.maximum(signal_variance + noise, 1e-12))[:, None] * differences
+    )
+    return steering_directions
 
 
 METHOD = Method(

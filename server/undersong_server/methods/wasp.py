@@ -106,9 +106,9 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
     check_named(options.label_shares, setting.labels)
     multiplier = None
     if options.accounting == "paper":
-        own = options.vote(1, 0).sensitivity.l2
+        vote_norm = options.vote(1, 0).sensitivity.l2
         multiplier = paper_sigma(setting.privacy, options.rounds, options.delta_iter) / (
-            own * setting.privacy.norm_factor
+            vote_norm * setting.privacy.norm_factor
         )
     candidates = np.cumsum(options.per_round())
     return [
@@ -140,63 +140,75 @@ def paper_figures(options: Options, plan: Plan) -> dict[str, float]:
 
     "epsilon_really_spent" is that of all T votes of Algorithm 1; the paper's proof accounts for T - 1 of them.
     """
-    privacy, accounted = plan.privacy, max(1, options.rounds - 1)
+    privacy, accounted_rounds = plan.privacy, max(1, options.rounds - 1)
     sigma = paper_sigma(privacy, options.rounds, options.delta_iter)
     multiplier = sigma / (options.vote(1, 0).sensitivity.l2 * privacy.norm_factor)
-    made, few = (
-        accounting.epsilon([accounting.Gaussian(multiplier, count=count)], privacy.delta)
-        for count in (options.rounds, accounted)
+    rounds_sigma, releases_sigma = (
+        accounting.epsilon([accounting.Gaussian(multiplier, count=release_count)], privacy.delta)
+        for release_count in (options.rounds, accounted_rounds)
     )
     return {
         "sigma": sigma,
-        "delta_iter": options.delta_iter or privacy.delta / accounted,
-        "epsilon_really_spent": made,
-        "epsilon_of_accounted_votes": few,
+        "delta_iter": options.delta_iter or privacy.delta / accounted_rounds,
+        "epsilon_really_spent": rounds_sigma,
+        "epsilon_of_accounted_votes": releases_sigma,
     }
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
     """Runs WASP (Algorithm 1). Returns the synthetic corpus."""
-    generators = len(run.setting.generators)
+    generator_count = len(run.setting.generators)
     labels = max(1, len(run.setting.labels))
-    weights = np.full(generators, 1.0 / generators)
-    good: list[list[str]] = [[] for _ in range(labels)]
-    bad: list[list[str]] = [[] for _ in range(labels)]
-    near = far = np.zeros(0)
-    for t, count in enumerate(options.per_round()):
-        run.record("weights", t, weights.tolist())
+    generator_weights = np.full(generator_count, 1.0 / generator_count)
+    good_texts: list[list[str]] = [[] for _ in range(labels)]
+    bad_texts: list[list[str]] = [[] for _ in range(labels)]
+    near_votes = far_votes = np.zeros(0)
+    for round_index, round_size in enumerate(options.per_round()):
+        run.record("weights", round_index, generator_weights.tolist())
         # Lines 4 to 6 (4.3): each generator writes its weight's share, from contrastive prompts (4.6) after round 0.
-        run.generate(f"round {t + 1}", t, _round_orders(options, run, t, largest_remainder(weights, count), good, bad))
-        run.state_corpus(t, run.pool.samples)
-        if t == options.releases:
+        run.generate(
+            f"round {round_index + 1}",
+            round_index,
+            _round_orders(
+                options, run, round_index, largest_remainder(generator_weights, round_size), good_texts, bad_texts
+            ),
+        )
+        run.state_corpus(round_index, run.pool.samples)
+        if round_index == options.releases:
             break
         # Lines 7 and 8 (4.4): Top-Q votes for all that was written so far, nearest and furthest.
-        near, far = run.votes(f"votes/{t + 1}")
-        if t == options.rounds - 1:
+        near_votes, far_votes = run.votes(f"votes/{round_index + 1}")
+        if round_index == options.rounds - 1:
             break
         # Line 9 (Eq. 7): per label the most nearest votes make a good example, the most furthest votes a bad one.
         for label in range(labels):
-            members = run.pool.of_label(label)
-            chosen = highest(near, members, options.shortlist)
-            good[label] = run.pool.texts_of(chosen)
+            label_rows = run.pool.of_label(label)
+            good_rows = highest(near_votes, label_rows, options.shortlist)
+            good_texts[label] = run.pool.texts_of(good_rows)
             if options.shows_bad:
-                others = members if options.overlap else np.setdiff1d(members, chosen)
-                bad[label] = run.pool.texts_of(highest(far, others, options.shortlist))
+                bad_choices = label_rows if options.overlap else np.setdiff1d(label_rows, good_rows)
+                bad_texts[label] = run.pool.texts_of(highest(far_votes, bad_choices, options.shortlist))
         # Line 10 (4.5, Eq. 8): weights of the generators.
         if options.plm_weighting:
             if options.clip == "candidate":
-                counted = np.maximum(near, 0.0)
+                positive_votes = np.maximum(near_votes, 0.0)
             else:
-                counted = near
-            written = np.bincount(run.pool.generator_of, minlength=generators)
-            received = np.bincount(run.pool.generator_of, weights=counted, minlength=generators).astype(np.float64)
-            deviations = run.sigma(f"votes/{t + 1}") * np.sqrt(written)
-            weigh = _weighing(options, received, written, deviations)
-            weights = weigh(received)
-            run.record("weights noise", t + 1, noise_effect(weigh, received, deviations).tolist())
+                positive_votes = near_votes
+            texts_of_generator = np.bincount(run.pool.generator_of, minlength=generator_count)
+            votes_of_generator = np.bincount(
+                run.pool.generator_of, weights=positive_votes, minlength=generator_count
+            ).astype(np.float64)
+            vote_deviations = run.sigma(f"votes/{round_index + 1}") * np.sqrt(texts_of_generator)
+            weigh_votes = _weighing(options, votes_of_generator, texts_of_generator, vote_deviations)
+            generator_weights = weigh_votes(votes_of_generator)
+            run.record(
+                "weights noise",
+                round_index + 1,
+                noise_effect(weigh_votes, votes_of_generator, vote_deviations).tolist(),
+            )
     if not options.prune:
         return run.pool.samples
-    return _prune_corpus(options, run, near, far)
+    return _prune_corpus(options, run, near_votes, far_votes)
 
 
 def _weighing(options: Options, received: Float64, written: Int64, deviations: Float64) -> Weighing:
@@ -209,45 +221,50 @@ def _weighing(options: Options, received: Float64, written: Int64, deviations: F
     if not options.shrink:
         return partial(weights_by_votes, written=written)
     noise = float(np.sqrt(np.square(vote_rates(deviations, written)).mean()))
-    signal = signal_fraction(vote_rates(received, written), noise)
-    return lambda votes: weights_by_rates(shrunk_rates(vote_rates(votes, written), signal))
+    signal_share = signal_fraction(vote_rates(received, written), noise)
+    return lambda votes: weights_by_rates(shrunk_rates(vote_rates(votes, written), signal_share))
 
 
 def _round_orders(
     options: Options, run: RunContext, t: int, counts: Int64, good: list[list[str]], bad: list[list[str]]
 ) -> list[Order]:
     rng = run.rng(f"round {t + 1}")
-    written, shares = np.zeros(len(good), dtype=np.int64), public_shares(options.label_shares, run.setting.labels)
-    orders = []
-    for generator, count in zip(run.setting.generators, counts, strict=True):
-        wanted = deal_labels(int(count), shares, written)
-        written += np.bincount(wanted, minlength=len(good))
-        for label in wanted:
-            name = run.setting.labels[label] if run.setting.labels else ""
+    written_of_label, label_shares = (
+        np.zeros(len(good), dtype=np.int64),
+        public_shares(options.label_shares, run.setting.labels),
+    )
+    round_orders = []
+    for generator, text_count in zip(run.setting.generators, counts, strict=True):
+        ordered_labels = deal_labels(int(text_count), label_shares, written_of_label)
+        written_of_label += np.bincount(ordered_labels, minlength=len(good))
+        for label in ordered_labels:
+            label_name = run.setting.labels[label] if run.setting.labels else ""
             if t == 0 or not good[label]:
-                orders.append(Order(generator, "zero_shot", name))
+                round_orders.append(Order(generator, "zero_shot", label_name))
                 continue
-            half = options.examples // 2 if options.shows_bad else 0
-            orders.append(
+            bad_count = options.examples // 2 if options.shows_bad else 0
+            round_orders.append(
                 Order(
                     generator,
                     "contrast",
-                    name,
-                    good=sample_without_replacement(rng, good[label], options.examples - half),
-                    bad=sample_without_replacement(rng, bad[label], half),
+                    label_name,
+                    good=sample_without_replacement(rng, good[label], options.examples - bad_count),
+                    bad=sample_without_replacement(rng, bad[label], bad_count),
                     bad_continued=options.base_contrast,
                 )
             )
-    return orders
+    return round_orders
 
 
 def _prune_corpus(options: Options, run: RunContext, near: Float64, far: Float64) -> list[Sample]:
     """The corpus without the share of each label that has the least (nearest - furthest) votes of the last release."""
-    keep = []
+    remaining_rows = []
     for label in range(max(1, len(run.setting.labels))):
-        members = run.pool.of_label(label)
-        keep.extend(highest(near - far, members, len(members) - int(len(members) * options.prune_share)).tolist())
-    return [run.pool.samples[i] for i in sorted(keep)]
+        label_rows = run.pool.of_label(label)
+        remaining_rows.extend(
+            highest(near - far, label_rows, len(label_rows) - int(len(label_rows) * options.prune_share)).tolist()
+        )
+    return [run.pool.samples[i] for i in sorted(remaining_rows)]
 
 
 METHOD = Method(

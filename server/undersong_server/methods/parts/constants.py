@@ -11,8 +11,8 @@ def constant(value: Any, unit: str, reason: str) -> Any:
 
 def table(constants: type[Any]) -> str:
     """Returns the constants of a class as a Markdown table."""
-    rows = (
-        f"| `{each.name}` | {each.default:g} | {each.metadata['unit']} | {each.metadata['reason']} |"
-        for each in fields(constants)
+    constant_rows = (
+        f"| `{constant.name}` | {constant.default:g} | {constant.metadata['unit']} | {constant.metadata['reason']} |"
+        for constant in fields(constants)
     )
-    return "\n".join(["| constant | value | unit | reason |", "|---|---|---|---|", *rows])
+    return "\n".join(["| constant | value | unit | reason |", "|---|---|---|---|", *constant_rows])

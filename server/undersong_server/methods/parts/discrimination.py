@@ -22,27 +22,27 @@ def discrimination(
     """
     from sklearn.metrics import roc_auc_score
 
-    accuracies, areas, sizes = [], [], []
+    accuracies, roc_areas, label_sizes = [], [], []
     for label in np.intersect1d(real_classes, synthetic_classes):
-        high, low = real[real_classes == label], synthetic[synthetic_classes == label]
-        accuracies.append(_median_accuracy(high, low))
-        is_real = np.repeat([1, 0], [len(high), len(low)])
-        areas.append(float(roc_auc_score(is_real, np.concatenate([high, low]))))
-        sizes.append(len(high))
-    if not sizes:
+        real_scores, synthetic_scores = real[real_classes == label], synthetic[synthetic_classes == label]
+        accuracies.append(_median_accuracy(real_scores, synthetic_scores))
+        is_real = np.repeat([1, 0], [len(real_scores), len(synthetic_scores)])
+        roc_areas.append(float(roc_auc_score(is_real, np.concatenate([real_scores, synthetic_scores]))))
+        label_sizes.append(len(real_scores))
+    if not label_sizes:
         return 0.5, 0.5
-    return float(np.average(accuracies, weights=sizes)), float(np.average(areas, weights=sizes))
+    return float(np.average(accuracies, weights=label_sizes)), float(np.average(roc_areas, weights=label_sizes))
 
 
 def _median_accuracy(high: Float64, low: Float64) -> float:
     """Returns the accuracy at the weighted median, each side weighing 1/2; ties at that level count half."""
-    scores = np.concatenate([high, low])
-    weight = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
-    order = np.argsort(scores, kind="stable")
-    level = scores[order][np.searchsorted(np.cumsum(weight[order]), 0.5 - 1e-12)]
-    above = float((high > level).mean() + 0.5 * (high == level).mean())
-    below = float((low < level).mean() + 0.5 * (low == level).mean())
-    return 0.5 * (above + below)
+    sorted_scores = np.concatenate([high, low])
+    score_weights = np.concatenate([np.full(len(high), 0.5 / len(high)), np.full(len(low), 0.5 / len(low))])
+    score_order = np.argsort(sorted_scores, kind="stable")
+    level = sorted_scores[score_order][np.searchsorted(np.cumsum(score_weights[score_order]), 0.5 - 1e-12)]
+    real_above = float((high > level).mean() + 0.5 * (high == level).mean())
+    synthetic_below = float((low < level).mean() + 0.5 * (low == level).mean())
+    return 0.5 * (real_above + synthetic_below)
 
 
 def precision_and_recall(
@@ -62,7 +62,11 @@ def precision_and_recall(
         level = np.quantile(synthetic[synthetic_classes == label], 1.0 - share)
         called_real[real_classes == label] = real[real_classes == label] > level
         called_synthetic[synthetic_classes == label] = synthetic[synthetic_classes == label] > level
-    hits = float(called_real.mean()) if len(real) else 0.0
-    alarms = float(called_synthetic.mean()) if len(synthetic) else 0.0
-    precision = hits / (hits + alarms) if hits + alarms else 0.0
-    return precision, hits, 2 * precision * hits / (precision + hits) if precision + hits else 0.0
+    recall_share = float(called_real.mean()) if len(real) else 0.0
+    alarm_share = float(called_synthetic.mean()) if len(synthetic) else 0.0
+    precision = recall_share / (recall_share + alarm_share) if recall_share + alarm_share else 0.0
+    return (
+        precision,
+        recall_share,
+        2 * precision * recall_share / (precision + recall_share) if precision + recall_share else 0.0,
+    )

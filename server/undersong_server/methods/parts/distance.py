@@ -42,19 +42,21 @@ def append_sum(requests: Sequence[SumRequest], asked: SumRequest, share: float, 
     """
     if any(request.law != "gaussian" for request in requests):
         raise ConfigurationError(f"{key}: the method's sums have Laplace noise", f"set {key} = false")
-    total = sum(request.budget_share for request in requests if request.noise_multiplier is None)
-    return [*requests, replace(asked, budget_share=total * share / (1.0 - share) if total else 1.0)]
+    total_share = sum(request.budget_share for request in requests if request.noise_multiplier is None)
+    return [*requests, replace(asked, budget_share=total_share * share / (1.0 - share) if total_share else 1.0)]
 
 
 def squared_distance(opened: NoisySum, records: int, mean: Float64) -> DistanceEstimate:
     """Returns the squared distance of a corpus's mean embedding, float64 [d], to that of so many records."""
     noise = opened.sigma / records
-    raw = float(np.square(mean - opened.natural / records).sum())
-    value = raw - len(mean) * noise**2
-    return DistanceEstimate(value, math.sqrt(4 * noise**2 * max(value, 0.0) + 2 * len(mean) * noise**4))
+    noisy_distance = float(np.square(mean - opened.natural / records).sum())
+    debiased_distance = noisy_distance - len(mean) * noise**2
+    return DistanceEstimate(
+        debiased_distance, math.sqrt(4 * noise**2 * max(debiased_distance, 0.0) + 2 * len(mean) * noise**4)
+    )
 
 
 def squared_distance_change(opened: NoisySum, records: int, mean: Float64, earlier: Float64) -> DistanceEstimate:
     """Returns by how much the squared distance of ``mean`` is above that of an ``earlier`` mean, float64 [d] both."""
-    change = squared_distance(opened, records, mean).value - squared_distance(opened, records, earlier).value
-    return DistanceEstimate(change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)
+    distance_change = squared_distance(opened, records, mean).value - squared_distance(opened, records, earlier).value
+    return DistanceEstimate(distance_change, 2 * opened.sigma * float(np.linalg.norm(mean - earlier)) / records)

@@ -83,30 +83,30 @@ def wanted(options: FormOptions, setting: Setting) -> frozenset[str]:
 
     Raises ConfigurationError for an option that cannot hold.
     """
-    names = _named(options, setting)
-    if not names:
-        return names
-    first = f"method.{min(names)}"
+    option_names = _named(options, setting)
+    if not option_names:
+        return option_names
+    first_option = f"method.{min(option_names)}"
     if setting.attributes:
         raise ConfigurationError(
-            f"{first}: the task has [[attributes]], and a prompt names either those or form",
-            f"take the attributes out, or {first}; privacy.lengths measures lengths beside attributes",
+            f"{first_option}: the task has [[attributes]], and a prompt names either those or form",
+            f"take the attributes out, or {first_option}; privacy.lengths measures lengths beside attributes",
             code="form-with-attributes",
         )
-    if names & {WORDS, EXAMPLES} and len(setting.labels) < 2:
+    if option_names & {WORDS, EXAMPLES} and len(setting.labels) < 2:
         raise ConfigurationError(
-            f"method.{min(names & {WORDS, EXAMPLES})} asks by label, and the task has fewer than two",
+            f"method.{min(option_names & {WORDS, EXAMPLES})} asks by label, and the task has fewer than two",
             "name task.labels, or take it out",
             code="form-without-labels",
         )
-    if names >= {WORDS, EXAMPLES} and options.rounds < LEAST_ROUNDS:
+    if option_names >= {WORDS, EXAMPLES} and options.rounds < LEAST_ROUNDS:
         raise ConfigurationError(
             f"method.voted_examples are chosen among texts with the records' words; method.rounds is {options.rounds}",
             f"set method.rounds to {LEAST_ROUNDS} or more, or words = false",
             code="form-rounds",
         )
     if any(name not in setting.recorded for name in setting.generators):
-        return names
+        return option_names
     return frozenset()
 
 
@@ -129,15 +129,15 @@ def length_drawer(run: RunContext, opened: NoisySum, labels: int) -> Callable[[n
 def words_request(setting: Setting) -> SumRequest:
     """Returns the request that counts words."""
     labels = len(setting.labels)
-    cells = min(FORM.words_of_label * labels, max(FORM.most_words, labels))
-    return SumRequest(WORDS, LabelWords(cells, labels, FORM.distinct), FORM.part_words)
+    word_count = min(FORM.words_of_label * labels, max(FORM.most_words, labels))
+    return SumRequest(WORDS, LabelWords(word_count, labels, FORM.distinct), FORM.part_words)
 
 
 def votes_request(setting: Setting, name: str, texts: int, sums: int) -> SumRequest:
     """Returns one of ``sums`` requests that vote on examples, among as many of ``texts`` as are voted on."""
     labels = len(setting.labels)
-    q = max(1, int(FORM.voted_for * min(texts // labels, FORM.voted_on)))
-    votes = EqualVotes(q=q, candidates=min(texts, FORM.voted_on * labels), labels=labels)
+    votes_per_record = max(1, int(FORM.voted_for * min(texts // labels, FORM.voted_on)))
+    votes = EqualVotes(q=votes_per_record, candidates=min(texts, FORM.voted_on * labels), labels=labels)
     return SumRequest(name, votes, FORM.part_shown / sums)
 
 
@@ -155,16 +155,16 @@ def _signals(requests: Sequence[SumRequest], setting: Setting) -> list[Signal]:
 
 def left_out(requests: Requests, options: FormOptions, setting: Setting) -> dict[str, Signal]:
     """Returns the signals of the wanted questions that are not asked, because their answers would be noise."""
-    found: dict[str, Signal] = {}
-    names = wanted(options, setting)
-    for part in (WORDS, EXAMPLES):  # Examples get the words' budget if words are not asked.
-        if part in names:
-            planned = requests(names - found.keys())
-            signals = zip(planned, _signals(planned, setting), strict=True)
-            noise = [signal for request, signal in signals if _part(request) == part and signal.is_noise]
+    signal_by_part: dict[str, Signal] = {}
+    part_names = wanted(options, setting)
+    for form_part in (WORDS, EXAMPLES):  # Examples get the words' budget if words are not asked.
+        if form_part in part_names:
+            part_requests = requests(part_names - signal_by_part.keys())
+            signals = zip(part_requests, _signals(part_requests, setting), strict=True)
+            noise = [signal for request, signal in signals if _part(request) == form_part and signal.is_noise]
             if noise:
-                found[part] = noise[0]
-    return found
+                signal_by_part[form_part] = noise[0]
+    return signal_by_part
 
 
 def heard(requests: Requests, options: FormOptions, setting: Setting) -> Sequence[SumRequest]:
@@ -180,16 +180,18 @@ def _part(request: SumRequest) -> str:
 
 def notes(requests: Requests, options: FormOptions, setting: Setting) -> list[str]:
     """Returns a sentence on each question about form that is wanted and not asked, for whoever plans a run."""
-    records = setting.expected_records
-    told = [
-        f"method.{part}: not asked, its answer would be noise ({signal}, of {records} records in"
-        f" {len(setting.labels)} labels). It is asked from {signal.least_records(records)} records on"
+    expected_records = setting.expected_records
+    note_lines = [
+        f"method.{form_part}: not asked, its answer would be noise ({signal}, of {expected_records} records in"
+        f" {len(setting.labels)} labels). It is asked from {signal.least_records(expected_records)} records on"
         " (privacy.expected_records)."
-        for part, signal in left_out(requests, options, setting).items()
+        for form_part, signal in left_out(requests, options, setting).items()
     ]
     if _named(options, setting) and not wanted(options, setting):
-        told.append("No lengths, words or examples are asked: all texts were written before, whatever a prompt says.")
-    return told
+        note_lines.append(
+            "No lengths, words or examples are asked: all texts were written before, whatever a prompt says."
+        )
+    return note_lines
 
 
 # Words: a public list for each label, ordered by public texts.
@@ -212,22 +214,25 @@ class WordLists:
 
         A word that tells of a label is expected in a quarter of the records of the labels that read it.
         """
-        readers = np.zeros(len(self.listed))
-        for row, of_label in zip(self.order, records, strict=True):
-            readers[row[row != NOTHING]] += of_label
-        return bool(self.listed) and TELLING * float(readers.max()) >= least_count(sigma, len(self.listed))
+        records_by_word = np.zeros(len(self.listed))
+        for word_row, label_records in zip(self.order, records, strict=True):
+            records_by_word[word_row[word_row != NOTHING]] += label_records
+        return bool(self.listed) and TELLING * float(records_by_word.max()) >= least_count(sigma, len(self.listed))
 
     def inputs(self, run: RunContext) -> list[Input]:
         """Returns the public inputs of the sum that counts them."""
-        order = run.publish_numbers("order", self.order.astype(np.float64))
-        return [run.publish_texts("words", self.listed), order]
+        order_input = run.publish_numbers("order", self.order.astype(np.float64))
+        return [run.publish_texts("words", self.listed), order_input]
 
     def frequent(self, opened: NoisySum) -> "list[Frequent]":
         """Returns each label's words whose counts are above what noise alone reaches, with their counts."""
-        counts = opened.natural[: len(self.listed)]
-        stand = counts >= max(1.0, least_count(opened.sigma, len(self.listed)))
-        cells = [[int(cell) for cell in row if cell != NOTHING and stand[cell]] for row in self.order]
-        return [Frequent(tuple(self.listed[cell] for cell in own), counts[own]) for own in cells]
+        word_counts = opened.natural[: len(self.listed)]
+        is_significant = word_counts >= max(1.0, least_count(opened.sigma, len(self.listed)))
+        frequent_words = [[int(cell) for cell in row if cell != NOTHING and is_significant[cell]] for row in self.order]
+        return [
+            Frequent(tuple(self.listed[cell] for cell in label_words), word_counts[label_words])
+            for label_words in frequent_words
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,9 +246,9 @@ class Frequent:
         """Draws words of a prompt without replacement, by their counts."""
         if not self.terms:
             return ()
-        size = min(FORM.terms, len(self.terms))
-        chosen = rng.choice(len(self.terms), size, replace=False, p=self.counts / self.counts.sum())
-        return tuple(self.terms[place] for place in chosen)
+        term_count = min(FORM.terms, len(self.terms))
+        term_places = rng.choice(len(self.terms), term_count, replace=False, p=self.counts / self.counts.sum())
+        return tuple(self.terms[term_place] for term_place in term_places)
 
 
 def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[str], Float64]:
@@ -252,19 +257,24 @@ def telling(texts: Sequence[str], label_of: Int64, labels: int) -> tuple[list[st
     It is the log-odds that a text of the label has the word, over those of the other labels' texts, in standard errors
     (Monroe, Colaresi, Quinn 2008); minus infinity where its odds are not ``least_odds`` times the others'.
     """
-    number: dict[str, int] = {}
-    places: list[tuple[int, int]] = []
+    index_of_word: dict[str, int] = {}
+    word_occurrences: list[tuple[int, int]] = []
     for text, label in zip(texts, label_of.tolist(), strict=True):
-        mine = sorted({word for word in words(text) if _is_listed(word)})
-        places += [(number.setdefault(word, len(number)), label) for word in mine]
-    having = np.zeros((len(number), labels))
-    np.add.at(having, tuple(np.array(places, dtype=np.int64).reshape(-1, 2).T), 1.0)
-    of_label = np.bincount(label_of, minlength=labels)
-    others, of_others = having.sum(axis=1, keepdims=True) - having, of_label.sum() - of_label
-    odds = np.log((having + PRIOR) / (of_label - having + PRIOR))
-    odds -= np.log((others + PRIOR) / (of_others - others + PRIOR))
-    scores = odds / np.sqrt(1.0 / (having + PRIOR) + 1.0 / (others + PRIOR))
-    return list(number), np.where((having > 0) & (odds >= np.log(FORM.least_odds)), scores, -np.inf)
+        text_words = sorted({word for word in words(text) if _is_listed(word)})
+        word_occurrences += [(index_of_word.setdefault(word, len(index_of_word)), label) for word in text_words]
+    texts_with_word = np.zeros((len(index_of_word), labels))
+    np.add.at(texts_with_word, tuple(np.array(word_occurrences, dtype=np.int64).reshape(-1, 2).T), 1.0)
+    texts_of_label = np.bincount(label_of, minlength=labels)
+    others_with_word, texts_of_others = (
+        texts_with_word.sum(axis=1, keepdims=True) - texts_with_word,
+        texts_of_label.sum() - texts_of_label,
+    )
+    log_odds = np.log((texts_with_word + PRIOR) / (texts_of_label - texts_with_word + PRIOR))
+    log_odds -= np.log((others_with_word + PRIOR) / (texts_of_others - others_with_word + PRIOR))
+    z_scores = log_odds / np.sqrt(1.0 / (texts_with_word + PRIOR) + 1.0 / (others_with_word + PRIOR))
+    return list(index_of_word), np.where(
+        (texts_with_word > 0) & (log_odds >= np.log(FORM.least_odds)), z_scores, -np.inf
+    )
 
 
 def _is_listed(word: str) -> bool:
@@ -281,26 +291,30 @@ def word_lists(texts: Sequence[str], label_of: Int64, apart: Bools, cells: int) 
     """
     labels = len(apart)
     vocabulary, scores = telling(texts, label_of, labels)
-    ranked = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(labels)]
-    told = [[n for n in row if scores[n, label] > -np.inf] for label, row in enumerate(ranked)]
-    first = [row[: cells // labels] for row in told]
-    shared = {n for label in np.flatnonzero(~apart) for n in first[label]}
-    place: dict[tuple[int, int], int] = {}
-    rows = []
+    words_by_label = [[int(n) for n in np.argsort(-scores[:, label], kind="stable")] for label in range(labels)]
+    telling_words = [[n for n in row if scores[n, label] > -np.inf] for label, row in enumerate(words_by_label)]
+    label_lists = [row[: cells // labels] for row in telling_words]
+    shared_words = {n for label in np.flatnonzero(~apart) for n in label_lists[label]}
+    cell_of_word: dict[tuple[int, int], int] = {}
+    cell_rows = []
     for label in range(labels):
-        mine = first[label] if apart[label] else [n for n in told[label] if n in shared][: LARGEST_ORDER // labels]
-        group = label if apart[label] else NOTHING
-        rows.append([place.setdefault((group, n), len(place)) for n in mine])
-    order = np.full((labels, max(1, max(map(len, rows)))), NOTHING)
-    for label, row in enumerate(rows):
-        order[label, : len(row)] = row
-    return WordLists(tuple(vocabulary[n] for _, n in place), order)
+        list_words = (
+            label_lists[label]
+            if apart[label]
+            else [n for n in telling_words[label] if n in shared_words][: LARGEST_ORDER // labels]
+        )
+        list_label = label if apart[label] else NOTHING
+        cell_rows.append([cell_of_word.setdefault((list_label, n), len(cell_of_word)) for n in list_words])
+    cell_order = np.full((labels, max(1, max(map(len, cell_rows)))), NOTHING)
+    for label, row in enumerate(cell_rows):
+        cell_order[label, : len(row)] = row
+    return WordLists(tuple(vocabulary[n] for _, n in cell_of_word), cell_order)
 
 
 def labels_apart(records: Float64, sigma: float, cells: int) -> Bools:
     """Marks the labels whose ``records``, float64 [C], are enough for a list of their own, bool [C]."""
-    enough: Bools = TELLING * records >= least_count(sigma, cells)
-    return enough
+    has_enough: Bools = TELLING * records >= least_count(sigma, cells)
+    return has_enough
 
 
 def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, records: Float64) -> list[Frequent]:
@@ -310,42 +324,47 @@ def counted_words(run: RunContext, samples: Sequence[Sample], chosen: Bools, rec
         chosen: generators of each label, bool [K, C], the first of which that writes to order is asked for words.
         records: estimated number of records of each label, float64 [C].
     """
-    setting, planned = run.setting, run.planned(WORDS)
-    writing = np.array([name not in setting.recorded for name in setting.generators])[:, None]
-    asked = np.where((chosen & writing).any(axis=0), chosen & writing, writing).argmax(axis=0)
-    orders = [
+    setting, words_sum = run.setting, run.planned(WORDS)
+    is_writer = np.array([name not in setting.recorded for name in setting.generators])[:, None]
+    writer_of_label = np.where((chosen & is_writer).any(axis=0), chosen & is_writer, is_writer).argmax(axis=0)
+    word_orders = [
         Order(setting.generators[writer], "vocabulary", label, words=FORM.words_of_label)
-        for writer, label in zip(asked.tolist(), setting.labels, strict=True)
+        for writer, label in zip(writer_of_label.tolist(), setting.labels, strict=True)
     ]
-    public = [*samples, *(answer for answer in run.write("words", 0, orders) if answer is not None)]
-    names = [readable_label(name) for name in setting.labels]  # words of its name tell about a label
-    texts = [*(each.text for each in public), *names]
-    label_of = np.concatenate([run.label_numbers(public), np.arange(len(names))])
-    apart = labels_apart(records, planned.sigma, planned.dimension)
-    lists = word_lists(texts, label_of, apart, planned.dimension)
-    if lists.are_told(records, planned.sigma):
-        frequent = lists.frequent(run.private_sum(WORDS, lists.inputs(run)))
-        remark = words_remark(lists, frequent, int(apart.sum()))
+    public_samples = [*samples, *(answer for answer in run.write("words", 0, word_orders) if answer is not None)]
+    readable_labels = [readable_label(name) for name in setting.labels]  # words of its name tell about a label
+    public_texts = [*(each.text for each in public_samples), *readable_labels]
+    label_of = np.concatenate([run.label_numbers(public_samples), np.arange(len(readable_labels))])
+    has_own_list = labels_apart(records, words_sum.sigma, words_sum.dimension)
+    word_list = word_lists(public_texts, label_of, has_own_list, words_sum.dimension)
+    if word_list.are_told(records, words_sum.sigma):
+        frequent_words = word_list.frequent(run.private_sum(WORDS, word_list.inputs(run)))
+        words_note = words_remark(word_list, frequent_words, int(has_own_list.sum()))
     else:
-        frequent = [Frequent() for _ in setting.labels]
-        remark = (
-            f"Words: not asked. Of about {records.sum():.0f} records, too few read one of the {len(lists.listed)} words"
+        frequent_words = [Frequent() for _ in setting.labels]
+        words_note = (
+            f"Words: not asked. Of about {records.sum():.0f} records, too few read one of the {len(word_list.listed)}"
+            " words"
             " that public texts name for its count to stand above the noise."
         )
-    run.record("words", 0, {name: list(own.terms) for name, own in zip(setting.labels, frequent, strict=True)})
-    run.record("remarks", 0, remark)
-    return frequent
+    run.record(
+        "words",
+        0,
+        {name: list(label_words.terms) for name, label_words in zip(setting.labels, frequent_words, strict=True)},
+    )
+    run.record("remarks", 0, words_note)
+    return frequent_words
 
 
 def words_remark(lists: WordLists, frequent: Sequence[Frequent], apart: int) -> str:
     """Returns the sentence for the report on how many words the records have."""
-    different = {term for own in frequent for term in own.terms}
-    shared = len(frequent) - apart
-    who = "Labels with few records share" if apart else "All labels share"
-    sharing = f" {who} one list." if shared else ""
+    distinct_terms = {term for label_words in frequent for term in label_words.terms}
+    sharing_labels = len(frequent) - apart
+    sharing_subject = "Labels with few records share" if apart else "All labels share"
+    sharing_sentence = f" {sharing_subject} one list." if sharing_labels else ""
     return (
-        f"Words: of {len(lists.listed)} that public texts name, {len(different)} stand in more of the hospitals'"
-        f" records than noise explains, and prompts name some of them.{sharing}"
+        f"Words: of {len(lists.listed)} that public texts name, {len(distinct_terms)} stand in more of the hospitals'"
+        f" records than noise explains, and prompts name some of them.{sharing_sentence}"
     )
 
 
@@ -362,15 +381,17 @@ def voted_examples(run: RunContext, name: str, samples: Sequence[Sample], first:
     label_of = run.label_numbers(samples)
     candidates: list[Sample] = []
     for label in range(labels):
-        own = rng.permutation(np.flatnonzero(label_of == label)).tolist()
-        own.sort(key=lambda row: samples[row].round < first)
-        candidates += [samples[row] for row in sorted(own[: FORM.voted_on])]
-    inputs, shown = run.publish_samples("candidates", name, candidates[: run.planned(name).dimension])
-    label_of = run.label_numbers(shown)
-    correction = hubness_correction(run.embeddings(shown), label_of)
-    opened = run.private_sum(name, [inputs, run.publish_numbers("hubness correction", correction)])
-    votes = opened.natural[: len(shown)]
-    if float(votes.std()) < opened.sigma:
+        label_rows = rng.permutation(np.flatnonzero(label_of == label)).tolist()
+        label_rows.sort(key=lambda row: samples[row].round < first)
+        candidates += [samples[row] for row in sorted(label_rows[: FORM.voted_on])]
+    candidates_input, shown_samples = run.publish_samples("candidates", name, candidates[: run.planned(name).dimension])
+    label_of = run.label_numbers(shown_samples)
+    correction = hubness_correction(run.embeddings(shown_samples), label_of)
+    votes_sum = run.private_sum(name, [candidates_input, run.publish_numbers("hubness correction", correction)])
+    votes = votes_sum.natural[: len(shown_samples)]
+    if float(votes.std()) < votes_sum.sigma:
         return [[] for _ in range(labels)]
-    rows = [np.flatnonzero(label_of == label) for label in range(labels)]
-    return [[shown[row].text for row in highest(votes, own, round(FORM.best * len(own)))] for own in rows]
+    rows_by_label = [np.flatnonzero(label_of == label) for label in range(labels)]
+    return [
+        [shown_samples[row].text for row in highest(votes, own, round(FORM.best * len(own)))] for own in rows_by_label
+    ]

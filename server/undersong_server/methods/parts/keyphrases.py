@@ -35,22 +35,22 @@ def significant_terms(
     Returns:
         int64 positions, the highest count first; ties to the lower index.
     """
-    order = np.argsort(-counts, kind="stable")[:most]
+    likeliest_terms = np.argsort(-counts, kind="stable")[:most]
     if false_share >= 1.0:
-        return order
-    highest = counts[order]
+        return likeliest_terms
+    highest_counts = counts[likeliest_terms]
     if sigma <= 0.0:
-        return order[highest > 0.0]
+        return likeliest_terms[highest_counts > 0.0]
     from scipy.special import ndtr
 
     if law == "laplace":
-        chance = np.minimum(0.5 * np.exp(-math.sqrt(2.0) * np.maximum(highest, 0.0) / sigma), 1.0)
+        false_chances = np.minimum(0.5 * np.exp(-math.sqrt(2.0) * np.maximum(highest_counts, 0.0) / sigma), 1.0)
     else:
-        chance = ndtr(-highest / sigma)
-    passing = np.flatnonzero(chance <= false_share * np.arange(1, len(order) + 1) / len(counts))
-    if len(passing):
-        return order[: passing[-1] + 1]
-    return order[:0]
+        false_chances = ndtr(-highest_counts / sigma)
+    passing_ranks = np.flatnonzero(false_chances <= false_share * np.arange(1, len(likeliest_terms) + 1) / len(counts))
+    if len(passing_ranks):
+        return likeliest_terms[: passing_ranks[-1] + 1]
+    return likeliest_terms[:0]
 
 
 def sequence_text(terms: Iterable[str]) -> str:
@@ -74,10 +74,12 @@ class Densities:
     def __init__(self, features: FourierFeatures, sums: Float64, vectors: Float32, *, repeats: bool = False) -> None:
         self._features = features
         self._repeats = repeats
-        blocks = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
+        sums_by_structure = sums.reshape(max(1, features.classes), len(features.lengths), 2, features.pairs)
         # Cosine and sine sums as one complex number per frequency: an estimate is then the real part of a product.
-        waves = (blocks[:, :, 0] - 1j * blocks[:, :, 1]) / np.array(features.weights)[None, :, None]
-        self._sums = waves.astype(np.complex64) / features.pairs
+        density_waves = (sums_by_structure[:, :, 0] - 1j * sums_by_structure[:, :, 1]) / np.array(features.weights)[
+            None, :, None
+        ]
+        self._sums = density_waves.astype(np.complex64) / features.pairs
         self._vectors = vectors
         self._tables: dict[tuple[int, int], Int64] = {}
 
@@ -101,14 +103,18 @@ class Densities:
         """
         length = prefixes.shape[1]
         structure = self._structure_of(length)
-        state = self._class_state(label, structure, prefixes[:, :-1])
-        table = self._phase_waves(structure, length - 1)
-        last = prefixes[:, -1]
-        pairs = self._features.pairs
-        estimate = np.einsum("tm,tm->t", state.real, table[:pairs, last].T.astype(np.float64))
-        estimate -= np.einsum("tm,tm->t", state.imag, table[pairs:, last].T.astype(np.float64))
-        rescaled: Float64 = self._length_rescaling(structure, length) * estimate
-        return rescaled
+        prefix_waves = self._class_state(label, structure, prefixes[:, :-1])
+        term_waves = self._phase_waves(structure, length - 1)
+        last_terms = prefixes[:, -1]
+        pair_count = self._features.pairs
+        density_estimates = np.einsum(
+            "tm,tm->t", prefix_waves.real, term_waves[:pair_count, last_terms].T.astype(np.float64)
+        )
+        density_estimates -= np.einsum(
+            "tm,tm->t", prefix_waves.imag, term_waves[pair_count:, last_terms].T.astype(np.float64)
+        )
+        rescaled_estimates: Float64 = self._length_rescaling(structure, length) * density_estimates
+        return rescaled_estimates
 
     def independent(
         self,
@@ -125,11 +131,13 @@ class Densities:
         Terms are drawn in proportion to the density to the power of ``sharpness`` (1: the paper), among the ``highest``
         of the highest density; among all if that is None.
         """
-        weights = np.tile(_raise_estimates(self.of_terms(label)[None, :], sharpness), (count, 1))
-        chosen = np.zeros((count, length), dtype=np.int64)
+        term_weights = np.tile(_raise_estimates(self.of_terms(label)[None, :], sharpness), (count, 1))
+        chosen_terms = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
-            chosen[:, position] = _draw_columns(weights, self._taken_terms(chosen[:, :position]), rng, highest)
-        return chosen
+            chosen_terms[:, position] = _draw_columns(
+                term_weights, self._taken_terms(chosen_terms[:, :position]), rng, highest
+            )
+        return chosen_terms
 
     def iterative(
         self,
@@ -152,20 +160,25 @@ class Densities:
         With ``ends`` a sequence ends, and holds -1 from there on, where an unfilled place is denser than every term:
         most records that begin so have no further term, and what is drawn there says nothing of them.
         """
-        chosen = np.zeros((count, length), dtype=np.int64)
+        chosen_terms = np.zeros((count, length), dtype=np.int64)
         for position in range(length):
             structure = self._structure_of(position + 1)
-            state = self._class_state(label, structure, chosen[:, :position])
-            estimates = np.hstack([state.real, -state.imag]) @ self._phase_waves(structure, position)
-            weights, unfilled = estimates[:, :-1], estimates[:, -1]
-            power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
-            chosen[:, position] = _draw_columns(
-                _raise_estimates(weights, power), self._taken_terms(chosen[:, :position]), rng, highest
+            prefix_waves = self._class_state(label, structure, chosen_terms[:, :position])
+            density_estimates = np.hstack([prefix_waves.real, -prefix_waves.imag]) @ self._phase_waves(
+                structure, position
+            )
+            term_weights, end_estimates = density_estimates[:, :-1], density_estimates[:, -1]
+            weight_power = 1.0 if sharpness == 1.0 else sharpness * self._features.lengths[structure]
+            chosen_terms[:, position] = _draw_columns(
+                _raise_estimates(term_weights, weight_power),
+                self._taken_terms(chosen_terms[:, :position]),
+                rng,
+                highest,
             )
             if ends and position:
-                has_ended = (chosen[:, position - 1] == UNFILLED) | (unfilled > weights.max(axis=1))
-                chosen[has_ended, position] = UNFILLED
-        return chosen
+                has_ended = (chosen_terms[:, position - 1] == UNFILLED) | (end_estimates > term_weights.max(axis=1))
+                chosen_terms[has_ended, position] = UNFILLED
+        return chosen_terms
 
     def _taken_terms(self, drawn: Int64) -> Int64:
         if self._repeats:
@@ -173,42 +186,48 @@ class Densities:
         return drawn
 
     def _structure_of(self, length: int) -> int:
-        holding = [number for number, held in enumerate(self._features.lengths) if held >= length]
-        if not holding:
+        structures = [
+            number
+            for number, lengths_of_structure in enumerate(self._features.lengths)
+            if lengths_of_structure >= length
+        ]
+        if not structures:
             raise ConfigurationError(f"no density holds prefixes of {length} phrases", "plan a longer structure")
-        return min(holding, key=lambda number: self._features.lengths[number])
+        return min(structures, key=lambda number: self._features.lengths[number])
 
     def _length_rescaling(self, structure: int, length: int) -> float:
-        held = self._features.lengths[structure]
-        return math.exp(self._features.width / held * (held - length))
+        structure_lengths = self._features.lengths[structure]
+        return math.exp(self._features.width / structure_lengths * (structure_lengths - length))
 
     def _class_state(self, label: int, structure: int, prefixes: Int64) -> npt.NDArray[np.complex64]:
         """The class's sums turned by the phases of the prefixes, complex64 [T, m]."""
-        phase = np.zeros((len(prefixes), self._features.pairs), dtype=np.int64)
+        phase_sums = np.zeros((len(prefixes), self._features.pairs), dtype=np.int64)
         for position in range(prefixes.shape[1]):
-            phase += self._phase_table(structure, position)[prefixes[:, position]]
-        waves = (cosines(phase) + 1j * sines(phase)).astype(np.complex64)
-        turned: npt.NDArray[np.complex64] = self._sums[label, structure] * waves
-        return turned
+            phase_sums += self._phase_table(structure, position)[prefixes[:, position]]
+        phase_waves = (cosines(phase_sums) + 1j * sines(phase_sums)).astype(np.complex64)
+        turned_waves: npt.NDArray[np.complex64] = self._sums[label, structure] * phase_waves
+        return turned_waves
 
     def _phase_table(self, structure: int, position: int) -> Int64:
         """Phases of every term and last of an unfilled place, which ``UNFILLED`` is the index of, int64 [N + 1, m]."""
-        key = (structure, position)
-        if key not in self._tables:
-            self._tables[key] = self._features.phases(structure, position, self._vectors)
-        return self._tables[key]
+        table_key = (structure, position)
+        if table_key not in self._tables:
+            self._tables[table_key] = self._features.phases(structure, position, self._vectors)
+        return self._tables[table_key]
 
     def _phase_waves(self, structure: int, position: int) -> Float32:
         """Cosines, then sines, of every term's phases and last of an unfilled place's, float32 [2m, N + 1]."""
-        phases = self._phase_table(structure, position).T
-        return np.vstack([cosines(phases), sines(phases)]).astype(np.float32)
+        term_phases = self._phase_table(structure, position).T
+        return np.vstack([cosines(term_phases), sines(term_phases)]).astype(np.float32)
 
 
 def _raise_estimates(estimates: Floats, power: float) -> Float64:
     """Estimates below zero become zero; each row's largest becomes one, so that no power overflows."""
-    positive = np.maximum(estimates, 0.0).astype(np.float64)
-    raised: Float64 = (positive / np.maximum(positive.max(axis=1, keepdims=True), 1e-300)) ** power
-    return raised
+    positive_estimates = np.maximum(estimates, 0.0).astype(np.float64)
+    raised_estimates: Float64 = (
+        positive_estimates / np.maximum(positive_estimates.max(axis=1, keepdims=True), 1e-300)
+    ) ** power
+    return raised_estimates
 
 
 def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highest: int | None) -> Int64:
@@ -216,19 +235,19 @@ def _draw_columns(weights: Floats, taken: Int64, rng: np.random.Generator, highe
 
     Of the columns that are left, the ``highest`` of the highest weight take part, and all that equal the last of them.
     """
-    free = np.ones(weights.shape, dtype=bool)
-    np.put_along_axis(free, taken, False, axis=1)
-    left = np.where(free, weights, 0.0).astype(np.float64)
-    if highest is not None and highest < left.shape[1]:
-        left[left < np.partition(left, -highest, axis=1)[:, [-highest]]] = 0.0
-    empty = left.sum(axis=1) <= 0.0
-    left[empty] = free[empty]
-    ends = np.cumsum(left, axis=1)
-    at = rng.random(len(ends)) * ends[:, -1]
-    drawn = (ends <= at[:, None]).sum(axis=1)
+    is_free = np.ones(weights.shape, dtype=bool)
+    np.put_along_axis(is_free, taken, False, axis=1)
+    free_weights = np.where(is_free, weights, 0.0).astype(np.float64)
+    if highest is not None and highest < free_weights.shape[1]:
+        free_weights[free_weights < np.partition(free_weights, -highest, axis=1)[:, [-highest]]] = 0.0
+    is_empty = free_weights.sum(axis=1) <= 0.0
+    free_weights[is_empty] = is_free[is_empty]
+    cumulative_weights = np.cumsum(free_weights, axis=1)
+    drawn_points = rng.random(len(cumulative_weights)) * cumulative_weights[:, -1]
+    drawn_columns = (cumulative_weights <= drawn_points[:, None]).sum(axis=1)
     # Rounding may point beyond the last term that has weight.
-    last = weights.shape[1] - 1 - np.argmax(left[:, ::-1] > 0, axis=1)
-    columns: Int64 = np.minimum(drawn, last)
+    last_columns = weights.shape[1] - 1 - np.argmax(free_weights[:, ::-1] > 0, axis=1)
+    columns: Int64 = np.minimum(drawn_columns, last_columns)
     return columns
 
 
@@ -251,10 +270,10 @@ def read_vocabulary(path: Path) -> tuple[str, ...]:
         raise ConfigurationError(
             f"method.vocabulary: {path}: cannot be read ({type(error).__name__})", "give a UTF-8 file, one term a line"
         ) from None
-    terms = _distinct_terms(lines)
-    if not terms:
+    distinct_terms = _distinct_terms(lines)
+    if not distinct_terms:
         raise ConfigurationError(f"method.vocabulary: {path}: holds no term", "write one term a line")
-    return terms
+    return distinct_terms
 
 
 @lru_cache(maxsize=4)
@@ -272,16 +291,16 @@ def english_words(count: int, skip: int) -> tuple[str, ...]:
         raise ConfigurationError(
             "the default vocabulary needs the package wordfreq", "pip install wordfreq, or name method.vocabulary"
         ) from None
-    listed = top_n_list("en", count + skip, wordlist="best")[skip:]
-    return _distinct_terms(word for word in listed if len(word) >= SHORTEST and word.isalpha())
+    frequent_words = top_n_list("en", count + skip, wordlist="best")[skip:]
+    return _distinct_terms(word for word in frequent_words if len(word) >= SHORTEST and word.isalpha())
 
 
 def _distinct_terms(terms: Iterable[str]) -> tuple[str, ...]:
-    kept: dict[str, str] = {}
+    term_by_folding: dict[str, str] = {}
     for term in terms:
-        if folded := " ".join(words(term)):
-            kept.setdefault(folded, " ".join(term.split()))
-    return tuple(kept.values())
+        if folded_term := " ".join(words(term)):
+            term_by_folding.setdefault(folded_term, " ".join(term.split()))
+    return tuple(term_by_folding.values())
 
 
 class VocabularyOptions(PresetOptions):
@@ -323,15 +342,15 @@ def private_keyphrases(
     Raises ConfigurationError where there are fewer than two.
     """
     vocabulary = options.terms(run.setting)
-    opened = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
-    found = significant_terms(
-        opened.natural, opened.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
+    term_counts = run.private_sum("vocabulary", [run.publish_texts("vocabulary", vocabulary)])
+    significant_rows = significant_terms(
+        term_counts.natural, term_counts.sigma, most=options.keyphrases, false_share=options.false_terms, law=law
     )
-    if len(found) < 2:
+    if len(significant_rows) < 2:
         raise ConfigurationError(
             "no term of the vocabulary stands out of the noise: the records hardly use it",
             "name a vocabulary of the field (method.vocabulary), or raise epsilon or method.false_terms",
         )
-    kept = tuple(vocabulary[term] for term in found)
-    run.record("keyphrases", 0, kept)
-    return kept
+    keyphrases = tuple(vocabulary[term] for term in significant_rows)
+    run.record("keyphrases", 0, keyphrases)
+    return keyphrases

@@ -38,15 +38,15 @@ def shares_of_counts(counts: Float64) -> Float64:
     >>> shares_of_counts(np.array([6.0, 3.0, -1.0])).tolist()
     [0.6875, 0.3125, 0.0]
     """
-    total = float(counts.sum())
-    if not total > 0.0:
+    total_count = float(counts.sum())
+    if not total_count > 0.0:
         return np.full(len(counts), 1.0 / len(counts))
-    falling = np.sort(counts)[::-1]
-    excess = (np.cumsum(falling) - total) / np.arange(1, len(counts) + 1)
-    last_bin = int(np.flatnonzero(falling > excess)[-1])
-    lowered = np.maximum(counts - excess[last_bin], 0.0)
-    result: Float64 = lowered / lowered.sum()
-    return result
+    falling_counts = np.sort(counts)[::-1]
+    excess_by_size = (np.cumsum(falling_counts) - total_count) / np.arange(1, len(counts) + 1)
+    last_bin = int(np.flatnonzero(falling_counts > excess_by_size)[-1])
+    lowered_counts = np.maximum(counts - excess_by_size[last_bin], 0.0)
+    label_shares: Float64 = lowered_counts / lowered_counts.sum()
+    return label_shares
 
 
 def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDGES) -> tuple[int, int]:
@@ -61,19 +61,19 @@ def length_range(counts: Float64, sigma: float, edges: Sequence[int] = RANGE_EDG
     Returns:
         The edges around the bins whose tails exceed their noise; the whole range where none does.
     """
-    floor = RANGE_TAIL * max(float(counts.sum()), 0.0)
+    least_tail = RANGE_TAIL * max(float(counts.sum()), 0.0)
 
     def beyond(tails: Float64) -> int:
         """Counts the bins at the start of ``tails`` before the running total exceeds its limit; 0 if never."""
-        limits = np.maximum(floor, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
-        bins = np.flatnonzero(np.cumsum(tails) > limits)
-        if len(bins):
-            return int(bins[0])
+        limits = np.maximum(least_tail, RANGE_DEVIATIONS * sigma * np.sqrt(np.arange(1, len(tails) + 1)))
+        bins_beyond = np.flatnonzero(np.cumsum(tails) > limits)
+        if len(bins_beyond):
+            return int(bins_beyond[0])
         return 0
 
-    first, last = beyond(counts), len(counts) - beyond(counts[::-1])
-    if first < last:
-        return (edges[first], edges[last])
+    first_bin, last_bin = beyond(counts), len(counts) - beyond(counts[::-1])
+    if first_bin < last_bin:
+        return (edges[first_bin], edges[last_bin])
     return (edges[0], edges[-1])
 
 
@@ -133,17 +133,17 @@ class Metadata:
         Systematic sampling, with one random start. Independent draws would give a label that expects 7 texts fewer than
         4 in every twelfth run.
         """
-        points = (rng.random() + np.arange(count)) / max(1, count)
-        last = int(np.flatnonzero(self.labels)[-1])  # rounding may point beyond the last label that has a share
-        numbers = np.minimum(np.searchsorted(np.cumsum(self.labels), points, side="right"), last)
-        return rng.permutation(numbers).astype(np.int64)
+        label_points = (rng.random() + np.arange(count)) / max(1, count)
+        last_label = int(np.flatnonzero(self.labels)[-1])  # rounding may point beyond the last label that has a share
+        label_numbers = np.minimum(np.searchsorted(np.cumsum(self.labels), label_points, side="right"), last_label)
+        return rng.permutation(label_numbers).astype(np.int64)
 
     def draw_words(self, rng: np.random.Generator) -> int | None:
         """A length in words: a bin drawn by its share, uniform within the bin; None where lengths are not used."""
         if self.edges is None or self.lengths is None:
             return None
-        bin_ = int(rng.choice(len(self.lengths), p=self.lengths))
-        return max(1, int(rng.integers(int(self.edges[bin_]), int(self.edges[bin_ + 1]))))
+        length_bin = int(rng.choice(len(self.lengths), p=self.lengths))
+        return max(1, int(rng.integers(int(self.edges[length_bin]), int(self.edges[length_bin + 1]))))
 
     def draw_terms(self, label: int, rng: np.random.Generator) -> tuple[str, ...]:
         """One keyword of the label, drawn by its share; empty if the label has no keywords."""
@@ -163,26 +163,26 @@ def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumReques
     The other requests divide the rest in their own ratios. Raises ConfigurationError for requests that divide their
     budget themselves (a method whose paper states the noise of each sum).
     """
-    asked = SumRequest(NAME, LengthHistogram(RANGE_EDGES), 1.0)
+    lengths_request = SumRequest(NAME, LengthHistogram(RANGE_EDGES), 1.0)
     if any(request.epsilon is not None or request.noise_multiplier is not None for request in requests):
         raise ConfigurationError(
             "privacy.lengths: the method divides its budget itself",
             'set privacy.lengths = false, or accounting = "joint"',
         )
-    total = sum(request.budget_share for request in requests)
-    return [replace(asked, budget_share=total * share / (1.0 - share), law=requests[0].law), *requests]
+    total_share = sum(request.budget_share for request in requests)
+    return [replace(lengths_request, budget_share=total_share * share / (1.0 - share), law=requests[0].law), *requests]
 
 
 def likely_lengths(opened: NoisySum) -> Float64:
     """Returns the share of each bin of the opened histogram, 0 outside its :func:`length_range`."""
-    low, high = length_range(opened.natural, opened.sigma)
-    edges = np.array(RANGE_EDGES)
-    is_inside = (edges[:-1] >= low) & (edges[1:] <= high)
-    shares = shares_of_counts(np.where(is_inside, opened.natural, 0.0))
-    likely = np.where(is_inside, shares, 0.0)
-    weights = likely if likely.sum() > 0 else is_inside.astype(np.float64)
-    result: Float64 = weights / weights.sum()
-    return result
+    shortest, longest = length_range(opened.natural, opened.sigma)
+    length_edges = np.array(RANGE_EDGES)
+    is_inside = (length_edges[:-1] >= shortest) & (length_edges[1:] <= longest)
+    inside_shares = shares_of_counts(np.where(is_inside, opened.natural, 0.0))
+    likely_shares = np.where(is_inside, inside_shares, 0.0)
+    bin_weights = likely_shares if likely_shares.sum() > 0 else is_inside.astype(np.float64)
+    bin_shares: Float64 = bin_weights / bin_weights.sum()
+    return bin_shares
 
 
 def draw_by(opened: NoisySum) -> Callable[[Random], int]:
@@ -190,12 +190,12 @@ def draw_by(opened: NoisySum) -> Callable[[Random], int]:
 
     Bins outside the :func:`length_range` of the histogram are left out.
     """
-    weights = likely_lengths(opened).tolist()
-    bins = list(pairwise(RANGE_EDGES))
+    bin_weights = likely_lengths(opened).tolist()
+    bin_edges = list(pairwise(RANGE_EDGES))
 
     def draw(random: Random) -> int:
-        first, beyond = random.choices(bins, weights)[0]
-        return max(1, random.randrange(first, beyond))
+        shortest, upper_edge = random.choices(bin_edges, bin_weights)[0]
+        return max(1, random.randrange(shortest, upper_edge))
 
     return draw
 
@@ -207,25 +207,30 @@ ALIKE = 1.5  # times as long, up to which texts are called as long as the record
 
 def length_quantiles(opened: NoisySum) -> list[float]:
     """Returns the lengths in words that a tenth, half and nine tenths of the records do not exceed."""
-    shares = likely_lengths(opened)
-    reached = np.concatenate([[0.0], np.cumsum(shares)])
-    inside = np.flatnonzero(shares) + 1  # the upper edges of the bins with records; flat parts have no inverse
-    steps = np.concatenate([[inside[0] - 1], inside])
-    return [float(level) for level in np.interp(LEVELS, reached[steps], np.array(RANGE_EDGES, dtype=float)[steps])]
+    bin_shares = likely_lengths(opened)
+    cumulative_shares = np.concatenate([[0.0], np.cumsum(bin_shares)])
+    upper_edges = np.flatnonzero(bin_shares) + 1  # the upper edges of the bins with records; flat parts have no inverse
+    step_edges = np.concatenate([[upper_edges[0] - 1], upper_edges])
+    return [
+        float(level)
+        for level in np.interp(LEVELS, cumulative_shares[step_edges], np.array(RANGE_EDGES, dtype=float)[step_edges])
+    ]
 
 
 def compare_lengths(records: Sequence[float], texts: Sequence[str]) -> str:
     """Returns the sentence for the report on how long the texts are, beside the quantiles of the records' lengths."""
-    low, middle, high = np.quantile([len(text.split()) for text in texts], LEVELS)
-    least, median, most = records
-    times = middle / max(median, 1.0)
-    if max(times, 1 / max(times, 1e-9)) <= ALIKE:
-        said = "as long as the records"
+    low_length, median_length, high_length = np.quantile([len(text.split()) for text in texts], LEVELS)
+    low_record, median_record, high_record = records
+    length_ratio = median_length / max(median_record, 1.0)
+    if max(length_ratio, 1 / max(length_ratio, 1e-9)) <= ALIKE:
+        comparison_words = "as long as the records"
     else:
-        said = f"{times:.1f} times as long as the records, so their form is another"
+        comparison_words = f"{length_ratio:.1f} times as long as the records, so their form is another"
     return (
-        f"Length: the texts have {middle:.0f} words at the median ({low:.0f} to {high:.0f} in four of five), the"
-        f" records {median:.0f} ({least:.0f} to {most:.0f}), by a private histogram: they are {said}."
+        f"Length: the texts have {median_length:.0f} words at the median ({low_length:.0f} to {high_length:.0f} in"
+        " four of five), the"
+        f" records {median_record:.0f} ({low_record:.0f} to {high_record:.0f}), by a private histogram: they are"
+        f" {comparison_words}."
     )
 
 
@@ -251,20 +256,20 @@ def keywords(answers: Sequence[Sequence[str]], most: int) -> list[list[str]]:
     >>> keywords([["card lost, card stolen, PIN blocked"], ["my transfer is late", "a late transfer"]], 2)
     [['card lost', 'card stolen'], ['late', 'transfer']]
     """
-    texts: list[list[str]] = []
-    lists: list[list[str]] = []
-    for given in answers:
-        texts.append([])
-        lists.append([])
-        for answer in given:
-            items = listed(answer)
-            if items:
-                lists[-1] += items
+    texts_by_label: list[list[str]] = []
+    items_by_label: list[list[str]] = []
+    for label_answers in answers:
+        texts_by_label.append([])
+        items_by_label.append([])
+        for answer in label_answers:
+            listed_items = listed(answer)
+            if listed_items:
+                items_by_label[-1] += listed_items
             else:
-                texts[-1].append(answer)
+                texts_by_label[-1].append(answer)
     return [
-        _different_items([*items, *words], most)
-        for items, words in zip(lists, _distinctive_words(texts, most), strict=True)
+        _different_items([*label_items, *label_words], most)
+        for label_items, label_words in zip(items_by_label, _distinctive_words(texts_by_label, most), strict=True)
     ]
 
 
@@ -275,18 +280,18 @@ def keywords_by_label(answers: Sequence[str], labels: Sequence[str], most: int) 
     [['lost', 'Stolen'], ['yearly']]
     """
     keyword_lists: list[list[str]] = [[] for _ in labels]
-    numbers = {_fold_label(label): number for number, label in enumerate(labels)}
-    used: set[str] = set()
+    label_index = {_fold_label(label): number for number, label in enumerate(labels)}
+    used_keywords: set[str] = set()
     for answer in answers:
         try:
-            values = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+            keywords_of_label = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
         except ValueError:
             continue
-        for label, items in values.items():
-            number = numbers.get(_fold_label(label), -1)
-            for item in items if number >= 0 and isinstance(items, list) else ():
-                if isinstance(item, str) and item.casefold() not in used and len(keyword_lists[number]) < most:
-                    used.add(item.casefold())
+        for label, label_items in keywords_of_label.items():
+            number = label_index.get(_fold_label(label), -1)
+            for item in label_items if number >= 0 and isinstance(label_items, list) else ():
+                if isinstance(item, str) and item.casefold() not in used_keywords and len(keyword_lists[number]) < most:
+                    used_keywords.add(item.casefold())
                     keyword_lists[number].append(item)
     return keyword_lists
 
@@ -296,13 +301,13 @@ def _fold_label(label: str) -> str:
 
 
 def _distinctive_words(texts: Sequence[Sequence[str]], most: int) -> list[list[str]]:
-    counted = [Counter(word for text in label_texts for word in set(_split_words(text))) for label_texts in texts]
-    labels_with = Counter(word for counts in counted for word in counts)
+    word_counters = [Counter(word for text in label_texts for word in set(_split_words(text))) for label_texts in texts]
+    labels_with = Counter(word for label_counter in word_counters for word in label_counter)
 
     def rank(counts: Counter[str], word: str) -> tuple[float, str]:
         return -counts[word] * math.log((1 + len(texts)) / labels_with[word]), word
 
-    return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in counted]  # type: ignore[misc]
+    return [sorted(counts, key=lambda word, counts=counts: rank(counts, word))[:most] for counts in word_counters]  # type: ignore[misc]
 
 
 def _split_words(text: str) -> list[str]:

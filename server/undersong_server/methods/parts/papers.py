@@ -67,24 +67,26 @@ def table(method: str) -> Mapping[str, Any]:
 
 def elements(method: str, preset: str) -> list[Mapping[str, Any]]:
     """The elements of a preset. Raises ValueError that lists the method's presets if there is no such one."""
-    rows = table(method).get("elements", [])
-    known = {name for row in rows for name in row.get("presets", [PAPER])}
-    if preset not in known:
-        raise ValueError(f"{method} has no preset {preset!r}; choose one of {', '.join(sorted(known)) or 'none'}")
-    return [row for row in rows if preset in row.get("presets", [PAPER])]
+    element_rows = table(method).get("elements", [])
+    preset_names = {name for row in element_rows for name in row.get("presets", [PAPER])}
+    if preset not in preset_names:
+        raise ValueError(
+            f"{method} has no preset {preset!r}; choose one of {', '.join(sorted(preset_names)) or 'none'}"
+        )
+    return [row for row in element_rows if preset in row.get("presets", [PAPER])]
 
 
 def sections(method: str, preset: str) -> dict[str, dict[str, Any]]:
     """Task-file keys that a preset sets, by section; [method] is always present."""
-    found: dict[str, dict[str, Any]] = {"method": {}}
+    options_by_section: dict[str, dict[str, Any]] = {"method": {}}
     for row in elements(method, preset):
         for key, value in row.get("set", {}).items():
             section, _, name = key.partition(".")
-            found.setdefault(section, {})[name] = value
-    return found
+            options_by_section.setdefault(section, {})[name] = value
+    return options_by_section
 
 
 def forbidden(method: str, preset: str) -> list[str]:
     """Says which of a preset's steps are not private in a federation; a daemon refuses a run with one."""
-    rows = elements(method, preset) if preset else []
-    return [f"{said}: {row[key]}" for row in rows for key, said in NOT_PRIVATE.items() if key in row]
+    element_rows = elements(method, preset) if preset else []
+    return [f"{said}: {row[key]}" for row in element_rows for key, said in NOT_PRIVATE.items() if key in row]

@@ -63,8 +63,8 @@ class PrivateScore:
     @classmethod
     def from_json(cls, recorded: Mapping[str, Any]) -> PrivateScore:
         """Reads what :meth:`to_json` wrote; scores of earlier versions have no measure."""
-        beside = recorded.get("zero_shot")
-        return cls(**{**recorded, "zero_shot": beside and ZeroShot(**beside)})
+        zero_shot = recorded.get("zero_shot")
+        return cls(**{**recorded, "zero_shot": zero_shot and ZeroShot(**zero_shot)})
 
     @property
     def is_share(self) -> bool:
@@ -84,18 +84,19 @@ class PrivateScore:
         Args:
             is_private: True if the noise of the sum that measured it protects the records.
         """
-        measured = measured_words(is_private=is_private)
+        method_words = measured_words(is_private=is_private)
         if self.zero_shot is None:
             return (
                 f"A classifier trained on these texts labels the hospitals' own records right in {self.figure},"
-                f" {measured}"
+                f" {method_words}"
             )
-        beside, gain = self.zero_shot, self.value - self.zero_shot.value
-        chance = ", which is within chance" if abs(gain) <= 2 * beside.error else ""
+        zero_shot, gain = self.zero_shot, self.value - self.zero_shot.value
+        chance_clause = ", which is within chance" if abs(gain) <= 2 * zero_shot.error else ""
         return (
-            f"The nearest of {beside.texts} of these texts is on average {self.figure} similar to a record of the"
-            f" hospitals', on a scale from 0 to 1, {measured}; the nearest of {beside.texts} texts that no"
-            f" record has steered {beside.value:.2f} (difference {gain:+.2f}, give or take {beside.error:.2f}{chance})"
+            f"The nearest of {zero_shot.texts} of these texts is on average {self.figure} similar to a record of the"
+            f" hospitals', on a scale from 0 to 1, {method_words}; the nearest of {zero_shot.texts} texts that no"
+            f" record has steered {zero_shot.value:.2f} (difference {gain:+.2f}, give or take"
+            f" {zero_shot.error:.2f}{chance_clause})"
         )
 
 
@@ -113,17 +114,23 @@ def score_of(noisy_sum: NoisySum, records: float, records_error: float, *, secon
         records: noisy number of records, m; ``records_error`` is its standard deviation.
         second: True for the second corpus, False for the first.
     """
-    gain, total = noisy_sum.natural[:2]
-    excess = float(total + gain if second else total - gain) / records  # twice the score, less one
-    value = min(1.0, max(0.0, (1.0 + excess) / 2.0))
+    gain, vote_total = noisy_sum.natural[:2]
+    doubled_excess = float(vote_total + gain if second else vote_total - gain) / records  # twice the score, less one
+    score_value = min(1.0, max(0.0, (1.0 + doubled_excess) / 2.0))
     # The sum of two coordinates has twice the variance of one; m stands in the denominator of the excess.
-    noise = float(np.hypot(noisy_sum.sigma / np.sqrt(2.0), excess / 2.0 * records_error)) / records
+    noise = float(np.hypot(noisy_sum.sigma / np.sqrt(2.0), doubled_excess / 2.0 * records_error)) / records
     # A variable in [0, 1] of this mean varies at most so much (Bhatia and Davis 2000). At the ends of the scale a
     # sample of m would show no spread at all, so the mean is taken as if half a record more were on either side.
-    smooth = (value * records + 0.5) / (records + 1.0)
-    sample = float(np.sqrt(smooth * (1.0 - smooth) / records))
-    reach = NORMAL_95 * float(np.hypot(noise, sample))
-    return PrivateScore(value, max(0.0, value - reach), min(1.0, value + reach), noise, sample)
+    smoothed_score = (score_value * records + 0.5) / (records + 1.0)
+    sampling_error = float(np.sqrt(smoothed_score * (1.0 - smoothed_score) / records))
+    interval_radius = NORMAL_95 * float(np.hypot(noise, sampling_error))
+    return PrivateScore(
+        score_value,
+        max(0.0, score_value - interval_radius),
+        min(1.0, score_value + interval_radius),
+        noise,
+        sampling_error,
+    )
 
 
 def similarity_score(run: RunContext, name: str, published: Bools, unsteered: Bools) -> PrivateScore:
@@ -131,17 +138,17 @@ def similarity_score(run: RunContext, name: str, published: Bools, unsteered: Bo
 
     Both are marks of the pool's texts, bool [n]; the more numerous ones are drawn from, so that they are as many.
     """
-    texts, rng = int(min(published.sum(), unsteered.sum())), run.rng("score")
-    corpora = np.zeros(len(published))
-    for bit, marked in ((FIRST, unsteered), (SECOND, published)):
-        corpora[rng.permutation(np.flatnonzero(marked))[:texts]] += bit
-    opened = run.private_sum(name, [run.publish_pool(), run.publish_numbers("corpora", corpora)])
-    records_error = float(opened.sigma) / COUNT
-    records = max(float(opened.natural[-1]) / COUNT, records_error, 1.0)
-    score = score_of(opened, records, records_error, second=True)
-    gain, square = float(opened.natural[0]) / records, float(opened.natural[2]) / records
-    among = max(0.0, square / SQUARE - gain**2) / records
-    noise = np.hypot(opened.sigma, gain * records_error) / records  # the number of records is noisy, too
-    error = float(np.hypot(noise, np.sqrt(among)))
-    beside = ZeroShot(texts, min(1.0, max(0.0, score.value - gain)), error)
-    return replace(score, measure=SIMILARITY, zero_shot=beside)
+    text_count, rng = int(min(published.sum(), unsteered.sum())), run.rng("score")
+    corpus_bits = np.zeros(len(published))
+    for corpus_bit, corpus_members in ((FIRST, unsteered), (SECOND, published)):
+        corpus_bits[rng.permutation(np.flatnonzero(corpus_members))[:text_count]] += corpus_bit
+    comparison_sum = run.private_sum(name, [run.publish_pool(), run.publish_numbers("corpora", corpus_bits)])
+    records_error = float(comparison_sum.sigma) / COUNT
+    record_count = max(float(comparison_sum.natural[-1]) / COUNT, records_error, 1.0)
+    score = score_of(comparison_sum, record_count, records_error, second=True)
+    gain, mean_square = float(comparison_sum.natural[0]) / record_count, float(comparison_sum.natural[2]) / record_count
+    sampling_variance = max(0.0, mean_square / SQUARE - gain**2) / record_count
+    noise = np.hypot(comparison_sum.sigma, gain * records_error) / record_count  # the number of records is noisy, too
+    error = float(np.hypot(noise, np.sqrt(sampling_variance)))
+    zero_shot = ZeroShot(text_count, min(1.0, max(0.0, score.value - gain)), error)
+    return replace(score, measure=SIMILARITY, zero_shot=zero_shot)

@@ -26,8 +26,8 @@ PublicShares = Annotated[Literal["even"] | SharesTable, BeforeValidator(_refuse_
 
 def public_shares(wanted: PublicShares, labels: Sequence[str]) -> Float64:
     """Shares that the corpus of a method without a histogram of labels is to have, float64 [C]; [1] without labels."""
-    count = max(1, len(labels))
-    return wanted_shares(wanted, np.full(count, 1.0 / count), labels)
+    label_count = max(1, len(labels))
+    return wanted_shares(wanted, np.full(label_count, 1.0 / label_count), labels)
 
 
 def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
@@ -40,5 +40,5 @@ def deal_labels(count: int, shares: Float64, already: Int64) -> Int64:
     """
     if (shares == shares[0]).all():  # Equal shares are counted in integers, so that rounding decides no tie.
         return balanced_labels(count, len(shares), already)
-    missing = np.maximum(shares * (already.sum() + count) - already, 0.0)
-    return np.repeat(np.arange(len(shares)), largest_remainder(missing if missing.any() else shares, count))
+    missing_texts = np.maximum(shares * (already.sum() + count) - already, 0.0)
+    return np.repeat(np.arange(len(shares)), largest_remainder(missing_texts if missing_texts.any() else shares, count))

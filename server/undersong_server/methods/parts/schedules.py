@@ -20,11 +20,12 @@ _Value = TypeVar("_Value", int, float)
 
 def _check_schedules(options: _Options) -> _Options:
     rounds = getattr(options, "rounds", 1)
-    for name in SCHEDULED:
-        value = getattr(options, name, None)
-        if isinstance(value, tuple) and len(value) != rounds:
+    for option_name in SCHEDULED:
+        option_value = getattr(options, option_name, None)
+        if isinstance(option_value, tuple) and len(option_value) != rounds:
             raise ValueError(
-                f"{name} lists {len(value)} values and rounds is {rounds}: write one number, or one for each round"
+                f"{option_name} lists {len(option_value)} values and rounds is {rounds}: write one number, or one for"
+                " each round"
             )
     return options
 

@@ -19,13 +19,17 @@ def largest_remainder(weights: Sequence[float] | Float64, total: int) -> Int64:
     >>> largest_remainder([0.5, 0.25, 0.25], 5).tolist()
     [3, 1, 1]
     """
-    share = np.asarray(weights, dtype=np.float64)
-    share = share / share.sum() if share.sum() > 0 else np.full(len(share), 1.0 / len(share))
-    exact = share * total
-    counts = np.floor(exact).astype(np.int64)
-    order = np.argsort(-(exact - counts), kind="stable")
-    counts[order[: total - int(counts.sum())]] += 1
-    return counts
+    weight_shares = np.asarray(weights, dtype=np.float64)
+    weight_shares = (
+        weight_shares / weight_shares.sum()
+        if weight_shares.sum() > 0
+        else np.full(len(weight_shares), 1.0 / len(weight_shares))
+    )
+    exact_counts = weight_shares * total
+    whole_counts = np.floor(exact_counts).astype(np.int64)
+    remainder_order = np.argsort(-(exact_counts - whole_counts), kind="stable")
+    whole_counts[remainder_order[: total - int(whole_counts.sum())]] += 1
+    return whole_counts
 
 
 def places_by_label(available: Int64, shares: Float64, total: int, *, least: int = 0) -> Int64:
@@ -43,11 +47,11 @@ def places_by_label(available: Int64, shares: Float64, total: int, *, least: int
     total = min(total, int(available.sum()))
     places = np.zeros(len(available), dtype=np.int64)
     while places.sum() < total:  # every turn fills a label or ends
-        free = places < available
-        weights = np.where(free, shares, 0.0)
-        if not weights.any():
-            weights = free.astype(np.float64)
-        places = np.minimum(places + largest_remainder(weights, total - int(places.sum())), available)
+        is_free = places < available
+        free_shares = np.where(is_free, shares, 0.0)
+        if not free_shares.any():
+            free_shares = is_free.astype(np.float64)
+        places = np.minimum(places + largest_remainder(free_shares, total - int(places.sum())), available)
     for label in np.flatnonzero((places < least) & (available > 0)):
         if places.max(initial=0) <= 1:
             break
@@ -58,8 +62,8 @@ def places_by_label(available: Int64, shares: Float64, total: int, *, least: int
 
 def highest(scores: Float64, among: Int64, size: int) -> Int64:
     """The ``size`` positions in ``among`` with the highest scores, int64, best first, ties to the lower position."""
-    order = np.argsort(-scores[among], kind="stable")[:size]
-    return among[order]
+    score_order = np.argsort(-scores[among], kind="stable")[:size]
+    return among[score_order]
 
 
 def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
@@ -75,8 +79,8 @@ def significant_votes(scores: Float64, among: Int64, sigma: float) -> Int64:
 
     if not len(among):
         return among
-    bound = sigma * float(ndtri(1.0 - FALSE_RATE / len(among)))
-    return among[scores[among] > bound]
+    least_votes = sigma * float(ndtri(1.0 - FALSE_RATE / len(among)))
+    return among[scores[among] > least_votes]
 
 
 def weights_by_votes(received: Float64, written: Int64) -> Float64:
@@ -95,18 +99,18 @@ def weights_by_votes(received: Float64, written: Int64) -> Float64:
 
 def vote_rates(received: Float64, written: Int64) -> Float64:
     """Votes for a text of each generator, float64 [K]; a generator without texts has the mean of the others."""
-    present = written > 0
+    has_texts = written > 0
     rates = np.zeros(len(written))
-    rates[present] = received[present] / written[present]
-    if not present.all() and present.any():
-        rates[~present] = rates[present].mean()
+    rates[has_texts] = received[has_texts] / written[has_texts]
+    if not has_texts.all() and has_texts.any():
+        rates[~has_texts] = rates[has_texts].mean()
     return rates
 
 
 def weights_by_rates(rates: Float64) -> Float64:
     """Weights proportional to ``rates``, float64 [K] of at least 0: float64 [K], sum 1; equal ones where all are 0."""
-    total = rates.sum()
-    return rates / total if total > 0 else np.full(len(rates), 1.0 / len(rates))
+    total_rate = rates.sum()
+    return rates / total_rate if total_rate > 0 else np.full(len(rates), 1.0 / len(rates))
 
 
 def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, deviations: Float64) -> Float64:
@@ -124,17 +128,17 @@ def noise_effect(computed: Callable[[Float64], Float64], numbers: Float64, devia
     >>> noise_effect(lambda x: x[:1] - x[1:], np.array([8.0, 8.0]), np.array([3.0, 4.0])).tolist()
     [5.0]
     """
-    centre = computed(numbers)
-    moved = np.stack([computed(numbers + step) - centre for step in np.diag(deviations)])
-    effect: Float64 = np.sqrt(np.square(moved).sum(axis=0))
-    return effect
+    unmoved_weights = computed(numbers)
+    weight_changes = np.stack([computed(numbers + moved_rate) - unmoved_weights for moved_rate in np.diag(deviations)])
+    effect_deviations: Float64 = np.sqrt(np.square(weight_changes).sum(axis=0))
+    return effect_deviations
 
 
 def balanced_labels(count: int, labels: int, already: Int64) -> Int64:
     """``count`` labels, int64, as even as possible; the remainder goes to the labels with the fewest samples so far."""
     counts = np.full(labels, count // labels, dtype=np.int64)
-    order = np.argsort(already + counts, kind="stable")
-    counts[order[: count % labels]] += 1
+    count_order = np.argsort(already + counts, kind="stable")
+    counts[count_order[: count % labels]] += 1
     return np.repeat(np.arange(labels), counts)
 
 
@@ -149,8 +153,8 @@ def effective_size(weights: Float64) -> float:
     """Returns the effective sample size (sum w)^2 / sum w^2 (Kish 1965); 0 if all weights are 0."""
     if not weights.any():
         return 0.0
-    w = weights / weights.max()
-    return float(w.sum() ** 2 / (w**2).sum())
+    relative_weights = weights / weights.max()
+    return float(relative_weights.sum() ** 2 / (relative_weights**2).sum())
 
 
 def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
@@ -161,9 +165,9 @@ def drawn_by_weight(weights: Float64, rng: np.random.Generator) -> Int64:
     >>> drawn_by_weight(np.array([2.0, 2.0, 0.0, 2.0]), np.random.default_rng(0)).tolist()
     [0, 1, 3]
     """
-    count = int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
-    if count:
-        return _draw_proportional(weights / weights.mean(), count, rng)
+    text_count = int(effective_size(weights) * (1 + 1e-12))  # rounding must not take a text from equal weights
+    if text_count:
+        return _draw_proportional(weights / weights.mean(), text_count, rng)
     return np.zeros(0, dtype=np.int64)
 
 
@@ -174,21 +178,23 @@ def _draw_proportional(weights: Float64, count: int, rng: np.random.Generator) -
     left (``rng.choice``), take heavy rows too rarely: half of the rows then hold four fifths of what they should where
     a third of all weighs four times as much as the rest.
     """
-    certain = np.zeros(len(weights), dtype=bool)
+    is_certain = np.zeros(len(weights), dtype=bool)
     while True:
-        open_count = count - int(certain.sum())
-        chance = np.where(certain, 0.0, weights)
+        open_count = count - int(is_certain.sum())
+        draw_chances = np.where(is_certain, 0.0, weights)
         if open_count == 0:
-            return np.flatnonzero(certain)
-        chance *= open_count / chance.sum()
-        is_sure = chance > 1 - 1e-9
+            return np.flatnonzero(is_certain)
+        draw_chances *= open_count / draw_chances.sum()
+        is_sure = draw_chances > 1 - 1e-9
         if not is_sure.any():
             break
-        certain |= is_sure
-    order = rng.permutation(np.flatnonzero(chance))
-    steps = np.floor(np.cumsum(chance[order]) + rng.random())
-    steps[-1] = open_count  # Rounding could miss the last step.
-    return np.sort(np.concatenate([np.flatnonzero(certain), order[np.diff(steps, prepend=0.0) > 0]]))
+        is_certain |= is_sure
+    draw_order = rng.permutation(np.flatnonzero(draw_chances))
+    cumulative_chances = np.floor(np.cumsum(draw_chances[draw_order]) + rng.random())
+    cumulative_chances[-1] = open_count  # Rounding could miss the last step.
+    return np.sort(
+        np.concatenate([np.flatnonzero(is_certain), draw_order[np.diff(cumulative_chances, prepend=0.0) > 0]])
+    )
 
 
 # Selection by votes with similarity suppression, and an estimate of the records' mean similarity (DPGA-TextSyn).
@@ -213,46 +219,49 @@ def suppressed(embeddings: Float32, votes: Float64, size: int, tau: float, step:
     Returns:
         int64 [min(size, n)] positions in the order in which they were chosen, and the last tau.
     """
-    order = np.argsort(-votes, kind="stable")
-    x = np.ascontiguousarray(embeddings[order])
-    size = min(size, len(x))
-    nearest = np.full(len(x), -np.inf, dtype=np.float32)  # largest similarity to any chosen sample
-    is_open = np.ones(len(x), dtype=np.bool_)
-    blocks: list[Int64] = []
-    total, raised = 0, 0
-    limit = tau
-    while total < size:
-        after = 0
-        while total < size:
-            block = after + np.flatnonzero(is_open[after:] & (nearest[after:] <= limit))[:BLOCK]
+    vote_order = np.argsort(-votes, kind="stable")
+    ordered_embeddings = np.ascontiguousarray(embeddings[vote_order])
+    size = min(size, len(ordered_embeddings))
+    nearest = np.full(len(ordered_embeddings), -np.inf, dtype=np.float32)  # largest similarity to any chosen sample
+    is_open = np.ones(len(ordered_embeddings), dtype=np.bool_)
+    accepted_blocks: list[Int64] = []
+    accepted_count, raised = 0, 0
+    similarity_limit = tau
+    while accepted_count < size:
+        next_row = 0
+        while accepted_count < size:
+            block = next_row + np.flatnonzero(is_open[next_row:] & (nearest[next_row:] <= similarity_limit))[:BLOCK]
             if not len(block):
                 break
-            after = int(block[-1]) + 1
-            accepted = block[_rows_apart(x[block], limit, size - total)]
-            is_open[accepted] = False
-            total += len(accepted)
-            blocks.append(accepted)
-            remaining = np.flatnonzero(is_open)
-            if total < size and len(remaining):
-                nearest[remaining] = np.maximum(nearest[remaining], (x[remaining] @ x[accepted].T).max(axis=1))
-        if total < size:
+            next_row = int(block[-1]) + 1
+            accepted_rows = block[_rows_apart(ordered_embeddings[block], similarity_limit, size - accepted_count)]
+            is_open[accepted_rows] = False
+            accepted_count += len(accepted_rows)
+            accepted_blocks.append(accepted_rows)
+            open_rows = np.flatnonzero(is_open)
+            if accepted_count < size and len(open_rows):
+                nearest[open_rows] = np.maximum(
+                    nearest[open_rows],
+                    (ordered_embeddings[open_rows] @ ordered_embeddings[accepted_rows].T).max(axis=1),
+                )
+        if accepted_count < size:
             raised += 1
-            limit = tau + raised * step
-    return order[np.concatenate(blocks)] if blocks else order[:0], limit
+            similarity_limit = tau + raised * step
+    return vote_order[np.concatenate(accepted_blocks)] if accepted_blocks else vote_order[:0], similarity_limit
 
 
 def _rows_apart(x: Float32, limit: float, most: int) -> Int64:
     """In order, the rows that are not more similar than ``limit`` to an earlier one of the result; at most ``most``."""
-    allowed = x @ x.T <= limit
-    open_ = np.ones(len(x), dtype=np.bool_)
-    rows: list[int] = []
+    is_apart = x @ x.T <= limit
+    is_open = np.ones(len(x), dtype=np.bool_)
+    chosen_rows: list[int] = []
     for row in range(len(x)):
-        if open_[row]:
-            rows.append(row)
-            if len(rows) == most:
+        if is_open[row]:
+            chosen_rows.append(row)
+            if len(chosen_rows) == most:
                 break
-            open_ &= allowed[row]
-    return np.array(rows, dtype=np.int64)
+            is_open &= is_apart[row]
+    return np.array(chosen_rows, dtype=np.int64)
 
 
 def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
@@ -265,16 +274,16 @@ def median_nearest(embeddings: Float32, groups: Sequence[Int64]) -> float:
         embeddings: float32 [n, d], of norm at most 1.
         groups: positions in ``embeddings``, int64, of the texts that are compared with one another.
     """
-    nearest = []
-    for members in groups:
-        vectors = embeddings[members]
-        for start in range(0, len(members) if len(members) > 1 else 0, BLOCK):
+    nearest_similarities = []
+    for group_rows in groups:
+        vectors = embeddings[group_rows]
+        for start in range(0, len(group_rows) if len(group_rows) > 1 else 0, BLOCK):
             similarities = vectors[start : start + BLOCK] @ vectors.T
-            rows = np.arange(len(similarities))
-            similarities[rows, start + rows] = -np.inf
-            nearest.append(similarities.max(axis=1))
-    if nearest:
-        return float(np.median(np.concatenate(nearest)))
+            row_numbers = np.arange(len(similarities))
+            similarities[row_numbers, start + row_numbers] = -np.inf
+            nearest_similarities.append(similarities.max(axis=1))
+    if nearest_similarities:
+        return float(np.median(np.concatenate(nearest_similarities)))
     return 1.0
 
 
@@ -295,10 +304,12 @@ def mean_similarity(total: Float64, sigma: float, count: float, count_sigma: flo
     """
     if count < 2.0:
         return MeanSimilarity(math.nan, math.inf)
-    pairs = count * (count - 1.0)
+    pair_count = count * (count - 1.0)
     noise = len(total) * sigma**2
-    square = float(total @ total) - noise
-    deviation = math.hypot(math.sqrt(2.0 * len(total)) * sigma**2, 2.0 * sigma * math.sqrt(max(square, 0.0)))
-    value = (square - count) / pairs
+    squared_norm = float(total @ total) - noise
+    deviation = math.hypot(math.sqrt(2.0 * len(total)) * sigma**2, 2.0 * sigma * math.sqrt(max(squared_norm, 0.0)))
+    similarity_estimate = (squared_norm - count) / pair_count
     # n stands squared in the denominator: a relative error of n is twice that of the value
-    return MeanSimilarity(value, math.hypot(deviation / pairs, 2.0 * abs(value) * count_sigma / count))
+    return MeanSimilarity(
+        similarity_estimate, math.hypot(deviation / pair_count, 2.0 * abs(similarity_estimate) * count_sigma / count)
+    )

@@ -22,9 +22,9 @@ LabelShares = Literal["half", "records", "even"] | SharesTable
 def check_named(wanted: LabelShares, labels: Sequence[str]) -> None:
     """Raises ConfigurationError unless a table of label shares names every label of the task and nothing else."""
     if isinstance(wanted, Mapping) and set(wanted) != set(labels):
-        wrong = sorted(set(wanted) ^ set(labels))
+        unmatched_labels = sorted(set(wanted) ^ set(labels))
         raise ConfigurationError(
-            f"method.label_shares: {', '.join(wrong)} stands in it or in task.labels, not in both",
+            f"method.label_shares: {', '.join(unmatched_labels)} stands in it or in task.labels, not in both",
             "give every label of task.labels one positive number; they are scaled to sum 1",
             code="label-shares",
         )
@@ -33,18 +33,18 @@ def check_named(wanted: LabelShares, labels: Sequence[str]) -> None:
 def wanted_shares(wanted: LabelShares, half: Float64, labels: Sequence[str]) -> Float64:
     """Shares that the corpus is to have, float64 [C], sum 1; ``half`` are those of :func:`label_shares`."""
     if isinstance(wanted, Mapping):
-        named = np.array([wanted[label] for label in labels], dtype=np.float64)
-        return np.asarray(named / named.sum())
-    shares = {"half": half, "records": records_shares(half), "even": np.full(len(half), 1.0 / len(half))}
-    return shares[wanted]
+        stated_weights = np.array([wanted[label] for label in labels], dtype=np.float64)
+        return np.asarray(stated_weights / stated_weights.sum())
+    shares_by_option = {"half": half, "records": records_shares(half), "even": np.full(len(half), 1.0 / len(half))}
+    return shares_by_option[wanted]
 
 
 def shares_beside(wanted: LabelShares, records: Float64, labels: Sequence[str]) -> Float64:
     """Shares that the corpus is to have, float64 [C], sum 1, where a method follows the ``records``' own, unshrunk."""
     if wanted == "records":
         return records
-    half = np.sqrt(records)
-    return wanted_shares(wanted, half / half.sum(), labels)
+    root_shares = np.sqrt(records)
+    return wanted_shares(wanted, root_shares / root_shares.sum(), labels)
 
 
 def label_shares(counts: NoisySum) -> Float64:
@@ -55,14 +55,14 @@ def label_shares(counts: NoisySum) -> Float64:
     Half-way, because a task model trained on the records' own shares gains its accuracy from the common labels alone:
     on clinical notes of twenty headers, balanced accuracy fell by a third.
     """
-    equal = 1.0 / len(counts.natural)
-    records = max(float(counts.natural.sum()), counts.sigma, 1.0)
-    shares = counts.natural / records
-    noise = np.sqrt((counts.sigma / records) ** 2 + equal / records)
-    different = shrink_to_mean(shares, float(noise), LABEL_CAUTION)
-    found: Float64 = np.sqrt(np.maximum(equal + different, LEAST_LABEL_SHARE * equal))
-    found /= found.sum()
-    return found
+    equal_share = 1.0 / len(counts.natural)
+    record_count = max(float(counts.natural.sum()), counts.sigma, 1.0)
+    record_shares = counts.natural / record_count
+    noise = np.sqrt((counts.sigma / record_count) ** 2 + equal_share / record_count)
+    share_differences = shrink_to_mean(record_shares, float(noise), LABEL_CAUTION)
+    halfway_shares: Float64 = np.sqrt(np.maximum(equal_share + share_differences, LEAST_LABEL_SHARE * equal_share))
+    halfway_shares /= halfway_shares.sum()
+    return halfway_shares
 
 
 def records_of(counts: NoisySum) -> float:
@@ -75,8 +75,8 @@ def records_shares(label_shares: Float64) -> Float64:
 
     float64 [C] -> float64 [C], the squares of ``label_shares`` rescaled to sum 1.
     """
-    found: Float64 = label_shares**2 / (label_shares**2).sum()
-    return found
+    record_shares: Float64 = label_shares**2 / (label_shares**2).sum()
+    return record_shares
 
 
 # Estimates of the true coordinates of a noisy low-dimensional sum, by empirical Bayes with the known noise.
@@ -94,9 +94,9 @@ def signal_fraction(values: Float64, noise: float, caution: float = 1.0) -> floa
     0.5
     """
     deviations = values - values.mean()
-    observed = float(deviations @ deviations) / max(1, len(values) - 1)
-    if observed > 0:
-        return max(0.0, 1.0 - caution * noise * noise / observed)
+    observed_variance = float(deviations @ deviations) / max(1, len(values) - 1)
+    if observed_variance > 0:
+        return max(0.0, 1.0 - caution * noise * noise / observed_variance)
     return 0.0
 
 
@@ -109,8 +109,10 @@ def shrink_to_mean(values: Float64, noise: float, caution: float = 1.0) -> Float
     >>> shrink_to_mean(np.array([3.0, 1.0]), 0.0).tolist()
     [1.0, -1.0]
     """
-    result: Float64 = (values - values.mean()) * signal_fraction(values, noise, caution) + 0.0  # + 0.0: no minus zero
-    return result
+    shrunk_values: Float64 = (values - values.mean()) * signal_fraction(
+        values, noise, caution
+    ) + 0.0  # + 0.0: no minus zero
+    return shrunk_values
 
 
 def shrunk_rates(rates: Float64, fraction: float) -> Float64:
@@ -143,18 +145,24 @@ def to_write(written: Int64, weights: Float64, label_shares: Float64, spent: Boo
         weights: of the generators for each label, float64 [K, C]; ``label_shares`` of the labels, float64 [C].
         spent: which generator has no more of which label, bool [K, C].
     """
-    total = written.sum() + count
-    of_label = largest_remainder(np.maximum(label_shares * total - written.sum(axis=0), 0.0), count)
-    orders = np.zeros_like(written)
-    for label, wanted in enumerate(of_label):
-        able = (weights[:, label] > 0) & ~spent[:, label]
-        free = np.where(able, weights[:, label], 0.0) if able.any() else weights[:, label]
-        left = written[free > 0, label].sum() + wanted
-        missing = np.where(free > 0, np.maximum(free / free.sum() * left - written[:, label], 0.0), 0.0)
+    total_texts = written.sum() + count
+    texts_of_label = largest_remainder(np.maximum(label_shares * total_texts - written.sum(axis=0), 0.0), count)
+    orders_of_cell = np.zeros_like(written)
+    for label, label_texts in enumerate(texts_of_label):
+        can_write = (weights[:, label] > 0) & ~spent[:, label]
+        generator_weights = np.where(can_write, weights[:, label], 0.0) if can_write.any() else weights[:, label]
+        total_of_label = written[generator_weights > 0, label].sum() + label_texts
+        missing_texts = np.where(
+            generator_weights > 0,
+            np.maximum(generator_weights / generator_weights.sum() * total_of_label - written[:, label], 0.0),
+            0.0,
+        )
         # The generator that gets a remainder changes from label to label.
-        turn = np.roll(np.arange(len(weights)), -label)
-        orders[turn, label] = largest_remainder((missing if missing.sum() > 0.0 else free)[turn], int(wanted))
-    return orders
+        generator_turns = np.roll(np.arange(len(weights)), -label)
+        orders_of_cell[generator_turns, label] = largest_remainder(
+            (missing_texts if missing_texts.sum() > 0.0 else generator_weights)[generator_turns], int(label_texts)
+        )
+    return orders_of_cell
 
 
 def table(generator_of: Int64, label_of: Int64, generators: int, labels: int) -> Int64:

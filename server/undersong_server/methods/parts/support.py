@@ -72,18 +72,18 @@ class Support:
     @property
     def unsupported(self) -> Bools:
         """bool [K]; none if the votes do not tell the best generator from one that nobody votes for."""
-        ratio, error = self._beside_best(MOST)
+        support_ratio, error = self._beside_best(MOST)
         # Of two normal laws with means 0 and HALF, the first is so many times as likely.
-        low: Bools = HALF * (HALF / 2 - ratio) > np.log(LIKELIER) * error**2
-        return low & self.supported.any()
+        is_unsupported: Bools = HALF * (HALF / 2 - support_ratio) > np.log(LIKELIER) * error**2
+        return is_unsupported & self.supported.any()
 
     @property
     def supported(self) -> Bools:
         """bool [K]; of the best generator it is only asked that the votes tell it from one that nobody votes for."""
-        ratio, error = self._beside_best(np.inf)
-        support = self.votes / self.expected
-        high: Bools = (ratio - ERRORS * error > ENOUGH) & (support - ERRORS * self.error > LEAST)
-        return high
+        support_ratio, error = self._beside_best(np.inf)
+        support_share = self.votes / self.expected
+        is_supported: Bools = (support_ratio - ERRORS * error > ENOUGH) & (support_share - ERRORS * self.error > LEAST)
+        return is_supported
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
         """The generators' support over the best one's, which counts as ``most`` at most, and its errors: float64 [K].
@@ -92,13 +92,13 @@ class Support:
         topic, the larger a part of them is in the nearest third. Where a third is, half of a generator's texts suffice
         for the votes of its whole share.
         """
-        support = self.votes / self.expected
-        best = int(support.argmax())
-        top = min(max(float(support[best]), 1e-9), most)
-        ratio = support / top
-        error = np.sqrt(self.error**2 + (ratio * self.error[best]) ** 2) / top
-        error[best] = 0.0
-        return ratio, error
+        support_share = self.votes / self.expected
+        best_author = int(support_share.argmax())
+        top_share = min(max(float(support_share[best_author]), 1e-9), most)
+        support_ratio = support_share / top_share
+        error = np.sqrt(self.error**2 + (support_ratio * self.error[best_author]) ** 2) / top_share
+        error[best_author] = 0.0
+        return support_ratio, error
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ def statistic(setting: Setting, candidates: int) -> SupportVotes:
 def ask(run: RunContext, name: str, label_shares: Float64) -> Support:
     """Opens the planned sum ``name`` over all texts so far. ``label_shares``: of the records, float64 [C]."""
     authors = run.pool.generator_of
-    inputs = [run.publish_pool(), run.publish_numbers("authors", authors.astype(np.float64))]
+    sum_inputs = [run.publish_pool(), run.publish_numbers("authors", authors.astype(np.float64))]
     generators, label_of = len(run.setting.generators), run.pool.label_of
     if not run.planned(name).parameters["labels"]:
         label_of, label_shares = np.zeros_like(label_of), np.ones(1)
-    support = support_of(run.private_sum(name, inputs), label_of, authors, generators, label_shares)
+    support = support_of(run.private_sum(name, sum_inputs), label_of, authors, generators, label_shares)
     return _recorded(run, support)
 
 
@@ -144,15 +144,15 @@ def _recorded(run: RunContext, support: Support) -> Support:
 def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: int, label_shares: Float64) -> Support:
     """Estimates support from the opened votes; label and generator of each text are int64 [n]."""
     labels = len(label_shares)
-    table = np.bincount(authors * labels + label_of, minlength=generators * labels).reshape(generators, labels)
-    shares = (table / np.maximum(table.sum(axis=0), 1)) @ label_shares
+    texts_by_cell = np.bincount(authors * labels + label_of, minlength=generators * labels).reshape(generators, labels)
+    author_shares = (texts_by_cell / np.maximum(texts_by_cell.sum(axis=0), 1)) @ label_shares
     votes = opened.natural
     records_error = float(opened.sigma * np.sqrt(generators))
-    records = max(float(votes.sum()), records_error, 1.0)
-    part = np.clip(votes / records, 1.0 / records, 1.0)
-    expected = np.maximum(records * shares / max(float(shares.sum()), 1e-9), 1e-9)
-    error = np.sqrt(opened.sigma**2 + records * part * (1 - part)) / expected
-    return Support(records, votes, expected, error, records_error, opened.survivors)
+    record_count = max(float(votes.sum()), records_error, 1.0)
+    vote_shares = np.clip(votes / record_count, 1.0 / record_count, 1.0)
+    expected_votes = np.maximum(record_count * author_shares / max(float(author_shares.sum()), 1e-9), 1e-9)
+    error = np.sqrt(opened.sigma**2 + record_count * vote_shares * (1 - vote_shares)) / expected_votes
+    return Support(record_count, votes, expected_votes, error, records_error, opened.survivors)
 
 
 def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.random.Generator) -> Judgement:
@@ -166,18 +166,18 @@ def judgement(support: Support, texts: Sequence[str], authors: Int64, rng: np.ra
         rng: public randomness, which deals texts to folds.
     """
     left_out = support.unsupported
-    found = np.where(left_out[authors], GENERATOR, "").astype(object)
+    reason_of_text = np.where(left_out[authors], GENERATOR, "").astype(object)
     if left_out.any():
-        unlike = off_subject(texts, support.supported[authors], left_out[authors], rng)
-        doubtful = ~left_out & ~support.supported
-        if unlike is not None:
-            found[unlike & (found == "")] = SUBJECT
+        is_off_subject = off_subject(texts, support.supported[authors], left_out[authors], rng)
+        is_doubtful = ~left_out & ~support.supported
+        if is_off_subject is not None:
+            reason_of_text[is_off_subject & (reason_of_text == "")] = SUBJECT
             generators = len(left_out)
-            written = np.maximum(np.bincount(authors, minlength=generators), 1)
-            doubtful &= np.bincount(authors, weights=unlike, minlength=generators) > FEW * written
-        found[doubtful[authors] & (found == "")] = DOUBT
-        left_out = left_out | doubtful
-    return Judgement([str(reason) for reason in found], left_out)
+            texts_of_author = np.maximum(np.bincount(authors, minlength=generators), 1)
+            is_doubtful &= np.bincount(authors, weights=is_off_subject, minlength=generators) > FEW * texts_of_author
+        reason_of_text[is_doubtful[authors] & (reason_of_text == "")] = DOUBT
+        left_out = left_out | is_doubtful
+    return Judgement([str(reason) for reason in reason_of_text], left_out)
 
 
 def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Generator) -> Bools | None:
@@ -191,16 +191,16 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
     """
     if (good.sum() + 1) * LENIENCE < 1 or bad.sum() < FOLDS:
         return None
-    fold = np.zeros(len(texts), dtype=np.int64)
-    for taught in (good, bad):
-        fold[taught] = rng.permutation(int(taught.sum())) % FOLDS
-    chance = _least_chances(texts, good, bad, fold)
-    usual = np.sort(chance[good])
+    fold_of_text = np.zeros(len(texts), dtype=np.int64)
+    for taught_texts in (good, bad):
+        fold_of_text[taught_texts] = rng.permutation(int(taught_texts.sum())) % FOLDS
+    supported_chances = _least_chances(texts, good, bad, fold_of_text)
+    usual_chances = np.sort(supported_chances[good])
     # A good text is among those that it is compared with.
-    alike = np.searchsorted(usual, chance, side="right") + ~good
-    unlike: Bools = (chance < 0.5) & (alike <= LENIENCE * (len(usual) + ~good))
-    if unlike[bad].mean() >= RECALL:
-        return unlike
+    texts_as_unlike = np.searchsorted(usual_chances, supported_chances, side="right") + ~good
+    is_unlike: Bools = (supported_chances < 0.5) & (texts_as_unlike <= LENIENCE * (len(usual_chances) + ~good))
+    if is_unlike[bad].mean() >= RECALL:
+        return is_unlike
     return None
 
 
@@ -209,22 +209,22 @@ def _least_chances(texts: Sequence[str], good: Bools, bad: Bools, fold: Int64) -
 
     Good and bad texts are judged by a classifier of the other folds' texts, all others by one of all of them.
     """
-    pieces = [windows(text) for text in texts]
-    text_of = np.repeat(np.arange(len(texts)), [len(each) for each in pieces])
-    rows = word_rows([piece for each in pieces for piece in each])
-    taught = good | bad
-    least = np.ones(len(texts))
-    for part in (None, *range(FOLDS)):
-        judged = ~taught if part is None else taught & (fold == part)
-        if not judged.any():  # no generator is in between
+    windows_by_text = [windows(text) for text in texts]
+    text_of = np.repeat(np.arange(len(texts)), [len(text_windows) for text_windows in windows_by_text])
+    window_rows = word_rows([piece for text_windows in windows_by_text for piece in text_windows])
+    is_taught = good | bad
+    least_chances = np.ones(len(texts))
+    for held_out_fold in (None, *range(FOLDS)):
+        is_judged = ~is_taught if held_out_fold is None else is_taught & (fold == held_out_fold)
+        if not is_judged.any():  # no generator is in between
             continue
-        learnt = (taught & ~judged)[text_of]
-        is_good = good[text_of][learnt]
-        weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
-        classifier = word_classifier(rows[learnt], is_good.astype(np.int64), 2, weights)
-        chance = probabilities(classifier, rows[judged[text_of]])[:, 1]
-        np.minimum.at(least, text_of[judged[text_of]], chance)
-    return least
+        is_learnt = (is_taught & ~is_judged)[text_of]
+        is_good = good[text_of][is_learnt]
+        window_weights = np.where(is_good, 0.5 / is_good.mean(), 0.5 / (~is_good).mean())
+        classifier = word_classifier(window_rows[is_learnt], is_good.astype(np.int64), 2, window_weights)
+        window_chances = probabilities(classifier, window_rows[is_judged[text_of]])[:, 1]
+        np.minimum.at(least_chances, text_of[is_judged[text_of]], window_chances)
+    return least_chances
 
 
 def with_support(requests: Sequence[SumRequest], generators: int, texts: int, share: float) -> list[SumRequest]:
@@ -245,50 +245,55 @@ def supported_samples(run: RunContext, samples: Sequence[Sample]) -> list[Sample
     Records are compared with texts of all labels: a method that counts no labels does not know their shares. Texts of
     no generator of the task, and those beyond the planned number, are not voted on.
     """
-    names = {name: number for number, name in enumerate(run.setting.generators)}
-    of_task = [sample for sample in samples if sample.generator in names]
-    most = int(run.planned(CORPUS).parameters["candidates"])
-    candidates, voted = run.publish_samples("candidates", CORPUS, of_task[:most])
-    authors = np.array([names[sample.generator] for sample in voted], dtype=np.int64)
-    opened = run.private_sum(CORPUS, [candidates, run.publish_numbers("authors", authors.astype(np.float64))])
-    support = _recorded(run, support_of(opened, np.zeros_like(authors), authors, len(names), np.ones(1)))
-    texts = [sample.text for sample in of_task]
-    author_of = np.array([names[sample.generator] for sample in of_task], dtype=np.int64)
-    reasons = judgement(support, texts, author_of, run.rng("support folds")).reasons
-    record_set_aside(run, support, of_task, reasons)
-    aside = {text for text, reason in zip(texts, reasons, strict=True) if reason}
-    return [sample for sample in samples if sample.text not in aside]
+    author_index = {name: number for number, name in enumerate(run.setting.generators)}
+    task_samples = [sample for sample in samples if sample.generator in author_index]
+    most_candidates = int(run.planned(CORPUS).parameters["candidates"])
+    candidates, voted_samples = run.publish_samples("candidates", CORPUS, task_samples[:most_candidates])
+    authors = np.array([author_index[sample.generator] for sample in voted_samples], dtype=np.int64)
+    votes_sum = run.private_sum(CORPUS, [candidates, run.publish_numbers("authors", authors.astype(np.float64))])
+    support = _recorded(run, support_of(votes_sum, np.zeros_like(authors), authors, len(author_index), np.ones(1)))
+    task_texts = [sample.text for sample in task_samples]
+    author_of = np.array([author_index[sample.generator] for sample in task_samples], dtype=np.int64)
+    reason_of_text = judgement(support, task_texts, author_of, run.rng("support folds")).reasons
+    record_set_aside(run, support, task_samples, reason_of_text)
+    texts_aside = {text for text, reason in zip(task_texts, reason_of_text, strict=True) if reason}
+    return [sample for sample in samples if sample.text not in texts_aside]
 
 
 def record_set_aside(run: RunContext, support: Support, samples: Sequence[Sample], reasons: Sequence[str]) -> None:
     """Records the samples that have a reason to be set aside, for the files, the card and the report."""
-    aside = [(sample, reason) for sample, reason in zip(samples, reasons, strict=True) if reason]
-    if aside:
-        counts = Counter((sample.generator, reason) for sample, reason in aside)
-        run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in aside])
-        run.record("remarks", 0, remark(support, counts, run.setting.generators))
+    samples_aside = [(sample, reason) for sample, reason in zip(samples, reasons, strict=True) if reason]
+    if samples_aside:
+        count_by_reason = Counter((sample.generator, reason) for sample, reason in samples_aside)
+        run.record(RECORD, 0, [[*astuple(sample)[:5], reason] for sample, reason in samples_aside])
+        run.record("remarks", 0, remark(support, count_by_reason, run.setting.generators))
 
 
 def remark(support: Support, set_aside: Mapping[tuple[str, str], int], generators: Sequence[str]) -> str:
     """Returns the sentences for the report, in counts. ``set_aside``: number of texts by generator and reason."""
-    aside = {name: count for name, count in set_aside.items() if count}
-    if not aside:
+    count_by_author = {name: count for name, count in set_aside.items() if count}
+    if not count_by_author:
         return ""
-    authors = {name for name, _ in aside}
-    texts, models = sum(aside.values()), len(authors)
-    rows = [number for number, name in enumerate(generators) if name in authors]
-    near = [f"{max(0.0, float(support.votes[number])):.0f} to {generators[number]}" for number in rows]
-    expected = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in rows]
+    authors = {name for name, _ in count_by_author}
+    text_count, model_count = sum(count_by_author.values()), len(authors)
+    author_rows = [number for number, name in enumerate(generators) if name in authors]
+    nearest_words = [f"{max(0.0, float(support.votes[number])):.0f} to {generators[number]}" for number in author_rows]
+    expected_words = [f"{float(support.expected[number]):.0f} to {generators[number]}" for number in author_rows]
     clauses = [
-        f"{aside[generators[number], reason]} of {generators[number]} because {BECAUSE[reason]} ({reason!r})"
+        f"{count_by_author[generators[number], reason]} of {generators[number]} because {BECAUSE[reason]} ({reason!r})"
         for reason in BECAUSE
-        for number in rows
-        if (generators[number], reason) in aside
+        for number in author_rows
+        if (generators[number], reason) in count_by_author
     ]
-    are, model = ("text" if texts == 1 else "texts"), ("one model" if models == 1 else f"{models} models")
+    texts_noun, models_noun = (
+        ("text" if text_count == 1 else "texts"),
+        ("one model" if model_count == 1 else f"{model_count} models"),
+    )
     return (
-        f"{texts} {are} of {model} {'is' if texts == 1 else 'are'} set aside, in set-aside.jsonl and in no other file,"
+        f"{text_count} {texts_noun} of {models_noun} {'is' if text_count == 1 else 'are'} set aside, in"
+        " set-aside.jsonl and in no other file,"
         f" and no part of the corpus: {'; '.join(clauses)}. The counts: if the texts of all models were equally near,"
-        f" about {joined(expected)} of about {support.records:.0f} hospital records would be nearest; counted were"
-        f" {joined(near)}."
+        f" about {joined(expected_words)} of about {support.records:.0f} hospital records would be nearest; counted"
+        " were"
+        f" {joined(nearest_words)}."
     )

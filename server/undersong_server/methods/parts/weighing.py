@@ -13,13 +13,13 @@ def weigh_generators(votes: Float64, author: Int64, among: Bools, sigma: float) 
     Args:
         votes: for each text, float64 [n], with noise of ``sigma``; ``author`` is its generator, int64 [n].
     """
-    written = np.maximum(np.bincount(author, minlength=len(among)), 1)
-    rates = np.bincount(author, weights=votes, minlength=len(among)) / written
-    signal = signal_fraction(rates, float(sigma / np.sqrt(written.mean())))
+    texts_of_generator = np.maximum(np.bincount(author, minlength=len(among)), 1)
+    vote_rates = np.bincount(author, weights=votes, minlength=len(among)) / texts_of_generator
+    signal_share = signal_fraction(vote_rates, float(sigma / np.sqrt(texts_of_generator.mean())))
 
     def weigh(rates: Float64) -> Float64:
-        return weights_by_rates(shrunk_rates(rates, signal) * among)
+        return weights_by_rates(shrunk_rates(rates, signal_share) * among)
 
-    if not (shrunk_rates(rates, signal) * among).any():
+    if not (shrunk_rates(vote_rates, signal_share) * among).any():
         return None
-    return weigh(rates), noise_effect(weigh, rates, sigma / np.sqrt(written))
+    return weigh(vote_rates), noise_effect(weigh, vote_rates, sigma / np.sqrt(texts_of_generator))

@@ -31,11 +31,11 @@ def windows(text: str) -> list[str]:
 def word_rows(texts: Sequence[str]) -> Any:
     """Hashed word features of each text, sparse [n, BUCKETS]: each is 1 / sqrt(number of features of the text)."""
 
-    features = [_word_features(text) for text in texts]
-    sizes = np.array([len(each) for each in features], dtype=np.int64)
-    columns, starts = np.concatenate([np.zeros(0, np.int64), *features]), np.cumsum([0, *sizes])
-    values = np.repeat(1.0 / np.sqrt(np.maximum(sizes, 1)), sizes)
-    return sp.csr_array((values, columns, starts), shape=(len(texts), BUCKETS))
+    features_by_text = [_word_features(text) for text in texts]
+    feature_counts = np.array([len(each) for each in features_by_text], dtype=np.int64)
+    columns, row_starts = np.concatenate([np.zeros(0, np.int64), *features_by_text]), np.cumsum([0, *feature_counts])
+    feature_values = np.repeat(1.0 / np.sqrt(np.maximum(feature_counts, 1)), feature_counts)
+    return sp.csr_array((feature_values, columns, row_starts), shape=(len(texts), BUCKETS))
 
 
 _word_features = lru_cache(maxsize=4096)(word_features)  # a corpus is cleaned, then compared
@@ -49,19 +49,19 @@ def word_classifier(rows: Any, label_of: Int64, labels: int, weights: Float64 | 
     """
     from sklearn.linear_model import LogisticRegression
 
-    found, present = np.zeros((BUCKETS + 1, labels)), np.unique(label_of)
-    found[-1] = NEVER
-    if len(present) < 2:
-        found[-1, present] = 0.0
-        return found
-    counts = np.bincount(rows.indices, minlength=BUCKETS)
-    used = np.flatnonzero(counts)  # the others' weights are zero, and half of the fit's time
-    rarity = np.log((1 + len(label_of)) / (1 + counts[used])) + 1.0
+    weight_table, present_labels = np.zeros((BUCKETS + 1, labels)), np.unique(label_of)
+    weight_table[-1] = NEVER
+    if len(present_labels) < 2:
+        weight_table[-1, present_labels] = 0.0
+        return weight_table
+    texts_with_feature = np.bincount(rows.indices, minlength=BUCKETS)
+    used_columns = np.flatnonzero(texts_with_feature)  # the others' weights are zero, and half of the fit's time
+    inverse_frequencies = np.log((1 + len(label_of)) / (1 + texts_with_feature[used_columns])) + 1.0
     with one_library_thread():
         model = LogisticRegression(C=STRENGTH, max_iter=MOST_STEPS)
-        model.fit(rows[:, used] * rarity, label_of, weights)
+        model.fit(rows[:, used_columns] * inverse_frequencies, label_of, weights)
     # scikit-learn has one row for two labels, the logit of the second.
-    sides = np.array([[-0.5], [0.5]]) if len(present) == 2 else np.eye(len(present))
-    found[np.ix_(used, present)] = (sides @ model.coef_ * rarity).T
-    found[-1, present] = sides @ model.intercept_
-    return found
+    targets_of_label = np.array([[-0.5], [0.5]]) if len(present_labels) == 2 else np.eye(len(present_labels))
+    weight_table[np.ix_(used_columns, present_labels)] = (targets_of_label @ model.coef_ * inverse_frequencies).T
+    weight_table[-1, present_labels] = targets_of_label @ model.intercept_
+    return weight_table
