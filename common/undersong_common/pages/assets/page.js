@@ -9,13 +9,18 @@
   let source = null;
   let over = false;
 
-  const clock = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+  /* One form of date everywhere, that of the page without script: 2026-11-30 00:17:38, in the reader's zone. */
+  function clock(date) {
+    const two = (number) => String(number).padStart(2, "0");
+    const day = [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())].join("-");
+    return day + " " + [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+  }
 
   function localise(root) {
     for (const each of root.querySelectorAll("time[datetime]")) {
       if (each.title) continue;
       each.title = each.textContent;
-      each.textContent = clock.format(new Date(each.dateTime));
+      each.textContent = clock(new Date(each.dateTime));
     }
   }
 
@@ -111,7 +116,7 @@
   if (topic) {
     connect();
     setInterval(() => {
-      if (!over && Date.now() - heard > 4000) say("Stale since " + clock.format(new Date(heard)) + ": the connection to this page's program is cut. It is tried again.");
+      if (!over && Date.now() - heard > 4000) say("Stale since " + clock(new Date(heard)) + ": the connection to this page's program is cut. It is tried again.");
     }, 500);
   }
   document.body.addEventListener("htmx:responseError", (event) => { if (event.detail.xhr.status === 401) ended(); });
@@ -127,6 +132,8 @@
     kept.set(event.detail.target.id, focused(event.detail.target));
     for (const each of event.detail.target.querySelectorAll("details[id]")) each.open ? unfolded.add(each.id) : unfolded.delete(each.id);
   });
+  /* Before the renewed part is painted: no time is ever seen in another zone than the rest of the screen. */
+  document.body.addEventListener("htmx:afterSwap", () => localise(document));
   document.body.addEventListener("htmx:load", (event) => {
     const root = event.detail.elt;
     for (const id of unfolded) {
@@ -214,5 +221,7 @@
   });
 
   localise(document);
+  const zone = document.getElementById("zone");
+  if (zone) zone.textContent = "your zone, " + Intl.DateTimeFormat().resolvedOptions().timeZone;
   arrive();
 })();
