@@ -28,6 +28,7 @@ from undersong_common.pages.store import FILE_NAME, AuditLog, Downloads, PageSto
 from undersong_common.printable import is_number, printable, with_iso_times
 from undersong_common.program import extras
 from undersong_common.program.logs import place_of
+from undersong_common.program.machine import PROGRAM_REMEDY, internal_error
 from undersong_common.version import VERSION
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class PageSettings:
         notice: sentence above every screen; "" for no sentence.
         actions: the argument of :func:`undersong_common.pages.frame.environment`.
         next_step: the one step that comes next for a visitor, which every screen ends with; None for a page without.
+        fault_remedy: what a person does about a fault in the program.
     """
 
     title: str
@@ -74,6 +76,7 @@ class PageSettings:
     notice: str = ""
     actions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     next_step: Callable[["Visit"], "NextStep"] | None = None
+    fault_remedy: str = PROGRAM_REMEDY
 
     @property
     def cookie(self) -> str:
@@ -199,7 +202,8 @@ class Visit:
             failed = {"problem": error.problem, "remedy": error.remedy}
         except Exception as error:  # noqa: BLE001 - one part must not blank the others; its words may hold anything
             log.error("part %s failed: %s", name, place_of(error))
-            failed = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
+            fault = internal_error(error, self.site.settings.fault_remedy)
+            failed = {"problem": fault.problem, "remedy": fault.remedy}
         return self.site.render("parts/failed.html.j2", {**context, "part": name, **failed})
 
     def go(self, location: str, message: str = "") -> str:
@@ -377,8 +381,9 @@ class Site:
             code = error.code
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are shown
             log.error("%s %s failed: %s", request.method, printable(request.url.path, 200), place_of(error))
-            error_text = {"problem": f"internal error: {place_of(error)}", "remedy": "please report these words"}
-            status, code = 500, "internal-error"
+            fault = internal_error(error, self.settings.fault_remedy)
+            error_text = {"problem": fault.problem, "remedy": fault.remedy}
+            status, code = 500, fault.code
         if _wants_json(request):
             problem_html = self.render("problem.html.j2", {**error_text, "base": visit.base})
             return JSONResponse({**error_text, "code": code, "shown": problem_html}, status_code=status)

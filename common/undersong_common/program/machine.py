@@ -57,6 +57,12 @@ FAULTS_OF_FILES = frozenset(
 )
 NO_INODES = "no free inodes on its disk"
 INODES_REMEDY = "remove files there: the disk has room, but no entries for further files"
+# What a person does about a fault in this program. A new start comes first: an update that replaces files under a
+# running program is such a fault.
+PROGRAM_REMEDY = (
+    "nothing that you typed caused this; have IT restart the program, whose files may have changed while it ran; if it"
+    " fails again, have IT send its log and these words to whoever maintains it"
+)
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 10.0
 RECORD_BYTES = 4096  # bytes of the record's file, reserved at the start so that a full disk cannot stop the record
@@ -107,7 +113,12 @@ def fault_of(error: Exception, path: Path | str = "", *, root: Path | None = Non
         return _database_fault(error, place)
     if isinstance(error, OSError):
         return _system_fault(error, place)
-    return InternalError(f"internal error: {place_of(error)}", "please report these words")
+    return internal_error(error)
+
+
+def internal_error(error: Exception, remedy: str = PROGRAM_REMEDY) -> InternalError:
+    """Returns the error of a fault in this program, with the place of the code and what a person does about it."""
+    return InternalError(f"internal error: {place_of(error)}", remedy, code="internal-error")
 
 
 def _file_name(error: Exception) -> str:

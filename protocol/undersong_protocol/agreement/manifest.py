@@ -23,6 +23,7 @@ from undersong_protocol.secagg.parameters import Member, SumParameters
 VERSION = 3
 # People compare, type and copy a run's name, so it has no other signs.
 RUN_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,118}[A-Za-z0-9])?")
+PLAN_WORDS = "; this plan's words: "  # before the nine words of the plan, at the end of a sentence
 LONGEST_NAME = 120  # characters, of a run, a task, a method, a label, a party or a private sum
 LONGEST_DESCRIPTION = 20_000
 

@@ -246,7 +246,7 @@ def show(name: RunName, home: HomeFolder = DEFAULT_HOME, as_json: AsJson = False
         f"parties: {', '.join(details.parties)}",
         printable_lines("\n".join(details.log)),
         printable_lines(details.status.words),
-        *([printable_lines(f"  remedy: {error.remedy}")] if error is not None and error.remedy else []),
+        *([printable_lines(f"  remedy: {error.advice}")] if error is not None else []),
         as_json=as_json,
     )
 

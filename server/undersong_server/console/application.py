@@ -39,7 +39,12 @@ ACTIONS: Mapping[str, tuple[str, str]] = {
     "undersong run resume": ("", "Resume"),
     "undersong run start": ("", "Start"),
     "undersong run generators": ("/generators", "Generators"),
+    "undersong console support": ("/audit/support.zip", "Support bundle"),
 }
+FAULT_REMEDY = (
+    "nothing that you typed caused this; have IT restart the console, whose files may have changed while it ran; if it"
+    " fails again, give whoever maintains the program these words and a support bundle: undersong console support"
+)
 MOST_NEEDS = 20
 RUNS_COUNTED = 50  # newest runs whose generators are shown
 
@@ -58,6 +63,7 @@ def build(context: ConsoleContext, *, hosts: tuple[str, ...], port: int, tls: bo
         notice=COORDINATOR_WORDS if facts.drill else "",
         actions=ACTIONS,
         next_step=lambda visit: _next_step(visit, context),
+        fault_remedy=FAULT_REMEDY,
     )
     site = Site(settings)
     PulseStream(site, context.pulse)

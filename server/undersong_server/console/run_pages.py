@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
@@ -92,7 +91,7 @@ ACTIONS: Mapping[str, tuple[Callable[[Path, str], runs.ActionRequest | None], st
         "Started: the run is prepared first, which may take minutes; then the parties are asked to approve.",
     ),
     "pause": (partial(runs.request, action="pause"), "The run pauses at its next step; nothing is lost."),
-    "resume": (partial(runs.request, action="run"), "The run continues."),
+    "resume": (partial(runs.request, action="run"), "Asked to go on: the coordinator tries it within seconds."),
     "stop": (partial(runs.request, action="stop"), "The run ends for good at its next step."),
     "put-away": (runs.put_away, "Put away: Home does not list it any more; it is in the archive of Runs."),
     "take-back": (runs.take_back, "Taken out of the archive."),
@@ -319,12 +318,13 @@ class RunScreens:
             status = runs.status(self._home, run)
             put_away = runs.is_put_away(self._home, run)
             awaited, revision = runs.awaited(self._home, status), runs.revision(self._home, run)
-            return {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
+            standing = {"run": run, "status": status, "awaited": awaited, "put_away": put_away, "revision": revision}
+            return {**standing, "may_resume": runs.may_resume(self._home, status)}
 
         parts: dict[str, Part] = {
             "standing": standing,
             "notes": lambda: {"run": run, "annotations": curation.show(self._home, run)},
-            "timeline": lambda: {"events": runs.timeline(self._home, run), "now": time.time()},
+            "timeline": lambda: {"events": runs.timeline(self._home, run)},
             "live": lambda: {
                 "live": live_run(),
                 "is_open": runs.status(self._home, run).state not in ENDED,
@@ -336,7 +336,7 @@ class RunScreens:
             },
             "texts": lambda: {"live": live_run(), "rows": live_run().texts[:TEXTS_SHOWN]},
             "run_plan": lambda: {"figures": plan().figures, "planned": plan().planned},
-            "log": lambda: {"lines": runs.log(self._home, run)},
+            "log": lambda: {"lines": runs.timed_log(self._home, run)},
         }
         return visit.page(f"Run {run}", parts, template="run.html.j2", run=run, **self._context.live(f"run {run}"))
 

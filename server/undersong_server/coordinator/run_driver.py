@@ -24,10 +24,10 @@ from undersong_common.models import embedders
 from undersong_common.models.embedding import CachedEmbedder, Embed, PublicFileCache
 from undersong_common.printable import counted
 from undersong_common.program import extras
-from undersong_common.program.logs import place_of, without_numbers
-from undersong_common.program.machine import HeldSteps, fault_of
+from undersong_common.program.logs import without_numbers
+from undersong_common.program.machine import HeldSteps, fault_of, internal_error
 from undersong_common.text.table import Table
-from undersong_protocol.agreement.manifest import Manifest
+from undersong_protocol.agreement.manifest import PLAN_WORDS, Manifest
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.cluster import Cluster, spread
@@ -46,7 +46,9 @@ from undersong_server.runs.execution import Outcome, PublicEmbedder, RunMonitor,
 from undersong_server.runs.folder import (
     FAILED,
     FINAL,
+    PREPARING,
     REJECTED,
+    RESTART_REMEDY,
     STATE_AFTER,
     Awaited,
     AwaitedParty,
@@ -115,7 +117,7 @@ class RunDriver(Progress, ABC):
         self._journal: Journal | None = None
         self._interrupted: State | None = None
         charged = folder.status().charged
-        self._status = RunStatus(state="waiting", number=number, since=time.time(), charged=charged)
+        self._status = RunStatus(state="waiting", number=number, since=time.time(), phase=PREPARING, charged=charged)
         self._written = 0.0
         self._said = ""
         self._needed = 0
@@ -217,8 +219,7 @@ class RunDriver(Progress, ABC):
                 raise fault from None
             self._end("failed", RunFailure(fault.problem, fault.remedy, fault.exit_code))
         except Exception as error:  # noqa: BLE001 - its words may hold anything, so only its kind and place are kept
-            problem = f"internal error: {place_of(error)}"
-            self._end("failed", RunFailure(problem, "", InternalError.exit_code))
+            self._end("failed", RunFailure(internal_error(error).problem, RESTART_REMEDY, InternalError.exit_code))
 
     def _end(self, state: State, error: RunFailure | None = None, **changes: Any) -> None:
         if error is not None:
@@ -250,7 +251,7 @@ class RunDriver(Progress, ABC):
             )
             while True:
                 self.await_roster(planned, journal)
-                self._status = replace(self._status, state="running")
+                self._status = replace(self._status, state="running", phase="")
                 self.folder.begin_live()
                 author = build_author(
                     run_plan.task,
@@ -351,7 +352,7 @@ class RunDriver(Progress, ABC):
             since=previous.since if previous is not None and previous.whom == "people" else time.time(),
             goes_on_at=None,
             goes_on_with=total,
-            words=f"waiting for people at {', '.join(parties)} to approve ({have}); this plan's words: {words}",
+            words=f"waiting for people at {', '.join(parties)} to approve ({have}){PLAN_WORDS}{words}",
             whom="people",
         )
         # At once where it is news: until all who were asked have answered, nothing is written again.

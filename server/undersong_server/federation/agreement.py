@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 from undersong_common.errors import PrivacyRefusal, TransportError, UndersongError
-from undersong_protocol.agreement.manifest import Manifest, plan_words
+from undersong_protocol.agreement.manifest import PLAN_WORDS, Manifest, plan_words
 from undersong_protocol.wire import codec
 from undersong_protocol.wire.messages import federation_pb2 as wire
 from undersong_server.database.journal import Journal
@@ -106,7 +106,7 @@ class ManifestAgreement:
                 raise _rejection_error(refusals)
             undecided = {name for name in pending if name in replies}
             if undecided and not undecided_before:
-                self._progress.say(f"waits for people's approval; this plan's words: {words}")
+                self._progress.say(f"waits for people's approval{PLAN_WORDS}{words}")
             if pending:
                 self._progress.await_people(pending, sorted(signatures), words)
                 self._sleep(max(APPROVAL_POLL_S, len(pending) * len(propose.manifest) / APPROVAL_BYTES_S))

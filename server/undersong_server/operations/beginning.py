@@ -10,7 +10,7 @@ from undersong_server.coordinator.parties import ENROLLED
 from undersong_server.operations import coordinator, drafts
 from undersong_server.operations.enrolment import PartyFacts, parties
 from undersong_server.operations.overview import find_run, list_runs
-from undersong_server.operations.runs import RunSummary
+from undersong_server.operations.runs import RunSummary, may_resume
 from undersong_server.report.evaluations import evaluated
 from undersong_server.runs.folder import UNREADABLE, RunFolder, UnreadableRun
 
@@ -92,8 +92,10 @@ def _step_of_run(home: Path, run: RunSummary) -> OperatorStep | None:
         else:
             words = f"Wait, or ask whom {run.run} waits for"
         return OperatorStep(f"{words}: {whom}" if whom else words, address)
+    if status.state == "failed" and not may_resume(home, status):
+        return OperatorStep(f"Have IT restart the coordinator, then resume the run {run.run}", address)
     words_of_state = {
-        "failed": f"Do what stands at the run {run.run}, then resume it",
+        "failed": f"Do what stands at the run {run.run} as its remedy, then resume it",
         "paused": f"Resume the run {run.run}, or stop it for good",
         "planned": f"Start the run {run.run}: its hospitals are asked then",
         "waiting": f"Wait: the run {run.run} goes on by itself",

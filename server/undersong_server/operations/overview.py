@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_common.errors import ConfigurationError, UndersongError
+from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
 from undersong_common.files import file_state
 from undersong_common.printable import duration, json_text, with_iso_times
 from undersong_common.privacy import impact
@@ -28,7 +28,7 @@ from undersong_server.methods.parts import private_score
 from undersong_server.operations import coordinator
 from undersong_server.operations.enrolment import PartyFacts
 from undersong_server.operations.enrolment import parties as every_party
-from undersong_server.operations.runs import UNDER_WAY, RunSummary, log
+from undersong_server.operations.runs import UNDER_WAY, RunSummary, log, may_resume
 from undersong_server.pool import Sample
 from undersong_server.runs.folder import UNREADABLE, Annotations, RunFailure, RunFolder, RunStatus, UnreadableRun
 from undersong_server.runs.planning import PlanFigures, Planned, plan_figures
@@ -123,7 +123,10 @@ def listed_runs(
 
 @dataclass(frozen=True)
 class Need:
-    """Notice for the operator: ``says`` states the problem, ``remedy`` the action. A ``failed`` run can be put away."""
+    """Notice for the operator: ``says`` states the problem, ``remedy`` the action.
+
+    A ``failed`` run can be revised or put away; one that ``resumes`` could go on as it is.
+    """
 
     grade: Literal["soon", "now"]
     kind: Literal["coordinator", "party", "run"]
@@ -131,6 +134,7 @@ class Need:
     says: str
     remedy: str = ""
     failed: bool = False
+    resumes: bool = False
 
 
 def needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]) -> tuple[Need, ...]:
@@ -176,7 +180,7 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
             for name, away_because, contact in remarks
             if away_because or contact
         ]
-        yield Need("soon", "run", run.run, f"is {reason.words}", "; ".join(remedies))
+        yield Need("soon", "run", run.run, f"is {reason.sentence}", "; ".join(remedies))
     for run in runs:
         status = run.status
         if status.state == UNREADABLE and status.error is not None:
@@ -192,7 +196,9 @@ def _needs(home: Path, runs: Sequence[RunSummary], parties: Sequence[PartyFacts]
             if len(status.error.rejected_by) == 1:  # its name stands before it
                 reasons = reasons.removeprefix(f"{status.error.rejected_by[0]} refuses: ")
             says = f"{'is ' if status.error.rejected_by else ''}{status.state_words}: {reasons}"
-            yield Need("now", "run", run.run, says, "; ".join(filter(None, [*talk, status.error.remedy])), failed=True)
+            remedy = "; ".join([*talk, status.error.advice])
+            resumes = may_resume(home, status) and status.error.exit_code != PrivacyRefusal.exit_code
+            yield Need("now", "run", run.run, says, remedy, failed=True, resumes=resumes)
         elif status.state == "paused":
             yield Need("soon", "run", run.run, "is paused", "resume or stop it")
 

@@ -11,18 +11,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from undersong_common.errors import ConfigurationError, PrivacyRefusal, TransportError
+from undersong_common.errors import ConfigurationError, InternalError, PrivacyRefusal, TransportError
 from undersong_common.files import file_state
 from undersong_common.printable import counted, printable
 from undersong_common.program import configuration
 from undersong_common.program.drill import COORDINATOR_WORDS
 from undersong_protocol.agreement import bounds
+from undersong_protocol.agreement.manifest import PLAN_WORDS
 from undersong_protocol.agreement.plan import Plan
 from undersong_protocol.secagg.parameters import Member
 from undersong_server.coordinator.home import CoordinatorHome, CoordinatorSettings
 from undersong_server.defaults import RUN_OPTIONS, RunOptions
 from undersong_server.operations.enrolment import PartyFacts, identities, parties, roster
-from undersong_server.runs.folder import ENDED, FAILED, FINAL, REJECTED, Action, RunFolder, RunStatus, logged
+from undersong_server.runs.folder import (
+    ENDED,
+    FAILED,
+    FINAL,
+    REJECTED,
+    Action,
+    RunFailure,
+    RunFolder,
+    RunStatus,
+    logged,
+)
 from undersong_server.runs.planning import (
     PlanFigures,
     Planned,
@@ -349,6 +360,20 @@ class RunSummary:
         return {"run": self.run, **self.status.to_json(), "parties": list(self.parties), **labels}
 
 
+def may_resume(home: Path, status: RunStatus) -> bool:
+    """True if a run that stands still could go on when it is resumed.
+
+    After a fault of the program it could only once the coordinator was started anew since.
+    """
+    if status.state == "paused":
+        return True
+    if status.state != "failed" or status.error is None:
+        return False
+    serving = CoordinatorHome(home).serving
+    is_same_program = serving is not None and serving.since <= (status.at or 0.0)
+    return not (status.error.exit_code == InternalError.exit_code and is_same_program)
+
+
 def status(home: Path, run: str) -> RunStatus:
     """Status of one run. Raises ConfigurationError for an unknown one."""
     return CoordinatorHome(home).run(run).status()
@@ -490,6 +515,30 @@ def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
     return tuple(folder.log()[-lines:])
 
 
+def timed_log(home: Path, run: str) -> tuple[tuple[float | None, str], ...]:
+    """The last lines of a run's log as (seconds since the epoch, words), for a screen that shows the failure above."""
+    error = status(home, run).error
+    return tuple((time_s, _without_error(words, error)) for time_s, words in map(_split_stamp, log(home, run)))
+
+
+def _split_stamp(line: str) -> tuple[float | None, str]:
+    """The time of a line of a log, which has the coordinator's zone, and its words; None where none begins it."""
+    with contextlib.suppress(ValueError, OverflowError):
+        return time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S")), line[STAMP:]
+    return None, line
+
+
+def _without_error(words: str, error: RunFailure | None) -> str:
+    """Words of a log, in which the run's error itself is left to the place that has its remedy too."""
+    if error is None:
+        return words
+    problem = logged(error.problem)
+    for beginning in (FAILED, REJECTED):
+        if words == f"{beginning}: {problem}":
+            return f"{beginning}: see above"
+    return "a hospital refuses: see above" if words == problem else words
+
+
 @dataclass(frozen=True)
 class Moment:
     """An event of a run; ``at`` in seconds since the epoch, ``grade``: over, under way, or failed."""
@@ -511,11 +560,11 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
     requested = folder.path / "requested.json"
     if requested.exists():
         moments.append(Moment(requested.stat().st_mtime, f"requested: {folder.requested().action}"))
-    for line in folder.log():
-        with contextlib.suppress(ValueError):
-            time_s = time.mktime(time.strptime(line[: STAMP - 1], "%Y-%m-%d %H:%M:%S"))
-            words = line[STAMP:]
-            moments.append(Moment(time_s, words, "bad" if words.startswith((FAILED, REJECTED)) else "done"))
+    for time_s, words in map(_split_stamp, folder.log()):
+        if time_s is not None:
+            grade: Literal["done", "bad"] = "bad" if words.startswith((FAILED, REJECTED)) else "done"
+            shown_words = _without_error(words, status.error).partition(PLAN_WORDS)[0]
+            moments.append(Moment(time_s, shown_words, grade))
     for event in folder.live():
         if event["kind"] == "sum":
             survivors = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
@@ -523,6 +572,13 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
         elif event["kind"] == "texts":
             moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
     moments.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
-    if status.state not in ENDED and status.at is not None:
-        moments.append(Moment(status.at, status.words, "now"))
+    if status.state not in ENDED and status.since is not None:
+        moments.append(Moment(_began(status, moments), status.detail or status.state_words, "now"))
     return tuple(moments)
+
+
+def _began(status: RunStatus, moments: Sequence[Moment]) -> float:
+    """The time at which what a run does now began: since when it waits, else that of the last event."""
+    if status.waiting is not None:
+        return status.waiting.since
+    return max([status.since or 0.0, *(moment.at for moment in moments)])

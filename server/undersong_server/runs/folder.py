@@ -23,7 +23,7 @@ from undersong_common.errors import ConfigurationError, MachineFault
 from undersong_common.files import LOST_AND_FOUND, file_state, replace_file
 from undersong_common.printable import printable
 from undersong_common.program.machine import fault_of, named_faults
-from undersong_protocol.agreement.manifest import RUN_NAME
+from undersong_protocol.agreement.manifest import PLAN_WORDS, RUN_NAME
 from undersong_server.database.journal import Journal
 from undersong_server.database.storage import Storage
 from undersong_server.runs.planning import Planned
@@ -52,7 +52,7 @@ class Awaited:
     Attributes:
         since, goes_on_at: seconds since the epoch; ``goes_on_at`` is None where it waits without a limit.
         goes_on_with: number of parties that are enough to go on.
-        words: the same as one sentence.
+        words: the same as one sentence; where people decide, the nine words of the plan end it.
         whom: people who have to decide, or machines that have to answer.
     """
 
@@ -62,6 +62,16 @@ class Awaited:
     goes_on_with: int
     words: str
     whom: Literal["machines", "people"] = "machines"
+
+    @property
+    def sentence(self) -> str:
+        """The words without those of the plan, which a screen shows once."""
+        return self.words.partition(PLAN_WORDS)[0]
+
+    @property
+    def plan_words(self) -> str:
+        """The nine words of the plan that people compare; "" where no people decide."""
+        return self.words.partition(PLAN_WORDS)[2]
 
 
 class UnreadableRun(ConfigurationError):
@@ -103,6 +113,15 @@ class RunFailure:
     exit_code: int
     rejected_by: tuple[str, ...] = ()
 
+    @property
+    def advice(self) -> str:
+        """What the operator does about it: the remedy, or what helps where an error has none."""
+        if self.remedy:
+            return self.remedy
+        if self.rejected_by:
+            return "talk to them; revise the run, and start the revised one"
+        return RESTART_REMEDY
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -140,13 +159,29 @@ class RunStatus:
             return f"rejected by {', '.join(self.error.rejected_by)}"
         if self.waiting is not None and self.state not in ENDED:
             return f"waiting for {'people' if self.waiting.whom == 'people' else 'hospitals'}"
+        if self.state == "waiting":  # for nobody: its driver prepares it, or something holds it up
+            return PREPARING if self.phase else "held up"
         return self.state
+
+    @property
+    def detail(self) -> str:
+        """What goes on beside :attr:`state_words`: the phase, whom it waits for, or the last line of the log.
+
+        It repeats neither the state nor the error, which stand beside it.
+        """
+        if self.waiting is not None and self.state not in ENDED:
+            return self.waiting.sentence
+        if self.phase and self.phase != self.state_words:
+            return self.phase
+        if self.error is not None or self.message in (self.state, self.state_words):
+            return ""
+        return self.message
 
     @property
     def words(self) -> str:
         """The status in one line."""
         parts: list[str] = [self.state_words if self.waiting is None else self.state]
-        if self.phase:
+        if self.phase and self.phase != self.state_words:
             parts.append(f"{self.phase} {self.done}/{self.total}")
         if self.waiting is not None:
             parts.append(self.waiting.words)
@@ -180,6 +215,12 @@ _ANNOTATIONS = TypeAdapter(Annotations)
 Kept = TypeVar("Kept")
 NEW_LINE = re.compile(r"\s*\n\s*")
 LIVE_END_BYTES = 2**18  # bytes in which the last usage of the generators is looked for
+PREPARING = "preparing"  # phase of a run until its hospitals are asked
+RESTART_REMEDY = (
+    "no setting of the run caused this; have IT restart the coordinator, whose files may have changed while it ran,"
+    " then: undersong run resume; if it fails again, give whoever maintains the program a support bundle:"
+    " undersong console support"
+)
 FAILED, REJECTED = "failed", "is rejected"  # begin the last line of the log of a run that has not finished
 LONGEST_LINE = 4096  # characters of a line of a run's log
 

@@ -1,0 +1,147 @@
+"""What the console says to its operator: a remedy for every failure, said once, and times that do not move."""
+
+from __future__ import annotations
+
+import re
+import time
+from html import unescape
+
+import pytest
+
+from tests.doubles.one_page import next_step_of
+from undersong_common.errors import InternalError
+from undersong_server.coordinator.home import CoordinatorHome, Serving
+from undersong_server.defaults import RunOptions
+from undersong_server.operations import overview, runs
+from undersong_server.runs.folder import PREPARING, Awaited, AwaitedParty, RunFailure, RunStatus
+
+WORDS = "apple bread candle door engine flour garden hammer island"
+PROBLEM = "internal error: ImportError at form.py:24 < undersong.py:47"
+
+
+def visible(page):
+    """The words of a screen's main part, as somebody reads them."""
+    main = page.partition("<main")[2].partition(">")[2].partition("</main>")[0]
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", main)))
+
+
+def plan_run(home, tasks, name):
+    runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name=name))
+    return CoordinatorHome(home).run(name)
+
+
+FAILURES = {
+    "a fault of the program": RunFailure(PROBLEM, "", InternalError.exit_code),
+    "an error without a remedy": RunFailure("the endpoint answered 500", "", 7),
+    "an error with a remedy": RunFailure("the key was refused", "correct the key", 2),
+    "a rejection without a remedy": RunFailure("beta: its people have rejected the run", "", 3, ("beta",)),
+}
+
+
+@pytest.mark.parametrize("kind", FAILURES)
+def test_every_failure_has_a_remedy_and_is_said_once_on_a_screen(console, home, tasks, kind):
+    failure = FAILURES[kind]
+    folder = plan_run(home, tasks, kind)
+    folder.say(failure.problem)
+    folder.say(f"failed: {failure.problem}")
+    folder.write_status(RunStatus("failed", 1, since=1.0, message="failed", error=failure))
+    for path in (f"/runs/one/{kind}", "/"):
+        said = visible(console.get(path).text)
+        problem = failure.problem.removeprefix("beta: ") if path == "/" else failure.problem
+        assert said.count(problem) == 1, path
+        assert re.search(rf"{re.escape(problem)}.*?Remedy: (\S+ ){{3}}", said), path
+    needs = console.get("/?part=needs").text
+    if failure.exit_code == InternalError.exit_code:
+        assert "/audit/support.zip" in needs
+        assert "restart the coordinator" in needs
+    runs.put_away(home, kind)
+
+
+def test_a_failing_screen_says_whom_to_ask_and_offers_the_bundle(console, monkeypatch):
+    def broken(home, runs):
+        raise ImportError
+
+    monkeypatch.setattr(overview, "spending", broken)
+    page = console.get("/").text
+    assert "internal error: ImportError" in page
+    assert "have IT restart the console" in page
+    assert "/audit/support.zip" in page.partition("internal error")[2].partition("</section>")[0]
+
+
+@pytest.mark.parametrize(("started_before_s", "is_offered"), [(60.0, False), (-60.0, True), (None, True)])
+def test_resume_stands_where_the_same_program_would_not_fail_again(
+    home, tasks, console, monkeypatch, started_before_s, is_offered
+):
+    name = f"resumes {started_before_s}"
+    folder = plan_run(home, tasks, name)
+    folder.write_status(RunStatus("failed", 1, since=1.0, error=FAILURES["a fault of the program"]))
+    serving = None
+    if started_before_s is not None:
+        serving = Serving(1, 1, None, folder.status().at - started_before_s, ())
+    monkeypatch.setattr(CoordinatorHome, "serving", serving)
+    page = console.get(f"/runs/one/{name}").text
+    assert ('/resume"' in page, "Resume appears here once" in page) == (is_offered, not is_offered)
+    assert (f'aria-label="Resume {name}"' in console.get("/?part=needs").text) is is_offered
+    step = "Do what stands" if is_offered else "Have IT restart the coordinator"
+    assert next_step_of(page).startswith(step)
+    runs.put_away(home, name)
+
+
+def test_all_times_of_a_screen_have_one_form_and_none_moves(console, home, tasks):
+    folder = plan_run(home, tasks, "timed")
+    folder.say("prepares the run")
+    began = time.time() - 3600
+    waiting = Awaited(
+        (AwaitedParty("beta", True, 3.0),), began, None, 3, f"waiting for people; this plan's words: {WORDS}", "people"
+    )
+    shown = []
+    for at in (1, 2):
+        folder.write_status(RunStatus("running", 1, since=began - 5, waiting=waiting))
+        shown.append(console.get("/runs/one/timed").text)
+        time.sleep(0.01 * at)
+    timelines = [page.partition('class="timeline"')[2].partition("</ol>")[0] for page in shown]
+    assert timelines[0] == timelines[1]
+    stamp = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    outside = re.sub(rf"<time [^>]+>{stamp} UTC</time>", "", shown[0])
+    assert re.findall(stamp, outside) == []
+    assert f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(began))} UTC" in timelines[0]
+    assert '<pre tabindex="0"><time' in shown[0].replace("\n", "")
+    assert 'Times are in <span id="zone">UTC</span>' in shown[0]  # until the page's script turns them
+
+
+def test_the_nine_words_stand_once_with_what_to_do_with_them(console, home, tasks):
+    folder = plan_run(home, tasks, "nine")
+    words = f"waiting for people at beta to approve (0 of 3 hospitals have); this plan's words: {WORDS}"
+    waiting = Awaited((AwaitedParty("beta", True, 3.0),), 1.0, None, 3, words, "people")
+    folder.write_status(RunStatus("running", 1, since=1.0, message=words, waiting=waiting))
+    said = visible(console.get("/runs/one/nine").text)
+    assert said.count(WORDS) == 1
+    assert f"Read these nine words aloud to each hospital: {WORDS}" in said
+    for path in ("/", "/runs"):
+        assert WORDS not in visible(console.get(path).text), path
+
+
+STATES = {
+    "prepares": (RunStatus("waiting", 1, since=1.0, phase=PREPARING, message="prepares the run"), "preparing"),
+    "embeds": (RunStatus("waiting", 1, since=1.0, phase="embedding texts", total=3), "preparing"),
+    "is held": (RunStatus("waiting", 1, since=1.0, message="no space; free some"), "held up"),
+    "asks people": (
+        RunStatus("running", 1, since=1.0, waiting=Awaited((), 1.0, None, 3, "w", "people")),
+        "waiting for people",
+    ),
+    "works": (RunStatus("running", 1, since=1.0), "running"),
+}
+
+
+@pytest.mark.parametrize("kind", STATES)
+def test_one_word_names_the_state_wherever_it_stands(console, home, tasks, kind):
+    status, words = STATES[kind]
+    name = f"state {kind}"
+    plan_run(home, tasks, name).write_status(status)
+    page = console.get(f"/runs/one/{name}").text
+    assert re.findall(r'class="state [^"]*">([^<]+)', page)[0] == words
+    assert words in visible(console.get(f"/runs?find={name}").text)
+    now = page.partition('<li class="now">')[2].partition("</li>")[0]
+    assert "running:" not in now
+    assert ("running" in now) is (words == "running")
+    runs.put_away(home, name) if status.state not in runs.UNDER_WAY else None
