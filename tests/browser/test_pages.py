@@ -277,4 +277,24 @@ def test_times_stand_in_the_reader_s_zone(console, window):
     operator = window(console.address).enter(console.link("zone"))
     time = operator.go("/audit").locator("time").first
     moment = datetime.fromisoformat(time.get_attribute("datetime")).astimezone(ZoneInfo("Europe/Berlin"))
-    assert f"{moment:%H:%M:%S}" in time.inner_text()
+    assert f"{moment:%Y-%m-%d %H:%M:%S}" == time.inner_text()
+    assert "Europe/Berlin" in operator.page.locator("footer").inner_text()
+
+
+RENEW_AND_LOOK = """async () => {
+  const forms = new Set();
+  for (let time = 0; time < 3; time++) {
+    for (const part of document.querySelectorAll("[data-part]")) htmx.trigger(part, "renew");
+    for (let frame = 0; frame < 40; frame++) {
+      await new Promise(requestAnimationFrame);
+      for (const each of document.querySelectorAll("time")) forms.add(each.textContent.replace(/\\d/g, "0"));
+    }
+  }
+  return [...forms];
+}"""
+
+
+def test_times_keep_one_form_while_a_screen_renews_itself(console, window):
+    operator = window(console.address).enter(console.link("form"))
+    operator.go(CONSOLE_SCREENS["run"])
+    assert operator.page.evaluate(RENEW_AND_LOOK) == ["0000-00-00 00:00:00"]
