@@ -130,79 +130,90 @@ class _Attempt:
         adverts = {party: advert for party, (advert, _) in found_adverts.items()}
         kem_keys = {party: kem_key for party, (_, kem_key) in found_adverts.items()}
         del replies, found_adverts
-        signed = adverts_to_wire(adverts.values())
-        nonces: bytes = b""
-        present = tuple(adverts)
+        signed_adverts = adverts_to_wire(adverts.values())
+        joined_nonces: bytes = b""
+        present_parties = tuple(adverts)
         topology: MaskGraph
-        tree: merkle.Tree | None = None
+        advert_tree: merkle.Tree | None = None
         if parameters.merkle:
-            tree = merkle.Tree("adverts", [advert_leaf(adverts.get(party), party) for party in range(parameters.size)])
-            present, topology, transcript = yield from self._collect_draws(adverts, tree)
+            advert_tree = merkle.Tree(
+                "adverts", [advert_leaf(adverts.get(party), party) for party in range(parameters.size)]
+            )
+            present_parties, topology, transcript = yield from self._collect_draws(adverts, advert_tree)
         else:
-            bodies = ((party, advert.body) for party, advert in adverts.items())
-            transcript = sid.adverts_hash(parameters.sid, parameters.terms, bodies)
+            advert_bodies = ((party, advert.body) for party, advert in adverts.items())
+            transcript = sid.adverts_hash(parameters.sid, parameters.terms, advert_bodies)
             if parameters.graph is not None:
-                present, nonces, transcript = yield from self._collect_nonces(adverts, signed, transcript)
-                signed = []
+                present_parties, joined_nonces, transcript = yield from self._collect_nonces(
+                    adverts, signed_adverts, transcript
+                )
+                signed_adverts = []
             topology = parameters.topology(transcript)
         if parameters.merkle:
-            holding: Collection[int] = frozenset(adverts)
+            share_holders: Collection[int] = frozenset(adverts)
         else:
-            holding = present
+            share_holders = present_parties
 
-        dealt: dict[int, _Dealt] = {}
-        sharers = present
+        dealt_by_party: dict[int, _Dealt] = {}
+        sharers = present_parties
         if parameters.deals:
-            if tree is not None:
-                replies = yield self._leaf_requests(topology, present, adverts, kem_keys, tree)
+            if advert_tree is not None:
+                replies = yield self._leaf_requests(topology, present_parties, adverts, kem_keys, advert_tree)
             else:
-                replies = yield self._share_requests(topology, present, kem_keys, signed, nonces)
-            dealt = self._collect_replies(Stage.SHARE, replies, present, partial(self._parse_shares, topology, holding))
-            sharers = tuple(dealt)
+                replies = yield self._share_requests(topology, present_parties, kem_keys, signed_adverts, joined_nonces)
+            dealt_by_party = self._collect_replies(
+                Stage.SHARE, replies, present_parties, partial(self._parse_shares, topology, share_holders)
+            )
+            sharers = tuple(dealt_by_party)
             del replies
             self._check_reachable(Stage.SHARE, topology, sharers, sharers)
-            signed, nonces = [], b""
-        del kem_keys, tree
+            signed_adverts, joined_nonces = [], b""
+        del kem_keys, advert_tree
 
-        replies = yield self._mask_requests(topology, sharers, dealt, signed, nonces)
-        total, survivors = self._add_up(replies, sharers)
+        replies = yield self._mask_requests(topology, sharers, dealt_by_party, signed_adverts, joined_nonces)
+        masked_total, survivors = self._add_up(replies, sharers)
         del replies
         self._check_reachable(Stage.MASK, topology, sharers, survivors)
         question = self._question()
 
-        request = request_bytes(
+        unmask_request = request_bytes(
             parameters, consistency=wire.ConsistencyRequest(survivors=to_bitmap(survivors, parameters.size))
         )
-        replies = yield self._request_to_all(survivors, request)
-        statement = sid.opened_set(
+        replies = yield self._request_to_all(survivors, unmask_request)
+        opened_set = sid.opened_set(
             transcript, question, to_bitmap(sharers, parameters.size), to_bitmap(survivors, parameters.size)
         )
         faults_before = len(self._faults)
         signatures = self._collect_replies(
-            Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, statement)
+            Stage.CONSISTENCY, replies, survivors, partial(self._parse_statement, opened_set)
         )
         if parameters.direct and len(self._faults) > faults_before:
             # Nobody's mask is opened here, so a vector of another question would leave its masks in the sum.
             raise self._abort_error(Stage.CONSISTENCY, "a party does not sign what was asked of all")
-        evidence = evidence_bytes(parameters, transcript, question, sharers, survivors, signatures)
-        dropped = parameters.size - len(survivors)
-        unopened = 0
+        evidence_message = evidence_bytes(parameters, transcript, question, sharers, survivors, signatures)
+        dropped_count = parameters.size - len(survivors)
+        unopened_count = 0
         if not parameters.direct:
             replies = yield self._unmask_requests(topology, signatures)
             openings = self._collect_replies(
-                Stage.UNMASK, replies, signatures, self._parse_opening(topology, transcript, sharers, survivors, dealt)
+                Stage.UNMASK,
+                replies,
+                signatures,
+                self._parse_opening(topology, transcript, sharers, survivors, dealt_by_party),
             )
             if parameters.merkle:
-                masked = sid.masked_among(question, to_bitmap(sharers, parameters.size))
+                masked_parties = sid.masked_among(question, to_bitmap(sharers, parameters.size))
             else:
-                masked = question
-            self._remove_masks(total, topology, (transcript, masked), adverts, dealt, survivors, openings)
-            unopened = self._remove_noise(total, adverts, survivors, openings, dropped)
+                masked_parties = question
+            self._remove_masks(
+                masked_total, topology, (transcript, masked_parties), adverts, dealt_by_party, survivors, openings
+            )
+            unopened_count = self._remove_noise(masked_total, adverts, survivors, openings, dropped_count)
         return UnmaskedSum(
-            values=ring.to_signed(total, parameters.modulus_bits),
+            values=ring.to_signed(masked_total, parameters.modulus_bits),
             survivors=tuple(map(parameters.name, survivors)),
-            variance=float(parameters.noise_plan.opened_variance(dropped, unopened)),
-            evidence=evidence,
+            variance=float(parameters.noise_plan.opened_variance(dropped_count, unopened_count)),
+            evidence=evidence_message,
             faults=tuple(self._faults),
         )
 
@@ -213,13 +224,15 @@ class _Attempt:
         used_values: set[bytes] = set()
 
         def parse(party: int, reply: Parsed) -> tuple[Advert, bytes]:
-            name = self._parameters.name(party)
+            party_name = self._parameters.name(party)
             advert = parse_advert(self._parameters, party, reply.body, reply.signature)
-            for start, expected in enumerate(filter(None, (advert.keys.channel_kem, advert.keys.mask_kem))):
+            for start_byte, expected_hash in enumerate(filter(None, (advert.keys.channel_kem, advert.keys.mask_kem))):
                 keys.check_kem_key(
-                    name, reply.kem_keys[start * keys.KEM_KEY_BYTES : (start + 1) * keys.KEM_KEY_BYTES], expected
+                    party_name,
+                    reply.kem_keys[start_byte * keys.KEM_KEY_BYTES : (start_byte + 1) * keys.KEM_KEY_BYTES],
+                    expected_hash,
                 )
-            check_fresh(name, advert, used_values)
+            check_fresh(party_name, advert, used_values)
             return advert, reply.kem_keys
 
         return self._collect_replies(Stage.ADVERTISE, replies, range(self._parameters.size), parse)
@@ -229,25 +242,30 @@ class _Attempt:
     ) -> Generator[Requests, Replies, tuple[tuple[int, ...], bytes, bytes]]:
         """(who revealed, their nonces, the graph's seed): rolled anew without whoever did not reveal."""
         parameters = self._parameters
-        present = tuple(adverts)
-        for roll in range(ROLLS):
-            bitmap = to_bitmap(present, parameters.size)
-            request = request_bytes(parameters, reveal=wire.RevealRequest(roll=roll, adverts=signed, present=bitmap))
-            replies = yield self._request_to_all(present, request)
+        present_parties = tuple(adverts)
+        for roll_number in range(ROLLS):
+            bitmap = to_bitmap(present_parties, parameters.size)
+            reveal_request = request_bytes(
+                parameters, reveal=wire.RevealRequest(roll=roll_number, adverts=signed, present=bitmap)
+            )
+            replies = yield self._request_to_all(present_parties, reveal_request)
 
-            def parse(party: int, reply: Parsed, roll: int = roll) -> bytes:
-                name = parameters.name(party)
-                body = reply.body
-                if len(body) != sid.DIGEST_BYTES or sid.advance(body, roll + 1) != adverts[party].keys.nonce_commitment:
-                    raise PeerFault(name, "its nonce is not the one it committed to")
-                return body
+            def parse(party: int, reply: Parsed, roll: int = roll_number) -> bytes:
+                party_name = parameters.name(party)
+                reply_body = reply.body
+                if (
+                    len(reply_body) != sid.DIGEST_BYTES
+                    or sid.advance(reply_body, roll + 1) != adverts[party].keys.nonce_commitment
+                ):
+                    raise PeerFault(party_name, "its nonce is not the one it committed to")
+                return reply_body
 
-            revealed = self._collect_replies(Stage.REVEAL, replies, present, parse)
-            if len(revealed) == len(present):
-                nonces = list(revealed.values())
-                seed = graph_seed(sid.roll_hash(adverts_hash, roll, bitmap), nonces)
-                return present, b"".join(nonces), seed
-            present = tuple(revealed)
+            nonce_by_party = self._collect_replies(Stage.REVEAL, replies, present_parties, parse)
+            if len(nonce_by_party) == len(present_parties):
+                nonce_values = list(nonce_by_party.values())
+                seed = graph_seed(sid.roll_hash(adverts_hash, roll_number, bitmap), nonce_values)
+                return present_parties, b"".join(nonce_values), seed
+            present_parties = tuple(nonce_by_party)
             signed = []
         raise self._abort_error(Stage.REVEAL, f"parties kept dropping out over {ROLLS} rolls of the nonces")
 
@@ -266,12 +284,12 @@ class _Attempt:
         draws = self._collect_replies(
             Stage.REVEAL, replies, adverts, lambda party, reply: parse_drawn(parameters, party, reply.body)
         )
-        choosers: dict[int, list[int]] = defaultdict(list)
+        choosers_by_party: dict[int, list[int]] = defaultdict(list)
         for party, neighbours in draws.items():
             for neighbour in neighbours:
-                choosers[neighbour].append(party)
-        graph = drawn_graph(parameters.draw, draws, {party: choosers[party] for party in draws})
-        return tuple(draws), graph, sid.rooted_hash(parameters.sid, parameters.terms, tree.root, bitmap)
+                choosers_by_party[neighbour].append(party)
+        mask_graph = drawn_graph(parameters.draw, draws, {party: choosers_by_party[party] for party in draws})
+        return tuple(draws), mask_graph, sid.rooted_hash(parameters.sid, parameters.terms, tree.root, bitmap)
 
     def _leaf_requests(
         self,
@@ -283,20 +301,20 @@ class _Attempt:
     ) -> Requests:
         """Share-keys requests of the Merkle graph: what each party drew, with proofs, and who drew it."""
         parameters = self._parameters
-        signed = {entry.party: entry for entry in adverts_to_wire(adverts.values())}
+        signed_by_party = {entry.party: entry for entry in adverts_to_wire(adverts.values())}
         chooser_blocks = {party: chooser_bytes(adverts[party]) for party in present}
-        enrolled = [wire.Enrolled(name=member.name, identity=member.identity) for member in parameters.roster]
+        enrolled_members = [wire.Enrolled(name=member.name, identity=member.identity) for member in parameters.roster]
 
         def request(party: int) -> bytes:
             holders = topology.holders(party, adverts)
-            places = merkle.places(parameters.size, holders)
+            proof_places = merkle.places(parameters.size, holders)
             return request_bytes(
                 parameters,
                 share=wire.ShareRequest(
-                    adverts=map(signed.__getitem__, holders),
-                    adverts_proof=tree.proof(places),
-                    roster=map(enrolled.__getitem__, holders),
-                    roster_proof=parameters.roster_tree.proof(places),
+                    adverts=map(signed_by_party.__getitem__, holders),
+                    adverts_proof=tree.proof(proof_places),
+                    roster=map(enrolled_members.__getitem__, holders),
+                    roster_proof=parameters.roster_tree.proof(proof_places),
                     choosers=b"".join(map(chooser_blocks.__getitem__, topology.dealers(party, chooser_blocks))),
                     kem_keys=b"".join(map(kem_keys.__getitem__, holders)),
                 ),
@@ -320,8 +338,8 @@ class _Attempt:
         drawn_signers = {
             party: topology.holders(party, signatures)[: parameters.share_threshold] for party in signatures
         }
-        enough = [party for party in signatures if len(drawn_signers[party]) == parameters.share_threshold]
-        return self._requests_by_party(enough, lambda party: request(drawn_signers[party]))
+        shown_signers = [party for party in signatures if len(drawn_signers[party]) == parameters.share_threshold]
+        return self._requests_by_party(shown_signers, lambda party: request(drawn_signers[party]))
 
     def _share_requests(
         self,
@@ -354,16 +372,16 @@ class _Attempt:
     ) -> Requests:
         parameters = self._parameters
         bitmap = to_bitmap(sharers, parameters.size)
-        sharing = frozenset(sharers)
+        sharer_set = frozenset(sharers)
 
         def request(party: int) -> bytes:
-            neighbours = topology.neighbours(party, sharing) if parameters.deals else ()
+            neighbours = topology.neighbours(party, sharer_set) if parameters.deals else ()
             dealers: list[int] = []
             if not parameters.direct:
-                dealers = [dealer for dealer in topology.dealers(party, sharing) if dealer != party]
-            lower: list[int] = []
+                dealers = [dealer for dealer in topology.dealers(party, sharer_set) if dealer != party]
+            lower_neighbours: list[int] = []
             if parameters.post_quantum:
-                lower = [dealer for dealer in neighbours if topology.leads(dealer, party)]
+                lower_neighbours = [dealer for dealer in neighbours if topology.leads(dealer, party)]
             return request_bytes(
                 parameters,
                 mask=wire.MaskRequest(
@@ -372,8 +390,8 @@ class _Attempt:
                     sharers=bitmap,
                     ciphertexts=b"".join(dealt[dealer].sealed[party] for dealer in dealers),
                     hashes=b"".join(dealt[dealer].hashes[party] for dealer in dealers),
-                    pairs=b"".join(dealt[dealer].pairs[party] for dealer in lower),
-                    pair_hashes=b"".join(dealt[dealer].pair_hashes[party] for dealer in lower),
+                    pairs=b"".join(dealt[dealer].pairs[party] for dealer in lower_neighbours),
+                    pair_hashes=b"".join(dealt[dealer].pair_hashes[party] for dealer in lower_neighbours),
                 ),
             )
 
@@ -382,14 +400,16 @@ class _Attempt:
     def _add_up(self, replies: Replies, sharers: tuple[int, ...]) -> tuple[Ring, tuple[int, ...]]:
         """The sum of the masked vectors and whose they are (U3); one vector is unpacked at a time."""
         parameters = self._parameters
-        total: Ring = np.zeros(parameters.dimension, dtype=parameters.dtype)
+        ring_total: Ring = np.zeros(parameters.dimension, dtype=parameters.dtype)
 
         def parse(party: int, reply: Parsed) -> bool:
-            words = ring.unpack(reply.body, parameters.modulus_bits, parameters.dimension, parameters.name(party))
-            np.add(total, words, out=total)
+            masked_words = ring.unpack(
+                reply.body, parameters.modulus_bits, parameters.dimension, parameters.name(party)
+            )
+            np.add(ring_total, masked_words, out=ring_total)
             return True
 
-        return total, tuple(self._collect_replies(Stage.MASK, replies, sharers, parse))
+        return ring_total, tuple(self._collect_replies(Stage.MASK, replies, sharers, parse))
 
     def _remove_masks(
         self,
@@ -407,12 +427,12 @@ class _Attempt:
         by everybody in U2.
         """
         parameters = self._parameters
-        alive = set(survivors)
+        survivor_set = set(survivors)
         masks: list[tuple[bytes, Sign]] = []
-        weights: dict[tuple[int, ...], dict[int, int]] = {}
+        weights_by_points: dict[tuple[int, ...], dict[int, int]] = {}
         for party in dealt:
-            secret = self._combine_shares(party, topology.holders(party, openings), openings, weights)
-            if party in alive:
+            secret = self._combine_shares(party, topology.holders(party, openings), openings, weights_by_points)
+            if party in survivor_set:
                 if keys.self_mask_commitment(parameters.sid, party, secret) != adverts[party].keys.commitment:
                     raise self._false_dealer(party, "self-mask seed")
                 masks.append((secret, -1))
@@ -422,16 +442,18 @@ class _Attempt:
                 raise self._false_dealer(party, "mask key")
             if parameters.post_quantum and keys.kem_key_hash(mask_keys.kem.public) != adverts[party].keys.mask_kem:
                 raise self._false_dealer(party, "mask key (ML-KEM-768)")
-            for neighbour in topology.neighbours(party, alive):
-                shared = mask_keys.agreed(parameters.name(neighbour), adverts[neighbour].keys.mask_key)
+            for neighbour in topology.neighbours(party, survivor_set):
+                shared_secret = mask_keys.agreed(parameters.name(neighbour), adverts[neighbour].keys.mask_key)
                 if parameters.post_quantum:
                     if topology.leads(party, neighbour):
                         dealer, holder = party, neighbour
                     else:
                         dealer, holder = neighbour, party
-                    shared += self._pair_secret(bound[0], mask_keys, shared, dealer, holder, party == dealer, dealt)
+                    shared_secret += self._pair_secret(
+                        bound[0], mask_keys, shared_secret, dealer, holder, party == dealer, dealt
+                    )
                 # The neighbour added its mask where its index is the lower one: the opposite is done here.
-                masks.append((keys.mask_key(*bound, shared, party, neighbour), -1 if neighbour < party else 1))
+                masks.append((keys.mask_key(*bound, shared_secret, party, neighbour), -1 if neighbour < party else 1))
         add_masks(total, masks)
 
     def _pair_secret(
@@ -445,13 +467,15 @@ class _Attempt:
         dealt: Mapping[int, _Dealt],
     ) -> bytes:
         """The secret of a dropped party's pair with a survivor, rebuilt from the dropped party's seed alone."""
-        hashed = dealt[dealer].pair_hashes[holder]
+        pair_hash = dealt[dealer].pair_hashes[holder]
         secret: bytes | None
         if dealer_dropped:
             secret = mask_keys.pair_secret(transcript, holder)
         else:
-            secret = mask_keys.open_pair(transcript, x25519_secret, dealer, holder, dealt[dealer].pairs[holder], hashed)
-        if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != hashed:
+            secret = mask_keys.open_pair(
+                transcript, x25519_secret, dealer, holder, dealt[dealer].pairs[holder], pair_hash
+            )
+        if secret is None or keys.ShareHasher(transcript).one("pair", dealer, holder, secret) != pair_hash:
             raise self._false_dealer(dealer, f"secret of its pair with {self._parameters.name(holder)}")
         return secret
 
@@ -468,12 +492,12 @@ class _Attempt:
                 Stage.UNMASK,
                 f"{len(holders)} valid shares of a secret of {self._parameters.name(dealer)}, {threshold} are needed",
             )
-        points = tuple(holder + 1 for holder in holders[:threshold])
-        if points not in weights:
-            weights[points] = shamir.lagrange_weights(points)
-        shares = {point: openings[point - 1][0][dealer] for point in points}
+        share_points = tuple(holder + 1 for holder in holders[:threshold])
+        if share_points not in weights:
+            weights[share_points] = shamir.lagrange_weights(share_points)
+        share_by_point = {point: openings[point - 1][0][dealer] for point in share_points}
         try:
-            return shamir.combine(shares, threshold, weights[points])
+            return shamir.combine(share_by_point, threshold, weights[share_points])
         except (RoundAborted, PeerFault):
             # Every share equals the hash its dealer signed, so it is the dealing that is wrong.
             raise self._false_dealer(dealer, "secret") from None
@@ -490,41 +514,51 @@ class _Attempt:
         plan = self._parameters.noise_plan
         if not plan.opened_components(dropped):
             return 0
-        unopened = 0
+        unopened_count = 0
         for party in survivors:
-            value = b""
+            opened_value = b""
             if party in openings:
-                value = openings[party][1]
+                opened_value = openings[party][1]
             try:
-                check_opening(value, plan, dropped, adverts[party].keys.noise_anchor, self._parameters.name(party))
+                check_opening(
+                    opened_value, plan, dropped, adverts[party].keys.noise_anchor, self._parameters.name(party)
+                )
             except PeerFault as fault:
-                unopened += 1
+                unopened_count += 1
                 if party in openings:
                     self._faults.append(fault)
                 continue
-            remove_opened(total, plan, dropped, value)
-        return unopened
+            remove_opened(total, plan, dropped, opened_value)
+        return unopened_count
 
     # --- what a reply must be ---------------------------------------------------------------------------------------
 
     def _parse_shares(self, topology: MaskGraph, present: Collection[int], party: int, reply: Parsed) -> _Dealt:
         parameters = self._parameters
-        name = parameters.name(party)
-        message = parsed(wire.Shares, reply.body, name, "its shares are malformed")
+        party_name = parameters.name(party)
+        message = parsed(wire.Shares, reply.body, party_name, "its shares are malformed")
         holders = () if parameters.direct else topology.holders(party, present)
         other_holders = [holder for holder in holders if holder != party]
         neighbours = topology.neighbours(party, present) if parameters.post_quantum else ()
-        higher = [neighbour for neighbour in neighbours if topology.leads(party, neighbour)]
-        size = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
-        sealed = split_blocks(message.ciphertexts, size, len(other_holders), name, "its encrypted shares")
-        hashes = split_blocks(message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), name, "its hashes of shares")
-        pairs = split_blocks(message.pairs, SEALED_PAIR_BYTES, len(higher), name, "its secrets of pairs")
-        pair_hashes = split_blocks(message.pair_hashes, PAIR_HASH_BYTES, len(higher), name, "hashes of those")
+        higher_neighbours = [neighbour for neighbour in neighbours if topology.leads(party, neighbour)]
+        ciphertext_bytes = keys.SEALED_BYTES + (keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0)
+        sealed_shares = split_blocks(
+            message.ciphertexts, ciphertext_bytes, len(other_holders), party_name, "its encrypted shares"
+        )
+        hashes = split_blocks(
+            message.hashes, 2 * keys.SHARE_HASH_BYTES, len(holders), party_name, "its hashes of shares"
+        )
+        sealed_pairs = split_blocks(
+            message.pairs, SEALED_PAIR_BYTES, len(higher_neighbours), party_name, "its secrets of pairs"
+        )
+        pair_hashes = split_blocks(
+            message.pair_hashes, PAIR_HASH_BYTES, len(higher_neighbours), party_name, "hashes of those"
+        )
         return _Dealt(
-            dict(zip(other_holders, sealed, strict=True)),
+            dict(zip(other_holders, sealed_shares, strict=True)),
             dict(zip(holders, hashes, strict=True)),
-            dict(zip(higher, pairs, strict=True)),
-            dict(zip(higher, pair_hashes, strict=True)),
+            dict(zip(higher_neighbours, sealed_pairs, strict=True)),
+            dict(zip(higher_neighbours, pair_hashes, strict=True)),
         )
 
     def _parse_statement(self, statement: bytes, party: int, reply: Parsed) -> bytes:
@@ -541,29 +575,32 @@ class _Attempt:
         dealt: Mapping[int, _Dealt],
     ) -> Callable[[int, Parsed], tuple[dict[int, bytes], bytes]]:
         parameters = self._parameters
-        alive = set(survivors)
-        sharing = frozenset(sharers)
+        survivor_set = set(survivors)
+        sharer_set = frozenset(sharers)
         hasher = keys.ShareHasher(transcript)
 
         def parse(party: int, reply: Parsed) -> tuple[dict[int, bytes], bytes]:
-            name = parameters.name(party)
-            message = parsed(wire.Opening, reply.body, name, "its opened shares are malformed")
-            dealers = topology.dealers(party, sharing)
-            shares = split_blocks(message.shares, shamir.SHARE_BYTES, len(dealers), name, "its opened shares")
-            for dealer, share in zip(dealers, shares, strict=True):
-                public = dealt[dealer].hashes[party]
-                if dealer in alive:
-                    kind = "self"
-                    expected = public[: keys.SHARE_HASH_BYTES]
+            party_name = parameters.name(party)
+            message = parsed(wire.Opening, reply.body, party_name, "its opened shares are malformed")
+            dealers = topology.dealers(party, sharer_set)
+            opened_shares = split_blocks(
+                message.shares, shamir.SHARE_BYTES, len(dealers), party_name, "its opened shares"
+            )
+            for dealer, share in zip(dealers, opened_shares, strict=True):
+                share_hashes = dealt[dealer].hashes[party]
+                if dealer in survivor_set:
+                    share_kind = "self"
+                    expected_hash = share_hashes[: keys.SHARE_HASH_BYTES]
                 else:
-                    kind = "mask"
-                    expected = public[keys.SHARE_HASH_BYTES :]
-                if hasher.one(kind, dealer, party, share) != expected:
+                    share_kind = "mask"
+                    expected_hash = share_hashes[keys.SHARE_HASH_BYTES :]
+                if hasher.one(share_kind, dealer, party, share) != expected_hash:
                     raise PeerFault(
-                        name,
-                        f"opened a wrong {kind} share of {parameters.name(dealer)}: not the one whose hash was dealt",
+                        party_name,
+                        f"opened a wrong {share_kind} share of {parameters.name(dealer)}: not the one whose hash was"
+                        " dealt",
                     )
-            return dict(zip(dealers, shares, strict=True)), message.noise_chain
+            return dict(zip(dealers, opened_shares, strict=True)), message.noise_chain
 
         return parse
 
@@ -578,31 +615,31 @@ class _Attempt:
     ) -> dict[int, Checked]:
         """The valid replies by party, ascending; faults are kept. Raises SumAborted where too few are left."""
         parameters = self._parameters
-        results: dict[int, Checked] = {}
+        result_by_party: dict[int, Checked] = {}
         for party in parties:
             payload = replies.get(parameters.name(party))
             if payload is None:
                 continue
             try:
-                results[party] = parse(party, parse_reply(parameters, parameters.name(party), payload, stage))
+                result_by_party[party] = parse(party, parse_reply(parameters, parameters.name(party), payload, stage))
             except PeerFault as fault:
                 self._faults.append(fault)
-        need = coordinator_rule(stage, parameters.traits).need
-        least = {"n - D": parameters.quorum, "T": parameters.threshold, "n": parameters.size, "0": 0}[need]
-        if len(results) < least:
-            remaining_words = counted(len(results), "party is", "parties are")
-            raise self._abort_error(stage, f"{remaining_words} left and {need} = {least} are needed")
-        return results
+        rule_need = coordinator_rule(stage, parameters.traits).need
+        least_replies = {"n - D": parameters.quorum, "T": parameters.threshold, "n": parameters.size, "0": 0}[rule_need]
+        if len(result_by_party) < least_replies:
+            remaining_words = counted(len(result_by_party), "party is", "parties are")
+            raise self._abort_error(stage, f"{remaining_words} left and {rule_need} = {least_replies} are needed")
+        return result_by_party
 
     def _check_reachable(
         self, stage: Stage, topology: MaskGraph, dealers: Iterable[int], holders: Collection[int]
     ) -> None:
         """Raise SumAborted where parties would refuse ``holders``, or a dealer's secrets could not be recovered."""
-        remaining = set(holders)
+        remaining_holders = set(holders)
         try:
-            topology.check_runs(remaining, "the sum")
+            topology.check_runs(remaining_holders, "the sum")
             for dealer in dealers:
-                topology.check_around(dealer, remaining, f"the sum (for {self._parameters.name(dealer)})")
+                topology.check_around(dealer, remaining_holders, f"the sum (for {self._parameters.name(dealer)})")
         except PrivacyRefusal as refusal:
             raise self._abort_error(stage, refusal.problem) from None
 
@@ -613,9 +650,9 @@ class _Attempt:
         return dict.fromkeys(map(self._parameters.name, parties), request)
 
     def _false_dealer(self, dealer: int, secret_name: str) -> SumAborted:
-        name = self._parameters.name(dealer)
-        self._faults.append(PeerFault(name, f"dealt shares of another {secret_name} than it committed to"))
-        return self._abort_error(Stage.UNMASK, f"the {secret_name} of {name} does not match its advert")
+        dealer_name = self._parameters.name(dealer)
+        self._faults.append(PeerFault(dealer_name, f"dealt shares of another {secret_name} than it committed to"))
+        return self._abort_error(Stage.UNMASK, f"the {secret_name} of {dealer_name} does not match its advert")
 
     def _abort_error(self, stage: Stage, problem: str) -> SumAborted:
         return SumAborted(

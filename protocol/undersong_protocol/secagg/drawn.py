@@ -94,51 +94,59 @@ def stray(parties: int, adversaries: int, dropouts: int) -> int:
 def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     draws = math.comb(n - 1, k)
     dropped_tails = upper_tails(n - 1, dropouts, k)
-    fitting = [t for t in range(k // 2 + 1, k + 1) if n * dropped_tails[k - t + 1] << RECOVERY_BITS <= draws]
-    if not fitting:
+    fitting_thresholds = [
+        threshold_candidate
+        for threshold_candidate in range(k // 2 + 1, k + 1)
+        if n * dropped_tails[k - threshold_candidate + 1] << RECOVERY_BITS <= draws
+    ]
+    if not fitting_thresholds:
         return None
-    threshold = fitting[-1]
+    threshold = fitting_thresholds[-1]
     if n * upper_tails(n - 1, adversaries, k)[2 * threshold - k] << SECRECY_BITS > draws:
         return None
 
     def surprise(marked: int, least: int) -> float:
         """-log2 of the probability that one party draws ``least`` of ``marked`` others."""
-        ways = upper_tails(n - 1, min(marked, n - 1), k)[least]
-        if ways:
-            return math.log2(draws) - math.log2(ways)
+        tail_ways = upper_tails(n - 1, min(marked, n - 1), k)[least]
+        if tail_ways:
+            return math.log2(draws) - math.log2(tail_ways)
         return math.inf
 
     def sets(population: int, size: int) -> float:
         return (math.lgamma(population + 1) - math.lgamma(size + 1) - math.lgamma(population - size + 1)) / math.log(2)
 
     # Sets of one size are so unlikely that sets of all n sizes together stay below the bound.
-    unlikely = -SECRECY_BITS - math.log2(n)
-    honest = n - adversaries
-    half = honest // 2
-    dropped = sets(honest, dropouts)
+    least_log2 = -SECRECY_BITS - math.log2(n)
+    honest_parties = n - adversaries
+    half_honest = honest_parties // 2
+    dropped_sets = sets(honest_parties, dropouts)
 
-    def largest_size(largest: int, bound: Callable[[int], float], least: float = unlikely) -> int:
+    def largest_size(largest: int, bound: Callable[[int], float], least: float = least_log2) -> int:
         """The largest size of which ``bound`` is ``least`` or more; it stays below once it is."""
-        low, high = 0, largest
-        while low < high:
-            middle = (low + high + 1) // 2
-            if bound(middle) >= least:
-                low = middle
+        low_size, high_size = 0, largest
+        while low_size < high_size:
+            middle_size = (low_size + high_size + 1) // 2
+            if bound(middle_size) >= least:
+                low_size = middle_size
             else:
-                high = middle - 1
-        return low
+                high_size = middle_size - 1
+        return low_size
 
     def misled(signers: int) -> int:
         """The most parties that see T signatures of views that ``signers`` honest parties sign."""
-        split = surprise(signers - 1 + adversaries, threshold)
-        return largest_size(signers, lambda r: sets(honest, signers) + sets(signers, r) - r * split)
+        split_surprise = surprise(signers - 1 + adversaries, threshold)
+        return largest_size(signers, lambda r: sets(honest_parties, signers) + sets(signers, r) - r * split_surprise)
 
     def unheard(absent: int, missed: int) -> float:
         """Bits: sets of ``absent`` and of ``missed`` honest parties such that nobody else drew one of ``missed``."""
         if missed > n - 1 - k:
             return -math.inf
-        avoided = sets(n - 1, k) - sets(n - 1 - missed, k)
-        return sets(honest, absent) + sets(honest, missed) - (honest - absent - missed) * avoided
+        avoiding_sets = sets(n - 1, k) - sets(n - 1 - missed, k)
+        return (
+            sets(honest_parties, absent)
+            + sets(honest_parties, missed)
+            - (honest_parties - absent - missed) * avoiding_sets
+        )
 
     def has_no_set(largest: int, least: int) -> bool:
         """True if no set of up to ``largest`` parties has, each, ``least`` of its draw within it or the adversaries."""
@@ -146,39 +154,52 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
         while size <= largest:
             # All sizes up to ``last`` are bounded together: as many sets as of the last size, each as likely as
             # one of the first.
-            last = min(largest, size + size // 128)
-            if sets(honest, last) - size * surprise(last - 1 + adversaries, least) >= unlikely:
+            largest_tried = min(largest, size + size // 128)
+            if (
+                sets(honest_parties, largest_tried) - size * surprise(largest_tried - 1 + adversaries, least)
+                >= least_log2
+            ):
                 return False
-            size = last + 1
+            size = largest_tried + 1
         return True
 
-    misled_parties = misled(half)
+    misled_parties = misled(half_honest)
     if not has_no_set(misled_parties, 2 * threshold - k):
         return None
-    signed = surprise(misled_parties + adversaries, threshold)
-    turned = largest_size(half, lambda s: sets(honest, misled_parties) + sets(honest, s) - s * signed)
-    absent_parties = dropouts + turned
+    signed_surprise = surprise(misled_parties + adversaries, threshold)
+    turned_size = largest_size(
+        half_honest, lambda s: sets(honest_parties, misled_parties) + sets(honest_parties, s) - s * signed_surprise
+    )
+    absent_parties = dropouts + turned_size
     # A sum has more parties than can be misled, so it misses no more than these.
-    sums = range(honest - absent_parties - misled_parties)
-    farthest = max((w for w in sums if unheard(absent_parties, w) >= unlikely), default=-1)
-    if farthest in (-1, len(sums) - 1):
+    sums = range(honest_parties - absent_parties - misled_parties)
+    farthest_missed = max((w for w in sums if unheard(absent_parties, w) >= least_log2), default=-1)
+    if farthest_missed in (-1, len(sums) - 1):
         return None
     # The dropouts are chosen once, for those unheard and for the holders of those turned; all pairs are unlikely.
-    stray = 0
-    for missed in range(farthest + 1):
-        turn = surprise(dropouts + missed + adversaries, threshold)
+    stray_parties = 0
+    for missed_parties in range(farthest_missed + 1):
+        turn_surprise = surprise(dropouts + missed_parties + adversaries, threshold)
 
-        def joint_bits(s: int, missed: int = missed, turn: float = turn) -> float:
-            return sets(honest, s) - s * turn + unheard(dropouts + s, missed) - sets(honest, dropouts + s) + dropped
+        def joint_bits(s: int, missed: int = missed_parties, turn: float = turn_surprise) -> float:
+            return (
+                sets(honest_parties, s)
+                - s * turn
+                + unheard(dropouts + s, missed)
+                - sets(honest_parties, dropouts + s)
+                + dropped_sets
+            )
 
-        if joint_bits(0) >= unlikely - math.log2(n):
-            stray = max(stray, missed + largest_size(turned, joint_bits, unlikely - math.log2(n)))
-    if stray > n // LARGEST_STRAY or dropouts + stray >= half:
+        if joint_bits(0) >= least_log2 - math.log2(n):
+            stray_parties = max(
+                stray_parties, missed_parties + largest_size(turned_size, joint_bits, least_log2 - math.log2(n))
+            )
+    if stray_parties > n // LARGEST_STRAY or dropouts + stray_parties >= half_honest:
         return None
     choosers = k + 1  # Chernoff: P[X >= x] <= exp(x - k) (k/x)^x for a sum of independent choices with mean k
-    while choosers < n - 1 and choosers * math.log(choosers / k) - choosers + k < -unlikely * math.log(2):
+    while choosers < n - 1 and choosers * math.log(choosers / k) - choosers + k < -least_log2 * math.log(2):
         choosers += 1
-    return Draw(k, threshold, choosers, stray)
+    return Draw(k, threshold, choosers, stray_parties)
 
 
 def draw(parties: int, party: int, degree: int, coins: bytes) -> tuple[int, ...]:

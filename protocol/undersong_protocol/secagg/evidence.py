@@ -53,15 +53,15 @@ def evidence_bytes(
         sharers, survivors: roster indices of the parties that shared keys and of those in the sum.
         signatures: Ed25519 signature (64 bytes) by roster index.
     """
-    size = parameters.size
+    party_count = parameters.size
     return wire.Evidence(
         version=sid.VERSION,
         sid=parameters.sid,
         transcript=transcript,
         question=question,
-        sharers=to_bitmap(sharers, size),
-        survivors=to_bitmap(survivors, size),
-        signers=to_bitmap(signatures, size),
+        sharers=to_bitmap(sharers, party_count),
+        survivors=to_bitmap(survivors, party_count),
+        signers=to_bitmap(signatures, party_count),
         signatures=b"".join(signature for _, signature in sorted(signatures.items())),
     ).SerializeToString(deterministic=True)
 
@@ -75,10 +75,10 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
     check_version(message.version, COORDINATOR)
     if message.sid != parameters.sid:
         raise PeerFault(COORDINATOR, "the evidence is of another private sum", code="evidence-of-another-sum")
-    size = parameters.size
-    survivors = from_bitmap(message.survivors, size, COORDINATOR, "the survivors")
-    sharers = from_bitmap(message.sharers, size, COORDINATOR, "the sharers")
-    signers = from_bitmap(message.signers, size, COORDINATOR, "the signers")
+    party_count = parameters.size
+    survivors = from_bitmap(message.survivors, party_count, COORDINATOR, "the survivors")
+    sharers = from_bitmap(message.sharers, party_count, COORDINATOR, "the sharers")
+    signers = from_bitmap(message.signers, party_count, COORDINATOR, "the signers")
     if not set(signers) <= set(survivors) <= set(sharers):
         raise PeerFault(
             COORDINATOR,
@@ -91,7 +91,7 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
         raise PeerFault(
             COORDINATOR, "the evidence does not say which question was asked", code="evidence-without-question"
         )
-    body = sid.opened_set(message.transcript, message.question, message.sharers, message.survivors)
+    statement_body = sid.opened_set(message.transcript, message.question, message.sharers, message.survivors)
     signatures = split_blocks(message.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures")
     for signer, signature in zip(signers, signatures, strict=True):
         member = parameters.roster[signer]
@@ -101,7 +101,7 @@ def check_evidence(parameters: SumParameters, evidence: bytes) -> OpenedBy:
             parameters.sid,
             Stage.CONSISTENCY,
             signer,
-            body,
+            statement_body,
             signature,
             "its statement on the survivors",
         )
@@ -121,16 +121,16 @@ def statements_needed(parameters: SumParameters) -> int:
     """
     n = parameters.size
     c = parameters.colluders
-    required = n - parameters.threshold + c + 1
+    required_shares = n - parameters.threshold + c + 1
     if parameters.graph is not None and not parameters.direct:
-        honest = parameters.quorum
+        honest_survivors = parameters.quorum
         shares_per_party = parameters.graph.degree
         if parameters.merkle:
-            honest -= c + parameters.draw.stray
+            honest_survivors -= c + parameters.draw.stray
             shares_per_party = parameters.draw.choosers
-        releasing = (honest * parameters.graph.threshold - 1) // shares_per_party
-        required = max(required, n + c - releasing)
-    return required
+        releasing_parties = (honest_survivors * parameters.graph.threshold - 1) // shares_per_party
+        required_shares = max(required_shares, n + c - releasing_parties)
+    return required_shares
 
 
 def check_void_certificate(parameters: SumParameters, statements: Mapping[str, bytes]) -> None:
@@ -139,20 +139,20 @@ def check_void_certificate(parameters: SumParameters, statements: Mapping[str, b
     Args:
         statements: payload of each party's reply, by name.
     """
-    signed = 0
+    signed_count = 0
     problems: list[str] = []
     for name, payload in statements.items():
         try:
-            body = parse_reply(parameters, name, payload, Stage.VOID).body
+            statement_body = parse_reply(parameters, name, payload, Stage.VOID).body
         except UndersongError as error:
             problems.append(str(error.args[0]).splitlines()[0])
             continue
-        signed += not body
-    required = statements_needed(parameters)
-    if signed < required:
-        signing = counted(signed, "party signs", "parties sign")
+        signed_count += not statement_body
+    required_statements = statements_needed(parameters)
+    if signed_count < required_statements:
+        signing_words = counted(signed_count, "party signs", "parties sign")
         raise PrivacyRefusal(
-            f"{signing} that they released no share, {required} are needed to call the attempt void"
+            f"{signing_words} that they released no share, {required_statements} are needed to call the attempt void"
             + "".join(f"; {problem}" for problem in problems),
             "use one of the plan's spare attempts, or stop the run",
             code="not-void",

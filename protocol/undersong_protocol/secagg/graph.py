@@ -86,22 +86,22 @@ def choose_neighbourhood(
             "leave at least one honest survivor",
             code="impossible-graph",
         )
-    bad = adversaries + dropouts
+    bad_parties = adversaries + dropouts
     for degree in range(2, min(parties - 1, LARGEST_DEGREE + 1), 2):
         draws = math.comb(parties - 1, degree)
-        half = degree // 2
-        parted = parties * math.comb(bad, half)
-        part_draws = math.comb(parties, half)
-        if parted << secrecy_bits > part_draws:
+        half_degree = degree // 2
+        parting_sets = parties * math.comb(bad_parties, half_degree)
+        part_draws = math.comb(parties, half_degree)
+        if parting_sets << secrecy_bits > part_draws:
             continue
-        hostile = upper_tails(parties - 1, adversaries, degree)
+        hostile_tails = upper_tails(parties - 1, adversaries, degree)
         dropped_tails = upper_tails(parties - 1, dropouts, degree)
-        for threshold in range(half + 1, degree + 1):
-            exposures = parties * hostile[2 * threshold - degree]
-            if exposures << secrecy_bits > draws:
+        for threshold in range(half_degree + 1, degree + 1):
+            expected_exposures = parties * hostile_tails[2 * threshold - degree]
+            if expected_exposures << secrecy_bits > draws:
                 continue
-            stuck = parties * dropped_tails[degree - threshold + 1]
-            if stuck << recovery_bits > draws:
+            expected_stuck = parties * dropped_tails[degree - threshold + 1]
+            if expected_stuck << recovery_bits > draws:
                 # A higher threshold loses more: this degree is too small.
                 break
             return Neighbourhood(degree, threshold)
@@ -116,17 +116,22 @@ def choose_neighbourhood(
 
 def upper_tails(population: int, marked: int, draws: int) -> list[int]:
     """Entry x: ways to draw at least x marked ones, out of comb(population, draws); ``draws + 2`` exact integers."""
-    plain = population - marked
-    least = max(0, draws - plain)
-    ways = math.comb(marked, least) * math.comb(plain, draws - least)
-    tails = [0] * (draws + 2)
+    unmarked = population - marked
+    least_marked = max(0, draws - unmarked)
+    draw_ways = math.comb(marked, least_marked) * math.comb(unmarked, draws - least_marked)
+    tail_ways = [0] * (draws + 2)
     # Each count follows from the one before it: computing each anew would take ``draws`` times as long.
-    for x in range(least, draws + 1):
-        tails[x] = ways
-        ways = ways * (marked - x) * (draws - x) // ((x + 1) * (plain - draws + x + 1))
-    for x in range(draws, -1, -1):
-        tails[x] += tails[x + 1]
-    return tails
+    for marked_drawn in range(least_marked, draws + 1):
+        tail_ways[marked_drawn] = draw_ways
+        draw_ways = (
+            draw_ways
+            * (marked - marked_drawn)
+            * (draws - marked_drawn)
+            // ((marked_drawn + 1) * (unmarked - draws + marked_drawn + 1))
+        )
+    for marked_drawn in range(draws, -1, -1):
+        tail_ways[marked_drawn] += tail_ways[marked_drawn + 1]
+    return tail_ways
 
 
 def graph_seed(sid: bytes, nonces: Sequence[bytes]) -> bytes:
@@ -146,11 +151,11 @@ def below(stream: KeyStream, choices: int) -> int:
     It is a little-endian 64-bit word of the stream modulo ``choices``; words at or above the largest multiple of
     ``choices`` are skipped.
     """
-    limit = (1 << 64) - (1 << 64) % choices
-    word = limit
-    while word >= limit:
-        word = int.from_bytes(stream.read(8), "little")
-    return word % choices
+    largest_word = (1 << 64) - (1 << 64) % choices
+    random_word = largest_word
+    while random_word >= largest_word:
+        random_word = int.from_bytes(stream.read(8), "little")
+    return random_word % choices
 
 
 def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
@@ -158,12 +163,12 @@ def permutation(parties: int, seed: bytes) -> tuple[int, ...]:
 
     The index below i + 1 is :func:`below` of the seed's stream.
     """
-    order = list(range(parties))
+    party_order = list(range(parties))
     stream = KeyStream(seed)
-    for last in range(parties - 1, 0, -1):
-        swap = below(stream, last + 1)
-        order[last], order[swap] = order[swap], order[last]
-    return tuple(order)
+    for last_place in range(parties - 1, 0, -1):
+        swapped_place = below(stream, last_place + 1)
+        party_order[last_place], party_order[swapped_place] = party_order[swapped_place], party_order[last_place]
+    return tuple(party_order)
 
 
 @lru_cache(maxsize=16)
@@ -175,9 +180,13 @@ def survivors_per_run(parties: int, colluders: int, run: int) -> int:
     >>> survivors_per_run(1000, 100, 48)
     27
     """
-    ways = math.comb(parties, run)
-    tails = upper_tails(parties, colluders, run)
-    return next(count for count in range(1, run + 2) if parties * tails[count] << SECRECY_BITS <= ways)
+    run_ways = math.comb(parties, run)
+    colluder_tails = upper_tails(parties, colluders, run)
+    return next(
+        survivor_count
+        for survivor_count in range(1, run + 2)
+        if parties * colluder_tails[survivor_count] << SECRECY_BITS <= run_ways
+    )
 
 
 PartiesOf = Callable[[int], frozenset[int]]
@@ -255,33 +264,33 @@ class MaskGraph:
         if self._plan is None or not self._order:
             return
         run = self._plan.degree // 2
-        least = survivors_per_run(len(self._order), self._colluders, run)
-        alive = [place in remaining for place in self._order]
-        survivor_count = sum(alive[:run])
-        for start in range(len(alive)):
-            if survivor_count < least:
+        least_survivors = survivors_per_run(len(self._order), self._colluders, run)
+        is_alive = [party in remaining for party in self._order]
+        survivor_count = sum(is_alive[:run])
+        for run_start in range(len(is_alive)):
+            if survivor_count < least_survivors:
                 raise PrivacyRefusal(
                     f"{subject} leaves {survivor_count} survivors on {run} neighbouring places of the mask graph,"
-                    f" {least} are needed",
+                    f" {least_survivors} are needed",
                     "start a new attempt: a fresh permutation spreads dropouts",
                     code="neighbourhood-too-small",
                 )
-            survivor_count += alive[(start + run) % len(alive)] - alive[start]
+            survivor_count += is_alive[(run_start + run) % len(is_alive)] - is_alive[run_start]
 
 
 def _sort_present(parties: frozenset[int], present: Collection[int]) -> tuple[int, ...]:
     if isinstance(present, (Set, Mapping)):
-        members = present
+        sorted_parties = present
     else:
-        members = frozenset(present)
-    return tuple(sorted([party for party in parties if party in members]))
+        sorted_parties = frozenset(present)
+    return tuple(sorted([party for party in parties if party in sorted_parties]))
 
 
 @lru_cache(maxsize=8)
 def complete(parties: int) -> MaskGraph:
     """Returns the complete graph, in which every party holds shares of every party's secrets, also of its own."""
-    everybody = frozenset(range(parties))
-    return MaskGraph(None, lambda _party: everybody)
+    all_parties = frozenset(range(parties))
+    return MaskGraph(None, lambda _party: all_parties)
 
 
 @lru_cache(maxsize=8)
@@ -292,15 +301,15 @@ def regular(parties: int, colluders: int, plan: Neighbourhood, seed: bytes) -> M
     """
     if plan.degree % 2 or not 2 <= plan.degree < parties - 1:
         raise InternalError(f"degree {plan.degree} among {parties} parties", code="degree-out-of-range")
-    order = permutation(parties, seed)
-    places = {party: place for place, party in enumerate(order)}
-    steps = (*range(-plan.degree // 2, 0), *range(1, plan.degree // 2 + 1))
+    party_order = permutation(parties, seed)
+    place_of_party = {party: place for place, party in enumerate(party_order)}
+    neighbour_steps = (*range(-plan.degree // 2, 0), *range(1, plan.degree // 2 + 1))
 
     @cache
     def circle_neighbours(party: int) -> frozenset[int]:
-        return frozenset([order[(places[party] + step) % parties] for step in steps])
+        return frozenset([party_order[(place_of_party[party] + step) % parties] for step in neighbour_steps])
 
-    return MaskGraph(plan, circle_neighbours, order=order, colluders=colluders)
+    return MaskGraph(plan, circle_neighbours, order=party_order, colluders=colluders)
 
 
 def drawn_graph(

@@ -53,13 +53,13 @@ _NONCE = bytes(12)
 def hkdf(salt: bytes, secret: bytes, info: bytes) -> bytes:
     """Returns 32 bytes of HKDF-SHA256 (RFC 5869). The salt is public."""
     salted_inner, salted_outer = _salt_hashes(salt)
-    inner = salted_inner.copy()
-    outer = salted_outer.copy()
-    inner.update(secret)
-    outer.update(inner.digest())
-    key = outer.digest()
-    expansion = sha256(key.translate(_INNER) + _INNER_REST + info + b"\x01")
-    return sha256(key.translate(_OUTER) + _OUTER_REST + expansion.digest()).digest()
+    inner_hash = salted_inner.copy()
+    outer_hash = salted_outer.copy()
+    inner_hash.update(secret)
+    outer_hash.update(inner_hash.digest())
+    prk = outer_hash.digest()
+    expansion = sha256(prk.translate(_INNER) + _INNER_REST + info + b"\x01")
+    return sha256(prk.translate(_OUTER) + _OUTER_REST + expansion.digest()).digest()
 
 
 # HMAC (RFC 2104) by its two hashes: through the library's object each key cost six times as much, and a party derives
@@ -72,8 +72,8 @@ _INNER_REST, _OUTER_REST = (bytes([pad]) * (_BLOCK_BYTES - sha256().digest_size)
 @lru_cache(maxsize=64)
 def _salt_hashes(salt: bytes) -> "tuple[_Hash, _Hash]":
     """Both hashes under a transcript, begun once: every neighbour's keys are extracted with the same one."""
-    block = (sha256(salt).digest() if len(salt) > _BLOCK_BYTES else salt).ljust(_BLOCK_BYTES, b"\0")
-    return sha256(block.translate(_INNER)), sha256(block.translate(_OUTER))
+    salt_block = (sha256(salt).digest() if len(salt) > _BLOCK_BYTES else salt).ljust(_BLOCK_BYTES, b"\0")
+    return sha256(salt_block.translate(_INNER)), sha256(salt_block.translate(_OUTER))
 
 
 def public_key(secret: bytes) -> bytes:
@@ -128,10 +128,10 @@ def mask_key(transcript: bytes, question: bytes, shared: bytes, party: int, peer
     cancel. ``shared`` is the X25519 secret of the mask keys, followed by the pair's secret if masks are post-quantum.
     """
     if party < peer:
-        pair = _TWO_PARTIES(party, peer)
+        party_pair = _TWO_PARTIES(party, peer)
     else:
-        pair = _TWO_PARTIES(peer, party)
-    return hkdf(transcript, shared, b"mask" + question + pair)
+        party_pair = _TWO_PARTIES(peer, party)
+    return hkdf(transcript, shared, b"mask" + question + party_pair)
 
 
 def share_key(transcript: bytes, shared: bytes, dealer: int, holder: int) -> bytes:
@@ -163,7 +163,9 @@ class ShareHasher:
     __slots__ = ("_begun",)
 
     def __init__(self, transcript: bytes) -> None:
-        self._begun = {kind: sha256(encode("share", (transcript, kind))) for kind in ("self", "mask", "pair")}
+        self._begun = {
+            share_kind: sha256(encode("share", (transcript, share_kind))) for share_kind in ("self", "mask", "pair")
+        }
 
     def one(self, kind: str, dealer: int, holder: int, share: bytes) -> bytes:
         """Returns the 32-byte hash of one share; ``kind`` is "self" or "mask", or "pair" for the secret of a pair."""
@@ -173,12 +175,12 @@ class ShareHasher:
 
     def both(self, dealer: int, holder: int, self_share: bytes, mask_share: bytes) -> bytes:
         """Returns the hashes of a holder's two shares (33 bytes each) side by side, 64 bytes."""
-        place = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
-        first = self._begun["self"].copy()
-        second = self._begun["mask"].copy()
-        first.update(place + self_share)
-        second.update(place + mask_share)
-        return first.digest() + second.digest()
+        share_fields = _SHARE_FIELDS(8, dealer, 8, holder, SHARE_BYTES)
+        self_hash = self._begun["self"].copy()
+        mask_hash = self._begun["mask"].copy()
+        self_hash.update(share_fields + self_share)
+        mask_hash.update(share_fields + mask_share)
+        return self_hash.digest() + mask_hash.digest()
 
 
 # The same fields as ``sid.encode`` writes them: each behind its length.
@@ -235,8 +237,8 @@ def check_identity(key: bytes) -> None:
 
     Anybody can make signatures that verify under a key of low order.
     """
-    y = int.from_bytes(key, "little") & (2**255 - 1)
-    if len(key) != KEY_BYTES or y >= _FIELD or y in _LOW_ORDER_IDENTITIES:
+    y_coordinate = int.from_bytes(key, "little") & (2**255 - 1)
+    if len(key) != KEY_BYTES or y_coordinate >= _FIELD or y_coordinate in _LOW_ORDER_IDENTITIES:
         raise ValueError("no Ed25519 public key of large order")
 
 
@@ -297,8 +299,8 @@ class KemSecretKey:
     __slots__ = ("_secret",)
 
     def __init__(self, seed: bytes) -> None:
-        expanded = HKDF(SHA256(), length=64, salt=None, info=b"ml-kem-768").derive(seed)
-        self._secret = MLKEM768PrivateKey.from_seed_bytes(expanded)
+        expanded_seed = HKDF(SHA256(), length=64, salt=None, info=b"ml-kem-768").derive(seed)
+        self._secret = MLKEM768PrivateKey.from_seed_bytes(expanded_seed)
 
     def __repr__(self) -> str:
         return "KemSecretKey(ML-KEM-768)"

@@ -57,8 +57,8 @@ def add_masks(accumulator: Ring, masks: Iterable[tuple[bytes, Sign]]) -> None:
             f"a mask accumulator is a contiguous uint32 or uint64 [d], got {accumulator.dtype} {accumulator.shape}"
         )
     streams = MaskStreams(masks, accumulator.dtype, len(accumulator))
-    for start in range(0, len(accumulator), streams.words):
-        streams.add_to(accumulator[start : start + streams.words])
+    for start_word in range(0, len(accumulator), streams.words):
+        streams.add_to(accumulator[start_word : start_word + streams.words])
     streams.close()
 
 
@@ -70,57 +70,59 @@ class MaskStreams:
 
         Raises InternalError as :func:`add_masks`.
         """
-        word = None
+        word_type = None
         if dtype.kind == "u":
-            word = _WORDS.get(dtype.itemsize)
-        if word is None:
+            word_type = _WORDS.get(dtype.itemsize)
+        if word_type is None:
             raise InternalError(f"masks are words of uint32 or uint64, not {dtype}")
-        chunk = CHUNK_BYTES // word.itemsize
-        self.words = max(1, min(chunk, count))
-        size = self.words * word.itemsize
-        keys: list[bytes] = []
-        combines: list[np.ufunc] = []
+        chunk_words = CHUNK_BYTES // word_type.itemsize
+        self.words = max(1, min(chunk_words, count))
+        chunk_bytes = self.words * word_type.itemsize
+        short_keys: list[bytes] = []
+        short_combines: list[np.ufunc] = []
         for key, sign in masks:
             if sign not in (1, -1):
                 raise InternalError(f"a mask's sign is 1 or -1, got {sign!r}")
-            keys.append(key)
-            combines.append(np.add if sign == 1 else np.subtract)
+            short_keys.append(key)
+            short_combines.append(np.add if sign == 1 else np.subtract)
         self._heads: list[tuple[XorInto, np.ufunc]] = []
         self._streams: list[tuple[XorInto, np.ufunc]] = []
         self._short: tuple[ShortStreams, list[np.ufunc]] | None = None
-        if count > chunk:
-            for key, combine in zip(keys, combines, strict=True):
-                head, tail = long_stream(key)
-                self._heads.append((head, combine))
-                self._streams.append((tail, combine))
-        elif len(keys) * size >= _SHORT_FROM_BYTES and size > HEAD_BYTES and gcm_is_faster():
-            self._short = ShortStreams(keys), combines
+        if count > chunk_words:
+            for key, combine_words in zip(short_keys, short_combines, strict=True):
+                head_bytes, tail_stream = long_stream(key)
+                self._heads.append((head_bytes, combine_words))
+                self._streams.append((tail_stream, combine_words))
+        elif len(short_keys) * chunk_bytes >= _SHORT_FROM_BYTES and chunk_bytes > HEAD_BYTES and gcm_is_faster():
+            self._short = ShortStreams(short_keys), short_combines
         else:
-            self._streams = [(KeyStream(key).xor_into, combine) for key, combine in zip(keys, combines, strict=True)]
-        self._room = aligned_bytes(size + TAG_BYTES)
-        self._window = self._room[:size]
-        self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word)
+            self._streams = [
+                (KeyStream(key).xor_into, combine) for key, combine in zip(short_keys, short_combines, strict=True)
+            ]
+        self._room = aligned_bytes(chunk_bytes + TAG_BYTES)
+        self._window = self._room[:chunk_bytes]
+        self._source: npt.NDArray[np.generic] = np.frombuffer(self._window, dtype=word_type)
 
     def add_to(self, target: Ring) -> None:
         """Adds the next ``len(target)`` words of every mask to ``target``, in place."""
         if self._short is not None:
-            streams, combines = self._short
-            for combine, _ in zip(combines, streams.each_into(self._room), strict=True):
-                combine(target, self._source, target)
+            streams, short_combines = self._short
+            for combine_words, _ in zip(short_combines, streams.each_into(self._room), strict=True):
+                combine_words(target, self._source, target)
             return
         if self._heads:
-            head = HEAD_BYTES // target.itemsize
-            self._add_streams(self._heads, target[:head])
-            self._heads, target = [], target[head:]
+            head_words = HEAD_BYTES // target.itemsize
+            self._add_streams(self._heads, target[:head_words])
+            self._heads, target = [], target[head_words:]
         self._add_streams(self._streams, target)
 
     def _add_streams(self, streams: list[tuple[XorInto, np.ufunc]], target: Ring) -> None:
-        source = self._source[: len(target)]
+        source_words = self._source[: len(target)]
         buffer = self._window[: target.nbytes]
-        zeros = ZEROS[: target.nbytes]
-        for xor_into, combine in streams:
-            xor_into(zeros, buffer)
-            combine(target, source, target)
+        zero_bytes = ZEROS[: target.nbytes]
+        for xor_into, combine_words in streams:
+            xor_into(zero_bytes, buffer)
+            combine_words(target, source_words, target)
 
     def close(self) -> None:
         """Forgets the masks and overwrites their buffers."""
@@ -135,8 +137,8 @@ class MaskStreams:
 def aligned_bytes(size: int) -> memoryview:
     """Returns a zeroed buffer of ``size`` bytes that begins at a cache line, so that adding from it is faster."""
     buffer = np.zeros(size + _CACHE_LINE_BYTES, dtype=np.uint8)
-    start = -buffer.ctypes.data % _CACHE_LINE_BYTES
-    return buffer[start : start + size].data
+    start_byte = -buffer.ctypes.data % _CACHE_LINE_BYTES
+    return buffer[start_byte : start_byte + size].data
 
 
 PAIR_SECRET_BYTES = 32
@@ -200,8 +202,8 @@ class MaskKeys:
         """
         ciphertext = sealed[: keys.CIPHERTEXT_BYTES]
         sealed_secret = sealed[keys.CIPHERTEXT_BYTES :]
-        key = keys.pair_seal_key(transcript, shared_secret + self.kem.decapsulate(ciphertext), dealer, holder)
-        return keys.unseal(key, transcript, dealer, holder, sealed_secret, ciphertext + hashed)
+        seal_key = keys.pair_seal_key(transcript, shared_secret + self.kem.decapsulate(ciphertext), dealer, holder)
+        return keys.unseal(seal_key, transcript, dealer, holder, sealed_secret, ciphertext + hashed)
 
 
 def seal_pair(
@@ -220,9 +222,9 @@ def seal_pair(
         encapsulated: result of ``keys.Encapsulate`` for the holder's ML-KEM key.
         hashed: hash of ``secret``, which is published.
     """
-    shared, ciphertext = encapsulated
-    key = keys.pair_seal_key(transcript, shared_secret + shared, dealer, holder)
-    return ciphertext + keys.seal(key, transcript, dealer, holder, secret, ciphertext + hashed)
+    kem_secret, ciphertext = encapsulated
+    seal_key = keys.pair_seal_key(transcript, shared_secret + kem_secret, dealer, holder)
+    return ciphertext + keys.seal(seal_key, transcript, dealer, holder, secret, ciphertext + hashed)
 
 
 def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: int) -> tuple[list[bytes], bytes]:
@@ -233,24 +235,24 @@ def masked_body(noisy: NoisyVector, masks: Sequence[tuple[bytes, Sign]], bits: i
     Args:
         masks: (32-byte key, 1 to add or -1 to subtract) of each mask.
     """
-    values = noisy.values
-    dtype = ring.ring_dtype(bits)
-    streams = MaskStreams(masks, dtype, len(values))
+    noisy_words = noisy.values
+    word_type = ring.ring_dtype(bits)
+    streams = MaskStreams(masks, word_type, len(noisy_words))
     # A multiple of 64 words where there are several chunks, so that packed ones meet at whole bytes.
-    size = streams.words
-    room = aligned_bytes(size * dtype.itemsize)
-    if dtype == np.uint32:
-        accumulator: Ring = np.frombuffer(room, np.uint32)
+    chunk_words = streams.words
+    chunk_buffer = aligned_bytes(chunk_words * word_type.itemsize)
+    if word_type == np.uint32:
+        accumulator: Ring = np.frombuffer(chunk_buffer, np.uint32)
     else:
-        accumulator = np.frombuffer(room, np.uint64)
-    parts: list[bytes] = []
+        accumulator = np.frombuffer(chunk_buffer, np.uint64)
+    packed_chunks: list[bytes] = []
     hasher = hashlib.sha256()
-    for start in range(0, len(values), size):
-        part = values[start : start + size]
-        chunk = accumulator[: len(part)]
-        chunk[:] = part
-        streams.add_to(chunk)
-        parts.append(ring.pack(MaskedVector(chunk).values, bits))
-        hasher.update(parts[-1])
+    for start_word in range(0, len(noisy_words), chunk_words):
+        chunk_values = noisy_words[start_word : start_word + chunk_words]
+        chunk_sums = accumulator[: len(chunk_values)]
+        chunk_sums[:] = chunk_values
+        streams.add_to(chunk_sums)
+        packed_chunks.append(ring.pack(MaskedVector(chunk_sums).values, bits))
+        hasher.update(packed_chunks[-1])
     streams.close()
-    return parts, hasher.digest()
+    return packed_chunks, hasher.digest()

@@ -37,8 +37,8 @@ class Tree:
             self._levels.append(np.frombuffer(b"".join(level), np.uint8).reshape(-1, DIGEST_BYTES))
             if len(level) == 1:
                 break
-            pairs = [_hash_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
-            level = pairs + level[len(pairs) * 2 :]
+            node_pairs = [_hash_node(left, right) for left, right in zip(level[::2], level[1::2], strict=False)]
+            level = node_pairs + level[len(node_pairs) * 2 :]
         self.root = _hash_root(label, len(leaves), level[0])
 
     def proof(self, places: Places) -> bytes:
@@ -74,32 +74,34 @@ def check(
         required_nodes = sum(map(len, places(size, leaves)))
     else:
         required_nodes = -1
-    fault = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
+    missing_proof = PeerFault(sender, f"{subject}: not under the root that was shown", code="not-under-root")
     if len(proof) != required_nodes * DIGEST_BYTES:
-        raise fault
-    proof_nodes = iter([proof[start : start + DIGEST_BYTES] for start in range(0, len(proof), DIGEST_BYTES)])
+        raise missing_proof
+    proof_nodes = iter(
+        [proof[start_byte : start_byte + DIGEST_BYTES] for start_byte in range(0, len(proof), DIGEST_BYTES)]
+    )
     level = dict(sorted(leaves.items()))
-    width = size
-    while width > 1:
-        above: dict[int, bytes] = {}
-        for index, value in level.items():
-            if index // 2 in above:
+    level_width = size
+    while level_width > 1:
+        parent_level: dict[int, bytes] = {}
+        for index, node_digest in level.items():
+            if index // 2 in parent_level:
                 continue
-            if index ^ 1 >= width:
-                above[index // 2] = value
+            if index ^ 1 >= level_width:
+                parent_level[index // 2] = node_digest
                 continue
             if index ^ 1 in level:
-                sibling = level[index ^ 1]
+                sibling_digest = level[index ^ 1]
             else:
-                sibling = next(proof_nodes)
+                sibling_digest = next(proof_nodes)
             if index & 1:
-                above[index // 2] = _hash_node(sibling, value)
+                parent_level[index // 2] = _hash_node(sibling_digest, node_digest)
             else:
-                above[index // 2] = _hash_node(value, sibling)
-        level = above
-        width = (width + 1) // 2
+                parent_level[index // 2] = _hash_node(node_digest, sibling_digest)
+        level = parent_level
+        level_width = (level_width + 1) // 2
     if _hash_root(label, size, level[0]) != root:
-        raise fault
+        raise missing_proof
 
 
 def _hash_node(left: bytes, right: bytes) -> bytes:

@@ -93,9 +93,11 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
 
     Raises PeerFault for malformed bytes or another version, PrivacyRefusal for another attempt's session id.
     """
-    allowed = REQUEST_BYTES + REQUEST_BYTES_A_PARTY * parameters.size
-    if len(data) > allowed:
-        raise PeerFault(COORDINATOR, f"sent a secure-aggregation request of {len(data)} bytes; {allowed} are allowed")
+    allowed_bytes = REQUEST_BYTES + REQUEST_BYTES_A_PARTY * parameters.size
+    if len(data) > allowed_bytes:
+        raise PeerFault(
+            COORDINATOR, f"sent a secure-aggregation request of {len(data)} bytes; {allowed_bytes} are allowed"
+        )
     message = parsed(wire.Request, data, COORDINATOR, "sent bytes that are no secure-aggregation request")
     check_version(message.version, COORDINATOR)
     if message.sid != parameters.sid:
@@ -105,10 +107,10 @@ def parse_request(parameters: SumParameters, data: bytes) -> tuple[Stage, int, w
             "send each request to the attempt it was made for",
             code="request-of-another-sum",
         )
-    name = message.WhichOneof("stage")
-    if name is None:
+    stage_name = message.WhichOneof("stage")
+    if stage_name is None:
         raise PeerFault(COORDINATOR, "sent a request without a stage")
-    return Stage[name.upper()], message.reveal.roll if name == "reveal" else 0, message
+    return Stage[stage_name.upper()], message.reveal.roll if stage_name == "reveal" else 0, message
 
 
 def reply_bytes(
@@ -124,13 +126,13 @@ def reply_bytes(
     It writes protobuf's wire format itself, field by field in ascending order as the library does, because each pass of
     a body of tens of megabytes through a message object copies it.
     """
-    head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
-    parts = [head.SerializeToString(deterministic=True)]
-    size = sum(map(len, body))
-    if size:
-        parts += [_BODY_TAG, _encode_varint(size), *body]
-    parts.append(wire.Reply(signature=signature, kem_keys=kem_keys).SerializeToString(deterministic=True))
-    return b"".join(parts)
+    reply_head = wire.Reply(version=VERSION, sid=parameters.sid, party=party, stage=int(stage))  # type: ignore[arg-type]
+    reply_parts = [reply_head.SerializeToString(deterministic=True)]
+    body_bytes = sum(map(len, body))
+    if body_bytes:
+        reply_parts += [_BODY_TAG, _encode_varint(body_bytes), *body]
+    reply_parts.append(wire.Reply(signature=signature, kem_keys=kem_keys).SerializeToString(deterministic=True))
+    return b"".join(reply_parts)
 
 
 # Field 5, length-delimited.
@@ -138,12 +140,12 @@ _BODY_TAG = b"\x2a"
 
 
 def _encode_varint(value: int) -> bytes:
-    encoded = bytearray()
+    encoded_bytes = bytearray()
     while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
+        encoded_bytes.append(value & 0x7F | 0x80)
         value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    encoded_bytes.append(value)
+    return bytes(encoded_bytes)
 
 
 def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage) -> Parsed:
@@ -160,16 +162,25 @@ def parse_reply(parameters: SumParameters, name: str, data: bytes, stage: Stage)
         raise PeerFault(name, f"answered {stage.title} in another party's place")
     if int(message.stage) != stage:
         raise PeerFault(name, f"answered another stage than {stage.title} (late or repeated reply)")
-    body = message.body
+    reply_body = message.body
     signature = message.signature
     kem_keys = message.kem_keys
-    expected = parameters.kem_keys_bytes if stage is Stage.ADVERTISE else 0
-    if len(kem_keys) != expected:
-        raise PeerFault(name, f"sent {len(kem_keys)} bytes of ML-KEM-768 keys with {stage.title} instead of {expected}")
+    expected_key_bytes = parameters.kem_keys_bytes if stage is Stage.ADVERTISE else 0
+    if len(kem_keys) != expected_key_bytes:
+        raise PeerFault(
+            name, f"sent {len(kem_keys)} bytes of ML-KEM-768 keys with {stage.title} instead of {expected_key_bytes}"
+        )
     check_signature(
-        parameters.roster[party].identity, name, parameters.sid, stage, party, body, signature, f"{stage.title} reply"
+        parameters.roster[party].identity,
+        name,
+        parameters.sid,
+        stage,
+        party,
+        reply_body,
+        signature,
+        f"{stage.title} reply",
     )
-    return Parsed(body, signature, kem_keys)
+    return Parsed(reply_body, signature, kem_keys)
 
 
 def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: bytes) -> Advert:
@@ -177,35 +188,35 @@ def parse_advert(parameters: SumParameters, party: int, body: bytes, signature: 
 
     Raises PeerFault that names the party.
     """
-    name = parameters.name(party)
-    message = parsed(wire.Advert, body, name, "its advert is malformed")
+    party_name = parameters.name(party)
+    message = parsed(wire.Advert, body, party_name, "its advert is malformed")
     if message.terms != parameters.terms:
         raise PeerFault(
-            name,
+            party_name,
             "its advert is for other terms (roster, threshold, dropouts, colluders, dimension, ring, sigma or kind of "
             "masks)",
             "every party must approve the same manifest",
         )
-    check_public_key(name, message.channel_key)
-    check_public_key(name, message.mask_key)
-    expected = (
+    check_public_key(party_name, message.channel_key)
+    check_public_key(party_name, message.mask_key)
+    expected_fields = (
         (message.commitment, not parameters.direct),
         (message.noise_anchor, parameters.noise_plan.removal),
         (message.nonce_commitment, parameters.graph is not None and not parameters.merkle),
         (message.channel_kem, parameters.post_quantum and not parameters.direct),
         (message.mask_kem, parameters.post_quantum),
     )
-    if any(len(value) != (DIGEST_BYTES if is_present else 0) for value, is_present in expected):
-        raise PeerFault(name, "its advert lacks a commitment or a hash of this mode, or has one too many")
+    if any(len(value) != (DIGEST_BYTES if is_present else 0) for value, is_present in expected_fields):
+        raise PeerFault(party_name, "its advert lacks a commitment or a hash of this mode, or has one too many")
     return Advert(party, message, body, signature)
 
 
 def check_fresh(name: str, advert: Advert, used_values: set[bytes]) -> None:
     """Adds an advert's keys and commitments to ``used_values``; raises PeerFault of the party for a used one."""
-    values = [value for field, value in advert.keys.ListFields() if field.name != "terms"]
-    if len(set(values)) != len(values) or not used_values.isdisjoint(values):
+    field_values = [value for advert_field, value in advert.keys.ListFields() if advert_field.name != "terms"]
+    if len(set(field_values)) != len(field_values) or not used_values.isdisjoint(field_values):
         raise PeerFault(name, "advertised a duplicate key or commitment", "every key must be fresh")
-    used_values.update(values)
+    used_values.update(field_values)
 
 
 def adverts_to_wire(adverts: Iterable[Advert]) -> list[wire.SignedAdvert]:
@@ -229,11 +240,11 @@ class Adverts(dict[int, Advert]):
         self._parameters = parameters
         self._unverified = reader_entry
         used_values: set[bytes] = set()
-        last = -1
+        last_party = -1
         for party, body, signature in entries:
-            if not last < party < parameters.size:
+            if not last_party < party < parameters.size:
                 raise PeerFault(COORDINATOR, "listed adverts out of order, twice, or of a party that is not enrolled")
-            last = party
+            last_party = party
             if (party, body, signature) != reader_entry:
                 _check_advert(parameters, party, body, signature)
             self[party] = parse_advert(parameters, party, body, signature)
@@ -284,15 +295,15 @@ def adverts_from_wire(parameters: SumParameters, signed: Sequence[wire.SignedAdv
 
     Raises PeerFault that names the party of a wrong advert, or the coordinator if indices are not strictly ascending.
     """
-    entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed])
-    key = parameters.sid, parameters.terms, entries
-    adverts = _LAST.get(key)
-    if adverts is None:
-        adverts = Adverts(parameters, entries, reader_entry)
+    signed_entries = tuple([(entry.party, entry.body, entry.signature) for entry in signed])
+    cache_key = parameters.sid, parameters.terms, signed_entries
+    cached_adverts = _LAST.get(cache_key)
+    if cached_adverts is None:
+        cached_adverts = Adverts(parameters, signed_entries, reader_entry)
         _LAST.clear()
-        _LAST[key] = adverts
-    adverts.verify(reader_entry)
-    return adverts
+        _LAST[cache_key] = cached_adverts
+    cached_adverts.verify(reader_entry)
+    return cached_adverts
 
 
 _LAST: dict[tuple[bytes, bytes, tuple[Entry, ...]], Adverts] = {}  # the adverts that were read last
@@ -324,54 +335,62 @@ def around_from_wire(
 
     Raises PeerFault that names the coordinator, or a party with a wrong advert.
     """
-    present = frozenset(state.present)
-    drawn_parties = [party for party in state.drawn if party in present]
+    present_parties = frozenset(state.present)
+    drawn_parties = [party for party in state.drawn if party in present_parties]
     if (
         request.nonces
         or [entry.party for entry in request.adverts] != drawn_parties
         or len(request.roster) != len(drawn_parties)
     ):
         raise PeerFault(COORDINATOR, "showed nonces, or adverts of others than the parties that this one drew")
-    size = parameters.size
-    bodies = {entry.party: entry.body for entry in request.adverts}
-    members = {
+    party_count = parameters.size
+    body_by_party = {entry.party: entry.body for entry in request.adverts}
+    member_by_party = {
         party: Member(enrolled_member.name, enrolled_member.identity)
         for party, enrolled_member in zip(drawn_parties, request.roster, strict=True)
     }
-    enrolled = {party: member_leaf(party, member) for party, member in members.items()}
+    roster_leaves = {party: member_leaf(party, member) for party, member in member_by_party.items()}
     merkle.check(
-        "roster", parameters.roster_hash, size, enrolled, request.roster_proof, COORDINATOR, "the roster's members"
+        "roster",
+        parameters.roster_hash,
+        party_count,
+        roster_leaves,
+        request.roster_proof,
+        COORDINATOR,
+        "the roster's members",
     )
-    leaves = {party: merkle.leaf("advert", party, body) for party, body in bodies.items()}
-    merkle.check("adverts", state.adverts_hash, size, leaves, request.adverts_proof, COORDINATOR, "the adverts")
+    advert_leaves = {party: merkle.leaf("advert", party, body) for party, body in body_by_party.items()}
+    merkle.check(
+        "adverts", state.adverts_hash, party_count, advert_leaves, request.adverts_proof, COORDINATOR, "the adverts"
+    )
     used_values: set[bytes] = set()
     check_fresh(parameters.name(reader), parse_advert(parameters, reader, state.advert, b""), used_values)
-    peers: dict[int, Peer] = {}
+    peer_by_party: dict[int, Peer] = {}
     for entry in request.adverts:
-        member = members[entry.party]
+        member = member_by_party[entry.party]
         advert = _read_drawn_advert(parameters, member, entry)
         check_fresh(member.name, advert, used_values)
-        peers[entry.party] = Peer(
+        peer_by_party[entry.party] = Peer(
             channel_key=advert.keys.channel_key,
             mask_key=advert.keys.mask_key,
             channel_kem=advert.keys.channel_kem,
             mask_kem=advert.keys.mask_kem,
             identity=member.identity,
         )
-    choosers = _read_choosers(parameters, reader, present, request.choosers)
-    for party, (channel, mask) in choosers.items():
-        drawn_peer = peers.get(party)
+    chooser_entries = _read_choosers(parameters, reader, present_parties, request.choosers)
+    for party, (channel, mask) in chooser_entries.items():
+        drawn_peer = peer_by_party.get(party)
         if drawn_peer is not None:
             if (channel, mask) != (drawn_peer.channel_key, drawn_peer.mask_key):
-                raise PeerFault(COORDINATOR, f"shows two sets of keys of {members[party].name} (swapped keys)")
+                raise PeerFault(COORDINATOR, f"shows two sets of keys of {member_by_party[party].name} (swapped keys)")
             continue
-        for key in (channel, mask):
-            check_public_key(parameters.name(party), key)
+        for agreement_key in (channel, mask):
+            check_public_key(parameters.name(party), agreement_key)
         if channel == mask or not used_values.isdisjoint((channel, mask)):
             raise PeerFault(parameters.name(party), "advertised a duplicate key", "every key must be fresh")
         used_values.update((channel, mask))
-        peers[party] = Peer(channel_key=channel, mask_key=mask)
-    return tuple(choosers), peers
+        peer_by_party[party] = Peer(channel_key=channel, mask_key=mask)
+    return tuple(chooser_entries), peer_by_party
 
 
 def _read_drawn_advert(parameters: SumParameters, member: Member, entry: wire.SignedAdvert) -> Advert:
@@ -390,21 +409,21 @@ def _read_choosers(
 
     Raises PeerFault that names the coordinator, for too many or for a list that no honest coordinator shows.
     """
-    count = len(data) // CHOOSER_BYTES
+    chooser_count = len(data) // CHOOSER_BYTES
     largest_count = parameters.draw.choosers + parameters.colluders
-    if count > largest_count:
+    if chooser_count > largest_count:
         raise PeerFault(
-            COORDINATOR, f"{count} parties are said to have drawn this one; at most {largest_count} can have"
+            COORDINATOR, f"{chooser_count} parties are said to have drawn this one; at most {largest_count} can have"
         )
-    choosers: dict[int, tuple[bytes, bytes]] = {}
-    previous = -1
-    for block in split_blocks(data, CHOOSER_BYTES, count, COORDINATOR, "choosers"):
-        party = INDEX.unpack_from(block)[0]
-        if party == reader or party not in present or party <= previous:
+    keys_by_chooser: dict[int, tuple[bytes, bytes]] = {}
+    previous_chooser = -1
+    for chooser_bytes in split_blocks(data, CHOOSER_BYTES, chooser_count, COORDINATOR, "choosers"):
+        party = INDEX.unpack_from(chooser_bytes)[0]
+        if party == reader or party not in present or party <= previous_chooser:
             raise PeerFault(COORDINATOR, "listed choosers out of order, or parties that did not advertise")
-        choosers[party] = block[INDEX.size : -KEY_BYTES], block[-KEY_BYTES:]
-        previous = party
-    return choosers
+        keys_by_chooser[party] = chooser_bytes[INDEX.size : -KEY_BYTES], chooser_bytes[-KEY_BYTES:]
+        previous_chooser = party
+    return keys_by_chooser
 
 
 def drawn_bytes(parties: Iterable[int]) -> bytes:
@@ -414,12 +433,12 @@ def drawn_bytes(parties: Iterable[int]) -> bytes:
 
 def parse_drawn(parameters: SumParameters, party: int, body: bytes) -> tuple[int, ...]:
     """Returns the roster indices that ``party`` drew. Raises PeerFault that names it unless it may have drawn them."""
-    name = parameters.name(party)
-    degree = parameters.draw.degree
-    blocks = split_blocks(body, INDEX.size, degree, name, "the neighbours that it drew")
-    neighbours = tuple([INDEX.unpack(block)[0] for block in blocks])
+    party_name = parameters.name(party)
+    draw_degree = parameters.draw.degree
+    index_blocks = split_blocks(body, INDEX.size, draw_degree, party_name, "the neighbours that it drew")
+    neighbours = tuple([INDEX.unpack(block)[0] for block in index_blocks])
     if party in neighbours or list(neighbours) != sorted(set(neighbours)) or neighbours[-1] >= parameters.size:
-        raise PeerFault(name, f"did not draw {degree} different other parties")
+        raise PeerFault(party_name, f"did not draw {draw_degree} different other parties")
     return neighbours
 
 
@@ -430,7 +449,7 @@ def split_blocks(data: bytes, size: int, count: int, sender: str, subject: str) 
     """
     if len(data) != size * count:
         raise PeerFault(sender, f"{subject}: expected {count} blocks of {size} bytes, got {len(data)} bytes")
-    return [data[start : start + size] for start in range(0, len(data), size)]
+    return [data[start_byte : start_byte + size] for start_byte in range(0, len(data), size)]
 
 
 def to_bitmap(parties: Iterable[int], size: int) -> bytes:
@@ -440,10 +459,10 @@ def to_bitmap(parties: Iterable[int], size: int) -> bytes:
     '0102'
     """
     # One integer instead of a byte array would be copied for each party.
-    bits = bytearray((size + 7) // 8)
+    bitmap_bytes = bytearray((size + 7) // 8)
     for party in parties:
-        bits[party >> 3] |= 1 << (party & 7)
-    return bytes(bits)
+        bitmap_bytes[party >> 3] |= 1 << (party & 7)
+    return bytes(bitmap_bytes)
 
 
 @lru_cache(maxsize=8)  # the parties of a simulation are shown the same sets, and keep them
@@ -452,7 +471,7 @@ def from_bitmap(data: bytes, size: int, sender: str, subject: str) -> tuple[int,
 
     Raises PeerFault that names ``sender`` for another length or set padding bits.
     """
-    bits = int.from_bytes(data, "little")
-    if len(data) != (size + 7) // 8 or bits >> size:
+    bitmap_number = int.from_bytes(data, "little")
+    if len(data) != (size + 7) // 8 or bitmap_number >> size:
         raise PeerFault(sender, f"{subject} is no set over a roster of {size} parties")
-    return tuple([party for party, bit in enumerate(reversed(f"{bits:b}")) if bit == "1"])
+    return tuple([party for party, bit in enumerate(reversed(f"{bitmap_number:b}")) if bit == "1"])

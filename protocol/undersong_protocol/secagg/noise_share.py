@@ -72,26 +72,29 @@ class NoisePlan:
             raise ConfigurationError(
                 f"noise of standard deviation {self.sigma}", "sigma must be finite and not negative"
             )
-        components: list[Fraction] = []
+        component_variances: list[Fraction] = []
         if self.sigma > 0 and self.law == "laplace":
-            components = [Fraction(self._laplace_share().deviation) ** 2]
+            component_variances = [Fraction(self._laplace_share().deviation) ** 2]
         elif self.sigma > 0:
-            single = self.variance / self.honest_survivors
-            if single < _SMALLEST_VARIANCE:
+            single_variance = self.variance / self.honest_survivors
+            if single_variance < _SMALLEST_VARIANCE:
                 raise ConfigurationError(
-                    f"a noise share of standard deviation {math.sqrt(single):.3g} integer units",
+                    f"a noise share of standard deviation {math.sqrt(single_variance):.3g} integer units",
                     f"raise the statistic's integer scale until sigma is at least "
                     f"{smallest_sigma(self.parties, self.dropouts, self.colluders):.4g} integer units",
                 )
-            honest = self.parties - self.colluders
-            components = [self.variance / honest]
-            components += [self.variance / ((honest - k + 1) * (honest - k)) for k in range(1, self.dropouts + 1)]
-            if min(components) < _SMALLEST_VARIANCE:
-                components = [single]
-            for component in components:
+            honest_parties = self.parties - self.colluders
+            component_variances = [self.variance / honest_parties]
+            component_variances += [
+                self.variance / ((honest_parties - dropped + 1) * (honest_parties - dropped))
+                for dropped in range(1, self.dropouts + 1)
+            ]
+            if min(component_variances) < _SMALLEST_VARIANCE:
+                component_variances = [single_variance]
+            for component in component_variances:
                 DiscreteGaussian.check_variance(component)
-        object.__setattr__(self, "components", tuple(components))
-        object.__setattr__(self, "removal", len(components) > 1)
+        object.__setattr__(self, "components", tuple(component_variances))
+        object.__setattr__(self, "removal", len(component_variances) > 1)
 
     @property
     def honest_survivors(self) -> int:
@@ -135,11 +138,13 @@ class NoisePlan:
         With removal it is sigma^2 (n - r) / (n - r - c), plus the excess of each of the ``unopened`` survivors whose
         chain value is missing. Without removal it is (n - r) sigma^2 / (n - D - c).
         """
-        removed = sum((self.components[k] for k in self.opened_components(dropped)), Fraction(0))
+        removed_variance = sum(
+            (self.components[component_index] for component_index in self.opened_components(dropped)), Fraction(0)
+        )
         survivors = self.parties - dropped
         if not 0 <= unopened <= survivors:
             raise InternalError(f"{unopened} values missing from {survivors} survivors", code="too-many-missing-values")
-        return survivors * (self.share_variance - removed) + unopened * removed
+        return survivors * (self.share_variance - removed_variance) + unopened * removed_variance
 
 
 @lru_cache(maxsize=128)
@@ -173,11 +178,13 @@ def smallest_sigma(parties: int, dropouts: int, colluders: int, removal: bool = 
     >>> smallest_sigma(10, 3, 0), round(smallest_sigma(10, 3, 0, removal=True), 2)
     (7.937253933193772, 28.46)
     """
-    honest = parties - colluders
-    least = _SMALLEST_VARIANCE * (honest * (honest - 1) if removal and dropouts else honest - dropouts)
-    sigma = math.sqrt(least)
+    honest_parties = parties - colluders
+    least_variance = _SMALLEST_VARIANCE * (
+        honest_parties * (honest_parties - 1) if removal and dropouts else honest_parties - dropouts
+    )
+    sigma = math.sqrt(least_variance)
     # Rounded up, so that the plan accepts the value it was told.
-    while Fraction(sigma) ** 2 < least:
+    while Fraction(sigma) ** 2 < least_variance:
         sigma = math.nextafter(sigma, math.inf)
     return sigma
 
@@ -214,24 +221,24 @@ class NoiseSeeds:
 
 def add_noise(grid: GridVector, plan: NoisePlan, seeds: NoiseSeeds) -> NoisyVector:
     """Returns a new int64 [d]: the vector plus all components of this party's noise, drawn in chunks."""
-    values = grid.values.copy()
-    value = seeds.root
+    noisy_values = grid.values.copy()
+    seed_value = seeds.root
     for index in range(len(plan.components)):
         if index == 0:
             seed = seeds.own
         else:
-            seed = _hash_link(SEED_DOMAIN, value)
-            value = _hash_link(CHAIN_DOMAIN, value)
-        _add_component(values, plan.component_law(index), seed)
-    return NoisyVector(values)
+            seed = _hash_link(SEED_DOMAIN, seed_value)
+            seed_value = _hash_link(CHAIN_DOMAIN, seed_value)
+        _add_component(noisy_values, plan.component_law(index), seed)
+    return NoisyVector(noisy_values)
 
 
 def check_opening(value: bytes, plan: NoisePlan, dropped: int, anchor: bytes, party: str) -> None:
     """Raises PeerFault that names ``party`` unless ``value`` is V_{r+1} of the chain that ends at its ``anchor``."""
-    steps = len(plan.opened_components(dropped))
-    if not steps:
+    seed_steps = len(plan.opened_components(dropped))
+    if not seed_steps:
         raise PeerFault(party, "opened noise where the plan takes none back", code="noise-not-taken-back")
-    if len(value) != SEED_BYTES or _advance_chain(value, steps) != anchor:
+    if len(value) != SEED_BYTES or _advance_chain(value, seed_steps) != anchor:
         raise PeerFault(
             party, "the opened noise value does not lead to the advertised anchor", code="noise-off-its-anchor"
         )

@@ -57,8 +57,8 @@ class RosterPart:
         """Checks that ``members`` are under ``root``; raises PeerFault that names ``sender`` if they are not."""
         if any(not 0 <= index < size for index in members):
             raise ConfigurationError("a member's index lies outside the roster", "number the members from 0 to n - 1")
-        leaves = {index: member_leaf(index, member) for index, member in members.items()}
-        merkle.check("roster", root, size, leaves, proof, sender, "the members shown of the roster")
+        member_leaves = {index: member_leaf(index, member) for index, member in members.items()}
+        merkle.check("roster", root, size, member_leaves, proof, sender, "the members shown of the roster")
         return cls(root, size, dict(members))
 
     def __len__(self) -> int:
@@ -284,8 +284,8 @@ class SumParameters:
     @cached_property
     def noise_plan(self) -> NoisePlan:
         """Split of the noise among the parties; it has no components if sigma is 0."""
-        colluders = self.colluders + (self.draw.stray if self.merkle else 0)
-        return noise_plan(self.sigma, self.size, self.tolerated_dropouts, colluders, self.law)
+        assumed_colluders = self.colluders + (self.draw.stray if self.merkle else 0)
+        return noise_plan(self.sigma, self.size, self.tolerated_dropouts, assumed_colluders, self.law)
 
     @property
     def dtype(self) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
@@ -309,10 +309,10 @@ class SumParameters:
             return self.roster.root
         if self.merkle:
             return self.roster_tree.root
-        fields: list[bytes | str] = []
+        roster_fields: list[bytes | str] = []
         for member in self.roster:
-            fields += [member.name, member.identity]
-        return digest("roster", *fields)
+            roster_fields += [member.name, member.identity]
+        return digest("roster", *roster_fields)
 
     @cached_property
     def terms(self) -> bytes:
@@ -335,12 +335,12 @@ class SumParameters:
 
     @cached_property
     def _index_by_name(self) -> dict[str, int]:
-        numbered: Iterable[tuple[int, Member]]
+        numbered_members: Iterable[tuple[int, Member]]
         if isinstance(self.roster, tuple):
-            numbered = enumerate(self.roster)
+            numbered_members = enumerate(self.roster)
         else:
-            numbered = self.roster.members.items()
-        return {member.name: index for index, member in numbered}
+            numbered_members = self.roster.members.items()
+        return {member.name: index for index, member in numbered_members}
 
     def index(self, name: str) -> int:
         """Returns the roster index of a party. Raises ConfigurationError for a name that the manifest does not list."""
@@ -351,11 +351,11 @@ class SumParameters:
 
     def name(self, index: int) -> str:
         """Returns the name of the party at a roster index; "party 7" if 7 is beyond the roster, or not shown here."""
-        roster = self.roster
-        if isinstance(roster, tuple):
+        roster_members = self.roster
+        if isinstance(roster_members, tuple):
             is_listed = 0 <= index < self.size
         else:
-            is_listed = index in roster.members
+            is_listed = index in roster_members.members
         if is_listed:
-            return roster[index].name
+            return roster_members[index].name
         return f"party {index}"

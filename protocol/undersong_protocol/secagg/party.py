@@ -116,10 +116,10 @@ class PartyMachine:
 
         Raises ConfigurationError if ``party_name`` is not in the roster or ``identity`` is not its key.
         """
-        secrets = {name: bytearray(entropy(32)) for name in SECRETS}
-        if any(len(secret) != 32 for secret in secrets.values()):
+        secret_by_name = {name: bytearray(entropy(32)) for name in SECRETS}
+        if any(len(secret) != 32 for secret in secret_by_name.values()):
             raise InternalError("the entropy source returned another number of bytes than it was asked for")
-        machine = cls(parameters, party_name, identity, PartyState(Phase.OPENED, b"", secrets), encapsulate)
+        machine = cls(parameters, party_name, identity, PartyState(Phase.OPENED, b"", secret_by_name), encapsulate)
         machine._state.advert = machine._advert_body()
         return machine
 
@@ -142,8 +142,8 @@ class PartyMachine:
 
         Raises ConfigurationError for a damaged or foreign snapshot, or a missing reply.
         """
-        state = PartyState.from_bytes(parameters, parameters.index(party_name), snapshot, replies)
-        return cls(parameters, party_name, identity, state, encapsulate)
+        party_state = PartyState.from_bytes(parameters, parameters.index(party_name), snapshot, replies)
+        return cls(parameters, party_name, identity, party_state, encapsulate)
 
     def __repr__(self) -> str:
         return f"PartyMachine({self._parameters.name(self._index)!r}, {self._state.phase.name})"
@@ -173,7 +173,7 @@ class PartyMachine:
     @property
     def answered(self) -> dict[tuple[Stage, int], bytes]:
         """Every reply given so far, by stage and roll; empty once the attempt was ended."""
-        return {place: answer.reply for place, answer in self._state.answered.items()}
+        return {stage_and_roll: answer.reply for stage_and_roll, answer in self._state.answered.items()}
 
     def snapshot(self, *, without: Collection[tuple[Stage, int]] = ()) -> bytes:
         """Serialises this party's whole state, which is secret: encrypt it at rest.
@@ -219,11 +219,11 @@ class PartyMachine:
                 )
             draft = copy.copy(self._state)
             draft.peers = dict(self._state.peers)
-            body = self._handlers[stage](self, draft, message)
-            if body is None:
+            reply_body = self._handlers[stage](self, draft, message)
+            if reply_body is None:
                 self._pending = _Pending(request_digest, draft)
                 return WantsInput()
-            return self._commit_answer(rule, roll, request_digest, draft, [body], sid.body_hash(body))
+            return self._commit_answer(rule, roll, request_digest, draft, [reply_body], sid.body_hash(reply_body))
         except UndersongError as error:
             self.end(error.problem)
             raise
@@ -241,8 +241,8 @@ class PartyMachine:
         Raises InternalError without a verified request, or for another shape, dtype or length of ``question``;
         ConfigurationError for a value beyond the ring's bound. These errors do not end the attempt.
         """
-        pending = self._pending
-        if pending is None:
+        pending_sum = self._pending
+        if pending_sum is None:
             raise InternalError(
                 "a vector was provided before the masked-input request was verified", code="vector-too-early"
             )
@@ -254,13 +254,13 @@ class PartyMachine:
         rule = party_rule(self._state.phase, Stage.MASK, self._parameters.traits)
         if rule is None:
             raise InternalError("a vector was provided in the wrong phase")
-        state = pending.draft
-        state.question = question
-        noisy = self._add_noise_share(grid, state)
-        body, digest = masked_body(noisy, self._list_masks(state), self._parameters.modulus_bits)
-        del noisy
+        draft_state = pending_sum.draft
+        draft_state.question = question
+        noisy_vector = self._add_noise_share(grid, draft_state)
+        masked_bytes, digest = masked_body(noisy_vector, self._list_masks(draft_state), self._parameters.modulus_bits)
+        del noisy_vector
         self._pending = None
-        return self._commit_answer(rule, 0, pending.request, state, body, digest)
+        return self._commit_answer(rule, 0, pending_sum.request, draft_state, masked_bytes, digest)
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
         """Returns the vector with this party's noise share."""
@@ -300,30 +300,30 @@ class PartyMachine:
     # --- what each stage checks and answers -------------------------------------------------------------------------
 
     def _answer_advertise(self, draft: PartyState, message: wire.Request) -> bytes:
-        terms = message.advertise
+        requested_terms = message.advertise
         parameters = self._parameters
-        compared = (
-            ("number of parties", terms.parties, parameters.size),
-            ("roster", terms.roster, parameters.roster_hash),
-            ("threshold", terms.threshold, parameters.threshold),
-            ("tolerated_dropouts", terms.tolerated_dropouts, parameters.tolerated_dropouts),
-            ("colluders", terms.colluders, parameters.colluders),
-            ("dimension", terms.dimension, parameters.dimension),
-            ("modulus_bits (ring)", terms.modulus_bits, parameters.modulus_bits),
-            ("sigma", terms.sigma, parameters.sigma),
-            ("graph_above", terms.graph_above, parameters.graph_above),
-            ("law of the noise", terms.law, parameters.law),
-            ("post_quantum", terms.post_quantum, parameters.post_quantum),
-            ("merkle_above", terms.merkle_above, parameters.merkle_above if parameters.merkle else 0),
+        compared_terms = (
+            ("number of parties", requested_terms.parties, parameters.size),
+            ("roster", requested_terms.roster, parameters.roster_hash),
+            ("threshold", requested_terms.threshold, parameters.threshold),
+            ("tolerated_dropouts", requested_terms.tolerated_dropouts, parameters.tolerated_dropouts),
+            ("colluders", requested_terms.colluders, parameters.colluders),
+            ("dimension", requested_terms.dimension, parameters.dimension),
+            ("modulus_bits (ring)", requested_terms.modulus_bits, parameters.modulus_bits),
+            ("sigma", requested_terms.sigma, parameters.sigma),
+            ("graph_above", requested_terms.graph_above, parameters.graph_above),
+            ("law of the noise", requested_terms.law, parameters.law),
+            ("post_quantum", requested_terms.post_quantum, parameters.post_quantum),
+            ("merkle_above", requested_terms.merkle_above, parameters.merkle_above if parameters.merkle else 0),
         )
-        for name, coordinator_term, approved_term in compared:
+        for term_name, coordinator_term, approved_term in compared_terms:
             if coordinator_term != approved_term:
                 if isinstance(approved_term, bytes):
-                    values = ""
+                    term_values = ""
                 else:
-                    values = f": {coordinator_term!r} instead of {approved_term!r}"
+                    term_values = f": {coordinator_term!r} instead of {approved_term!r}"
                 raise PrivacyRefusal(
-                    f"the coordinator's {name} is not the approved one{values}",
+                    f"the coordinator's {term_name} is not the approved one{term_values}",
                     "use the manifest every party signed",
                     code="other-terms",
                 )
@@ -354,14 +354,14 @@ class PartyMachine:
             split_blocks(key_bytes, keys.KEM_KEY_BYTES, 0, COORDINATOR, "ML-KEM-768 keys")
             return kem_keys
         holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
-        blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
+        key_blocks = split_blocks(key_bytes, parameters.kem_keys_bytes, len(holders), COORDINATOR, "ML-KEM-768 keys")
         advert_keys = parse_advert(parameters, self_index, draft.advert, b"").keys
-        for party, block in zip(holders, blocks, strict=True):
-            channel = block[: -keys.KEM_KEY_BYTES]
-            mask = block[-keys.KEM_KEY_BYTES :]
-            expected = advert_keys if party == self_index else draft.peers[party]
-            has_other_channel_key = channel and keys.kem_key_hash(channel) != expected.channel_kem
-            if has_other_channel_key or keys.kem_key_hash(mask) != expected.mask_kem:
+        for party, key_block in zip(holders, key_blocks, strict=True):
+            channel = key_block[: -keys.KEM_KEY_BYTES]
+            mask = key_block[-keys.KEM_KEY_BYTES :]
+            expected_keys = advert_keys if party == self_index else draft.peers[party]
+            has_other_channel_key = channel and keys.kem_key_hash(channel) != expected_keys.channel_kem
+            if has_other_channel_key or keys.kem_key_hash(mask) != expected_keys.mask_kem:
                 raise PeerFault(
                     COORDINATOR,
                     f"showed another ML-KEM-768 key of {parameters.name(party)} than the one in its advert"
@@ -388,16 +388,18 @@ class PartyMachine:
         transcript = draft.transcript
         topology = self._graph.mask_graph(draft)
         mask_keys = self._mask_keys
-        sealed, hashes = [], []
+        sealed_pairs, pair_hashes = [], []
         for party, (_, public) in kem_keys.items():
             if not topology.leads(self_index, party):
                 continue
             secret = mask_keys.pair_secret(transcript, party)
-            hashes.append(hasher.one("pair", self_index, party, secret))
-            encapsulated = self._encapsulate_for(party, public)
+            pair_hashes.append(hasher.one("pair", self_index, party, secret))
+            kem_encapsulation = self._encapsulate_for(party, public)
             x25519_secret = mask_keys.agreed(self._parameters.name(party), draft.peers[party].mask_key)
-            sealed.append(seal_pair(x25519_secret, encapsulated, transcript, self_index, party, secret, hashes[-1]))
-        reply.pairs, reply.pair_hashes = b"".join(sealed), b"".join(hashes)
+            sealed_pairs.append(
+                seal_pair(x25519_secret, kem_encapsulation, transcript, self_index, party, secret, pair_hashes[-1])
+            )
+        reply.pairs, reply.pair_hashes = b"".join(sealed_pairs), b"".join(pair_hashes)
 
     def _deal_shares(
         self,
@@ -410,60 +412,67 @@ class PartyMachine:
         parameters = self._parameters
         self_index = self._index
         holders = self._graph.mask_graph(draft).holders(self_index, draft.present)
-        points = [holder + 1 for holder in holders]
-        dealt = []
-        for name, label in (("self_mask", b"self"), ("mask", b"mask")):
+        share_points = [holder + 1 for holder in holders]
+        dealt_shares = []
+        for secret_name, label in (("self_mask", b"self"), ("mask", b"mask")):
             seed = keys.hkdf(draft.transcript, draft.secret("sharing"), label)
-            dealt.append(shamir.share(draft.secret(name), parameters.share_threshold, points, KeyStream(seed).read))
-        self_shares, mask_shares = dealt
+            dealt_shares.append(
+                shamir.share(draft.secret(secret_name), parameters.share_threshold, share_points, KeyStream(seed).read)
+            )
+        self_shares, mask_shares = dealt_shares
         channel = self._channel_agreement
-        bound = self._graph.bind_mask_key(self._mask_keys.public)
-        ciphertexts, hashes = [], []
+        bound_mask_key = self._graph.bind_mask_key(self._mask_keys.public)
+        share_ciphertexts, share_hashes = [], []
         for holder in holders:
             self_share = self_shares[holder + 1]
             mask_share = mask_shares[holder + 1]
-            public = hasher.both(self_index, holder, self_share, mask_share)
-            hashes.append(public)
+            share_hash = hasher.both(self_index, holder, self_share, mask_share)
+            share_hashes.append(share_hash)
             if holder == self_index:
                 draft.peers[self_index] = Peer(self_share=self_share, mask_share=mask_share)
                 continue
-            peer = draft.peers[holder]
-            channel_secret = channel.shared(parameters.name(holder), peer.channel_key)
+            holder_peer = draft.peers[holder]
+            channel_secret = channel.shared(parameters.name(holder), holder_peer.channel_key)
             kept_secret = channel_secret if self._graph.receives_from(draft, holder) else b""
-            draft.peers[holder] = Peer(agreed=kept_secret, mask_key=peer.mask_key, identity=peer.identity)
-            shared = ciphertext = b""
+            draft.peers[holder] = Peer(agreed=kept_secret, mask_key=holder_peer.mask_key, identity=holder_peer.identity)
+            kem_secret = ciphertext = b""
             if parameters.post_quantum:
-                shared, ciphertext = self._encapsulate_for(holder, kem_keys[holder][0])
-            key = keys.share_key(draft.transcript, channel_secret + shared, self_index, holder)
-            sealed = keys.seal(
-                key, draft.transcript, self_index, holder, self_share + mask_share, ciphertext + public + bound
+                kem_secret, ciphertext = self._encapsulate_for(holder, kem_keys[holder][0])
+            share_key = keys.share_key(draft.transcript, channel_secret + kem_secret, self_index, holder)
+            sealed_share = keys.seal(
+                share_key,
+                draft.transcript,
+                self_index,
+                holder,
+                self_share + mask_share,
+                ciphertext + share_hash + bound_mask_key,
             )
-            ciphertexts.append(ciphertext + sealed)
+            share_ciphertexts.append(ciphertext + sealed_share)
         for party in draft.choosers:
-            peer = draft.peers[party]
-            if not peer.agreed:
-                channel_secret = channel.shared(parameters.name(party), peer.channel_key)
-                draft.peers[party] = Peer(agreed=channel_secret, mask_key=peer.mask_key)
-        reply.ciphertexts, reply.hashes = b"".join(ciphertexts), b"".join(hashes)
+            holder_peer = draft.peers[party]
+            if not holder_peer.agreed:
+                channel_secret = channel.shared(parameters.name(party), holder_peer.channel_key)
+                draft.peers[party] = Peer(agreed=channel_secret, mask_key=holder_peer.mask_key)
+        reply.ciphertexts, reply.hashes = b"".join(share_ciphertexts), b"".join(share_hashes)
 
     def _answer_mask(self, draft: PartyState, message: wire.Request) -> None:
-        request = message.mask
+        mask_request = message.mask
         parameters = self._parameters
         self_index = self._index
         if not parameters.deals:
-            self._graph.fix_transcript(draft, request)
-        elif request.adverts or request.nonces:
+            self._graph.fix_transcript(draft, mask_request)
+        elif mask_request.adverts or mask_request.nonces:
             raise PeerFault(COORDINATOR, "showed adverts or nonces again with the masked-input request")
-        sharers = from_bitmap(request.sharers, parameters.size, COORDINATOR, "U2")
-        self._graph.check_set(sharers, "U2 (who shared keys)")
-        if not set(sharers) <= set(draft.present):
+        sharing_parties = from_bitmap(mask_request.sharers, parameters.size, COORDINATOR, "U2")
+        self._graph.check_set(sharing_parties, "U2 (who shared keys)")
+        if not set(sharing_parties) <= set(draft.present):
             raise PrivacyRefusal("U2 lists parties that did not advertise keys")
         topology = self._graph.mask_graph(draft)
-        topology.check(self_index, sharers, "U2")
-        draft.sharers = sharers
+        topology.check(self_index, sharing_parties, "U2")
+        draft.sharers = sharing_parties
         hasher = keys.ShareHasher(draft.transcript)
-        received_shares = self._take_shares(draft, request, hasher)
-        draft.mask_secrets = self._agree_pairs(draft, request, hasher)
+        received_shares = self._take_shares(draft, mask_request, hasher)
+        draft.mask_secrets = self._agree_pairs(draft, mask_request, hasher)
         # The later stages need only shares (this party's own included) and the identities of those whose signatures
         # this party will see.
         signers = {party: Peer(identity=peer.identity) for party, peer in draft.peers.items() if peer.identity}
@@ -483,7 +492,7 @@ class PartyMachine:
                 if party != self_index
             ]
         kem_size = keys.CIPHERTEXT_BYTES if parameters.post_quantum else 0
-        ciphertexts = split_blocks(
+        share_ciphertexts = split_blocks(
             request.ciphertexts, kem_size + keys.SEALED_BYTES, len(dealers), COORDINATOR, "shares for this party"
         )
         hashes = split_blocks(
@@ -491,23 +500,25 @@ class PartyMachine:
         )
         secret = self._channel_kem if parameters.post_quantum else None
         received_shares: dict[int, Peer] = {}
-        for dealer, block, public in zip(dealers, ciphertexts, hashes, strict=True):
-            ciphertext = block[:kem_size]
-            sealed = block[kem_size:]
-            shared = b"" if secret is None else secret.decapsulate(ciphertext)
-            key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + shared, dealer, self_index)
-            bound = self._graph.bind_mask_key(draft.peers[dealer].mask_key)
-            plain = keys.unseal(key, draft.transcript, dealer, self_index, sealed, ciphertext + public + bound)
-            if plain is None:
+        for dealer, share_ciphertext, share_hash in zip(dealers, share_ciphertexts, hashes, strict=True):
+            ciphertext = share_ciphertext[:kem_size]
+            sealed_share = share_ciphertext[kem_size:]
+            kem_secret = b"" if secret is None else secret.decapsulate(ciphertext)
+            share_key = keys.share_key(draft.transcript, draft.peers[dealer].agreed + kem_secret, dealer, self_index)
+            bound_mask_key = self._graph.bind_mask_key(draft.peers[dealer].mask_key)
+            opened_shares = keys.unseal(
+                share_key, draft.transcript, dealer, self_index, sealed_share, ciphertext + share_hash + bound_mask_key
+            )
+            if opened_shares is None:
                 raise PeerFault(
                     parameters.name(dealer),
                     "its shares for this party do not open: swapped or corrupted ciphertext, or another view of the "
                     "adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            self_share = plain[: shamir.SHARE_BYTES]
-            mask_share = plain[shamir.SHARE_BYTES :]
-            if public != hasher.both(dealer, self_index, self_share, mask_share):
+            self_share = opened_shares[: shamir.SHARE_BYTES]
+            mask_share = opened_shares[shamir.SHARE_BYTES :]
+            if share_hash != hasher.both(dealer, self_index, self_share, mask_share):
                 raise PeerFault(
                     parameters.name(dealer), "dealt shares that differ from their public hashes", "start a new attempt"
                 )
@@ -528,7 +539,7 @@ class PartyMachine:
             dealers = [neighbour for neighbour in neighbours if not topology.leads(self_index, neighbour)]
         else:
             dealers = []
-        blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
+        pair_blocks = split_blocks(request.pairs, SEALED_PAIR_BYTES, len(dealers), COORDINATOR, "secrets of pairs")
         hashes = split_blocks(
             request.pair_hashes, PAIR_HASH_BYTES, len(dealers), COORDINATOR, "hashes of secrets of pairs"
         )
@@ -539,8 +550,8 @@ class PartyMachine:
         }
         if not parameters.post_quantum:
             return pair_secrets
-        for dealer, block, hashed in zip(dealers, blocks, hashes, strict=True):
-            secret = mask_keys.open_pair(transcript, pair_secrets[dealer], dealer, self_index, block, hashed)
+        for dealer, pair_block, pair_hash in zip(dealers, pair_blocks, hashes, strict=True):
+            secret = mask_keys.open_pair(transcript, pair_secrets[dealer], dealer, self_index, pair_block, pair_hash)
             if secret is None:
                 raise PeerFault(
                     parameters.name(dealer),
@@ -548,7 +559,7 @@ class PartyMachine:
                     "view of the adverts",
                     "start a new attempt, without this party if it happens again",
                 )
-            if hasher.one("pair", dealer, self_index, secret) != hashed:
+            if hasher.one("pair", dealer, self_index, secret) != pair_hash:
                 raise PeerFault(
                     parameters.name(dealer),
                     "dealt a secret of a pair that differs from its public hash",
@@ -580,13 +591,13 @@ class PartyMachine:
                 f"{len(signers)} signatures on U3 where {required_count} are needed",
                 "start a new attempt when more parties are present",
             )
-        body = self._opened_set(draft)
+        opened_set = self._opened_set(draft)
         signatures = split_blocks(
             message.unmask.signatures, keys.SIGNATURE_BYTES, len(signers), COORDINATOR, "signatures on U3"
         )
         reader_statement = self._index, *draft.recorded_reply(Stage.CONSISTENCY)
         for signer, signature in zip(signers, signatures, strict=True):
-            if (signer, body, signature) == reader_statement:
+            if (signer, opened_set, signature) == reader_statement:
                 continue
             keys.check_signature(
                 self._graph.identity_of(draft, signer),
@@ -594,18 +605,19 @@ class PartyMachine:
                 parameters.sid,
                 Stage.CONSISTENCY,
                 signer,
-                body,
+                opened_set,
                 signature,
                 "its statement on this U3 (forged, duplicate, of another question, or for a split view)",
             )
-        alive = set(draft.survivors)
+        survivor_set = set(draft.survivors)
         dealers = self._graph.mask_graph(draft).dealers(self._index, draft.sharers)
-        shares = [
-            draft.peers[dealer].self_share if dealer in alive else draft.peers[dealer].mask_share for dealer in dealers
+        opened_shares = [
+            draft.peers[dealer].self_share if dealer in survivor_set else draft.peers[dealer].mask_share
+            for dealer in dealers
         ]
         seeds = NoiseSeeds(bytes(32), draft.secret("noise_root"))
-        opening = seeds.opening(parameters.noise_plan, parameters.size - len(alive))
-        return wire.Opening(shares=b"".join(shares), noise_chain=opening or b"").SerializeToString()
+        noise_opening = seeds.opening(parameters.noise_plan, parameters.size - len(survivor_set))
+        return wire.Opening(shares=b"".join(opened_shares), noise_chain=noise_opening or b"").SerializeToString()
 
     _handlers: ClassVar[dict[Stage, "Callable[[PartyMachine, PartyState, wire.Request], bytes | None]"]] = {
         Stage.ADVERTISE: _answer_advertise,
@@ -620,19 +632,19 @@ class PartyMachine:
 
     def _advert_body(self) -> bytes:
         parameters = self._parameters
-        state = self._state
-        channel_kem, mask_kem = (keys.kem_key_hash(key) if key else b"" for key in self._own_kem_keys)
-        commitment = anchor = b""
+        party_state = self._state
+        channel_kem, mask_kem = (keys.kem_key_hash(kem_key) if kem_key else b"" for kem_key in self._own_kem_keys)
+        commitment = noise_anchor = b""
         if not parameters.direct:
-            commitment = keys.self_mask_commitment(parameters.sid, self._index, state.secret("self_mask"))
+            commitment = keys.self_mask_commitment(parameters.sid, self._index, party_state.secret("self_mask"))
         if parameters.noise_plan.removal:
-            anchor = NoiseSeeds(bytes(32), state.secret("noise_root")).anchor(parameters.noise_plan)
+            noise_anchor = NoiseSeeds(bytes(32), party_state.secret("noise_root")).anchor(parameters.noise_plan)
         return wire.Advert(
             channel_key=self._channel_agreement.public,
             mask_key=self._mask_keys.public,
             commitment=commitment,
-            noise_anchor=anchor,
-            nonce_commitment=self._graph.commit_nonce(state),
+            noise_anchor=noise_anchor,
+            nonce_commitment=self._graph.commit_nonce(party_state),
             terms=parameters.terms,
             channel_kem=channel_kem,
             mask_kem=mask_kem,
@@ -664,9 +676,9 @@ class PartyMachine:
 
     def _forget_keys(self, erased: Collection[str]) -> None:
         """Drops the keys derived from secrets that are erased."""
-        for secret, derived in DERIVED.items():
+        for secret, derived_secrets in DERIVED.items():
             if secret in erased:
-                vars(self).pop(derived, None)
+                vars(self).pop(derived_secrets, None)
 
     def _list_masks(self, state: PartyState) -> list[tuple[bytes, Sign]]:
         """The masks on x + noise: PRG(b_i), and +-PRG(pairwise key) for each neighbour (the lower index adds)."""
@@ -676,10 +688,13 @@ class PartyMachine:
         masks: list[tuple[bytes, Sign]] = []
         if not parameters.direct:
             masks.append((state.secret("self_mask"), 1))
-        bound = self._graph.bind_question(state)
+        bound_question = self._graph.bind_question(state)
         for neighbour, secret in state.mask_secrets.items():
             masks.append(
-                (keys.mask_key(transcript, bound, secret, self_index, neighbour), 1 if self_index < neighbour else -1)
+                (
+                    keys.mask_key(transcript, bound_question, secret, self_index, neighbour),
+                    1 if self_index < neighbour else -1,
+                )
             )
         return masks
 
@@ -687,22 +702,23 @@ class PartyMachine:
         parameters = self._parameters
         if not isinstance(grid, GridVector):
             raise InternalError(f"only a GridVector can be masked, got {type(grid).__name__}")
-        values = grid.values
-        if values.dtype != np.int64 or values.shape != (parameters.dimension,):
+        grid_values = grid.values
+        if grid_values.dtype != np.int64 or grid_values.shape != (parameters.dimension,):
             raise InternalError(
-                f"the sum takes int64 [{parameters.dimension}], got {values.dtype} {list(values.shape)}"
+                f"the sum takes int64 [{parameters.dimension}], got {grid_values.dtype} {list(grid_values.shape)}"
             )
-        if max(int(values.max()), -int(values.min())) > (1 << (parameters.modulus_bits - 1)) // parameters.size:
+        largest_magnitude = max(int(grid_values.max()), -int(grid_values.min()))
+        if largest_magnitude > (1 << (parameters.modulus_bits - 1)) // parameters.size:
             raise ConfigurationError(
                 "this party's vector exceeds what the ring was planned for, the sum could wrap around",
                 "plan with the largest number of records a party may bring (max_records) and the statistic's bound",
             )
 
     def _opened_set(self, state: PartyState) -> bytes:
-        size = self._parameters.size
-        sharers = to_bitmap(state.sharers, size)
-        survivors = to_bitmap(state.survivors, size)
-        return sid.opened_set(state.transcript, state.question, sharers, survivors)
+        party_count = self._parameters.size
+        sharer_bitmap = to_bitmap(state.sharers, party_count)
+        survivors = to_bitmap(state.survivors, party_count)
+        return sid.opened_set(state.transcript, state.question, sharer_bitmap, survivors)
 
     def _sign_reply(self, stage: Stage, body: Sequence[bytes], digest: bytes) -> bytes:
         signature = keys.sign(self._identity, self._parameters.sid, stage, self._index, digest)

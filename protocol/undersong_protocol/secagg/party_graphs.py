@@ -102,11 +102,11 @@ class CompleteGraph:
         """Adopts everyone's adverts: they fix U1 and sid'."""
         reader_entry = self._index, *draft.recorded_reply(Stage.ADVERTISE)
         adverts = adverts_from_wire(self._parameters, signed, reader_entry)
-        present = tuple(adverts)
-        self.check_set(present, "the list of adverts")
+        present_parties = tuple(adverts)
+        self.check_set(present_parties, "the list of adverts")
         if adverts[self._index].body != draft.advert:
             raise PrivacyRefusal("the coordinator shows other keys for this party than it advertised (swapped keys)")
-        draft.present = present
+        draft.present = present_parties
         draft.transcript = draft.adverts_hash = adverts.hash
         draft.peers = {party: peer for party, peer in adverts.peers.items() if party != self._index}
 
@@ -136,19 +136,21 @@ class RegularGraph(CompleteGraph):
         parameters = self._parameters
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts again after the nonces were revealed")
-        nonces = split_blocks(request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces")
-        roll = draft.rolls - 1
-        committed = _commit_nonces(request.nonces, roll + 1)
-        for party, nonce, commitment in zip(draft.present, nonces, committed, strict=True):
+        nonce_blocks = split_blocks(
+            request.nonces, sid.DIGEST_BYTES, len(draft.present), COORDINATOR, "revealed nonces"
+        )
+        roll_number = draft.rolls - 1
+        expected_commitments = _commit_nonces(request.nonces, roll_number + 1)
+        for party, nonce, commitment in zip(draft.present, nonce_blocks, expected_commitments, strict=True):
             if party == self._index:
-                if nonce != _reveal_nonce(draft, roll):
+                if nonce != _reveal_nonce(draft, roll_number):
                     raise PrivacyRefusal("the coordinator shows another nonce for this party than it revealed")
             elif commitment != draft.peers[party].nonce_commitment:
                 raise PeerFault(
                     parameters.name(party), "its nonce is not the one it committed to", "start a new attempt"
                 )
-        present = to_bitmap(draft.present, parameters.size)
-        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll, present), nonces)
+        present_bitmap = to_bitmap(draft.present, parameters.size)
+        draft.transcript = graph_seed(sid.roll_hash(draft.adverts_hash, roll_number, present_bitmap), nonce_blocks)
         neighbours = set(self.mask_graph(draft).neighbours(self._index, draft.present))
         draft.peers = {party: peer for party, peer in draft.peers.items() if party in neighbours}
 
@@ -164,8 +166,8 @@ class MerkleGraph(CompleteGraph):
         self_index = self._index
         if request.adverts:
             raise PeerFault(COORDINATOR, "showed adverts with the root of all, before this party drew its neighbours")
-        present = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
-        self.check_set(present, "the root of adverts")
+        present_parties = from_bitmap(request.present, parameters.size, COORDINATOR, "who advertised keys")
+        self.check_set(present_parties, "the root of adverts")
         own_leaf = {self_index: merkle.leaf("advert", self_index, draft.advert)}
         merkle.check(
             "adverts",
@@ -176,11 +178,11 @@ class MerkleGraph(CompleteGraph):
             COORDINATOR,
             "the keys that this party advertised",
         )
-        draft.present = present
+        draft.present = present_parties
         draft.adverts_hash = request.root
         draft.transcript = sid.rooted_hash(parameters.sid, parameters.terms, request.root, request.present)
-        coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
-        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, coins)
+        draw_coins = keys.hkdf(draft.transcript, draft.secret("nonce"), b"draw")
+        draft.drawn = draw(parameters.size, self_index, parameters.draw.degree, draw_coins)
         draft.rolls = 1
         return drawn_bytes(draft.drawn)
 
@@ -229,5 +231,7 @@ def _reveal_nonce(state: PartyState, roll: int) -> bytes:
 @lru_cache(maxsize=1)
 def _commit_nonces(nonces: bytes, steps: int) -> tuple[bytes, ...]:
     """Returns the commitments to revealed nonces; the parties of a simulation are shown the same nonces."""
-    starts = range(0, len(nonces), sid.DIGEST_BYTES)
-    return tuple([sid.advance(nonces[start : start + sid.DIGEST_BYTES], steps) for start in starts])
+    nonce_starts = range(0, len(nonces), sid.DIGEST_BYTES)
+    return tuple(
+        [sid.advance(nonces[nonce_start : nonce_start + sid.DIGEST_BYTES], steps) for nonce_start in nonce_starts]
+    )

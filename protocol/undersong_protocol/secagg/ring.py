@@ -40,17 +40,17 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
         raise ConfigurationError("ring bound from a count below 1 or a bound that is not finite", "check the plan")
     if linf <= 0 or scale <= 0 or sigma_total < 0:
         raise ConfigurationError("ring bound from a bound or scale that is not positive", "check the plan")
-    largest = math.ceil(
+    largest_sum = math.ceil(
         parties * max_records * Fraction(linf) * Fraction(scale) + NOISE_DEVIATIONS * Fraction(sigma_total)
     )
-    bits = (2 * largest).bit_length()
-    if bits > MAXIMUM_BITS:
+    sum_bits = (2 * largest_sum).bit_length()
+    if sum_bits > MAXIMUM_BITS:
         raise ConfigurationError(
-            f"the largest possible sum needs {bits} bits, the ring has {MAXIMUM_BITS}",
+            f"the largest possible sum needs {sum_bits} bits, the ring has {MAXIMUM_BITS}",
             "lower max_records or the statistic's integer scale",
             code="ring-too-small",
         )
-    return bits
+    return sum_bits
 
 
 def ring_dtype(bits: int) -> np.dtype[np.uint32] | np.dtype[np.uint64]:
@@ -68,12 +68,12 @@ def to_signed(values: Ring, bits: int) -> Int64:
     [1, -1, -4, 3]
     """
     _checked_bits(bits)
-    shift = MAXIMUM_BITS - bits
-    wide = values.astype(np.uint64)
-    wide <<= np.uint64(shift)
-    signed: Int64 = wide.view(np.int64)
-    signed >>= shift
-    return signed
+    unused_bits = MAXIMUM_BITS - bits
+    wide_values = values.astype(np.uint64)
+    wide_values <<= np.uint64(unused_bits)
+    signed_values: Int64 = wide_values.view(np.int64)
+    signed_values >>= unused_bits
+    return signed_values
 
 
 def packed_bytes(bits: int, count: int) -> int:
@@ -103,12 +103,12 @@ def pack(values: Ring, bits: int) -> bytes:
     _checked_bits(bits)
     if values.dtype not in (np.uint32, np.uint64) or values.ndim != 1 or bits > 8 * values.dtype.itemsize:
         raise InternalError(f"cannot pack {values.dtype} {values.shape} into words of {bits} bits")
-    if (native := _native_dtype(bits)) is not None:  # fifty times as fast as bit by bit
-        return values.astype(native, copy=False).tobytes()
-    width = values.dtype.itemsize
-    octets = values.astype(_LITTLE[width], copy=False).view(np.uint8).reshape(len(values), width)
-    low = np.unpackbits(octets, axis=1, count=bits, bitorder="little")
-    return np.packbits(low, bitorder="little").tobytes()
+    if (native_type := _native_dtype(bits)) is not None:  # fifty times as fast as bit by bit
+        return values.astype(native_type, copy=False).tobytes()
+    word_bytes = values.dtype.itemsize
+    word_octets = values.astype(_LITTLE[word_bytes], copy=False).view(np.uint8).reshape(len(values), word_bytes)
+    low_bits = np.unpackbits(word_octets, axis=1, count=bits, bitorder="little")
+    return np.packbits(low_bits, bitorder="little").tobytes()
 
 
 def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sender") -> Ring:
@@ -117,27 +117,29 @@ def unpack(data: bytes | memoryview, bits: int, count: int, sender: str = "sende
     Raises PeerFault that names ``sender`` for another length than ``packed_bytes(bits, count)``, and for padding that
     is not zero, so that every vector has one encoding.
     """
-    size = packed_bytes(bits, count)
-    view = memoryview(data).cast("B")
-    if len(view) != size:
+    packed_size = packed_bytes(bits, count)
+    data_view = memoryview(data).cast("B")
+    if len(data_view) != packed_size:
         raise PeerFault(
             sender,
-            f"a packed vector of {count} words of {bits} bits is {size} bytes, got {len(view)}",
+            f"a packed vector of {count} words of {bits} bits is {packed_size} bytes, got {len(data_view)}",
             code="packed-length",
         )
-    if bits * count % 8 and view[-1] >> (bits * count % 8):
+    if bits * count % 8 and data_view[-1] >> (bits * count % 8):
         raise PeerFault(sender, "a packed vector's padding bits are not zero", code="padding-bits")
     words: Ring = np.empty(count, dtype=ring_dtype(bits))
-    if (native := _native_dtype(bits)) is not None:
-        words[:] = np.frombuffer(view, dtype=native)
+    if (native_type := _native_dtype(bits)) is not None:
+        words[:] = np.frombuffer(data_view, dtype=native_type)
         return words
-    little = _LITTLE[words.itemsize]
-    packed = np.frombuffer(view, dtype=np.uint8)
+    little_endian = _LITTLE[words.itemsize]
+    packed_octets = np.frombuffer(data_view, dtype=np.uint8)
     word_bits = np.zeros((min(_CHUNK_WORDS, count), 8 * words.itemsize), dtype=np.uint8)
-    for start in range(0, count, _CHUNK_WORDS):
-        part = words[start : start + _CHUNK_WORDS]
-        octets = packed[start * bits // 8 :]
-        low = np.unpackbits(octets[: packed_bytes(bits, len(part))], count=bits * len(part), bitorder="little")
-        word_bits[: len(part), :bits] = low.reshape(len(part), bits)
-        part[:] = np.packbits(word_bits[: len(part)], bitorder="little").view(little)
+    for start_word in range(0, count, _CHUNK_WORDS):
+        chunk_words = words[start_word : start_word + _CHUNK_WORDS]
+        chunk_octets = packed_octets[start_word * bits // 8 :]
+        low_bits = np.unpackbits(
+            chunk_octets[: packed_bytes(bits, len(chunk_words))], count=bits * len(chunk_words), bitorder="little"
+        )
+        word_bits[: len(chunk_words), :bits] = low_bits.reshape(len(chunk_words), bits)
+        chunk_words[:] = np.packbits(word_bits[: len(chunk_words)], bitorder="little").view(little_endian)
     return words

@@ -42,28 +42,34 @@ def share(secret: bytes, threshold: int, points: Iterable[int], entropy: Entropy
         raise InternalError(
             "the entropy source returned another number of bytes than it was asked for", code="entropy-length"
         )
-    blocks = (
-        random_bytes[start : start + COEFFICIENT_BYTES] for start in range(0, len(random_bytes), COEFFICIENT_BYTES)
+    coefficient_blocks = (
+        random_bytes[start_byte : start_byte + COEFFICIENT_BYTES]
+        for start_byte in range(0, len(random_bytes), COEFFICIENT_BYTES)
     )
-    coefficients = [int.from_bytes(secret, "little"), *(int.from_bytes(block, "little") % PRIME for block in blocks)]
+    coefficients = [
+        int.from_bytes(secret, "little"),
+        *(int.from_bytes(coefficient_bytes, "little") % PRIME for coefficient_bytes in coefficient_blocks),
+    ]
     coefficients.reverse()
-    return {x: _evaluate_polynomial(coefficients, x).to_bytes(SHARE_BYTES, "little") for x in checked_points}
+    return {
+        point: _evaluate_polynomial(coefficients, point).to_bytes(SHARE_BYTES, "little") for point in checked_points
+    }
 
 
 def _evaluate_polynomial(descending: list[int], x: int) -> int:
     """The polynomial at ``x`` modulo p by Horner's rule. It is reduced once: points are small, and reducing is slow."""
-    value = 0
+    polynomial_value = 0
     for coefficient in descending:
-        value = value * x + coefficient
-    return value % PRIME
+        polynomial_value = polynomial_value * x + coefficient
+    return polynomial_value % PRIME
 
 
 def _checked_points(points: Iterable[int]) -> list[int]:
     checked_points = list(points)
     if len(set(checked_points)) != len(checked_points):
         raise ConfigurationError("a share point is repeated", "give every holder its own point")
-    for x in checked_points:
-        if not 0 < x < PRIME:
+    for point in checked_points:
+        if not 0 < point < PRIME:
             raise ConfigurationError("a share point lies outside 1..p-1", "number the holders from 1")
     return checked_points
 
@@ -72,10 +78,10 @@ def share_value(data: bytes, holder: str) -> int:
     """Reads the field element in a share. Raises PeerFault that names ``holder`` unless it is 33 bytes and below p."""
     if len(data) != SHARE_BYTES:
         raise PeerFault(holder, f"a share is {SHARE_BYTES} bytes, got {len(data)}")
-    value = int.from_bytes(data, "little")
-    if value >= PRIME:
+    share_number = int.from_bytes(data, "little")
+    if share_number >= PRIME:
         raise PeerFault(holder, "a share is not an element of the field")
-    return value
+    return share_number
 
 
 def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
@@ -88,8 +94,8 @@ def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
     if not checked_points:
         raise ConfigurationError("no share point to combine at", "collect at least the threshold of shares first")
     # Each product is reduced once: the points are small, and multiplying by a small number is faster than reducing.
-    product = math.prod(checked_points)
-    numerators = [product // x % PRIME for x in checked_points]
+    point_product = math.prod(checked_points)
+    numerators = [point_product // point % PRIME for point in checked_points]
     denominators = [
         math.prod([other_point - x for other_point in checked_points if other_point != x]) % PRIME
         for x in checked_points
@@ -97,12 +103,12 @@ def lagrange_weights(points: Iterable[int]) -> dict[int, int]:
     partial_products = [1]
     for denominator in denominators:
         partial_products.append(partial_products[-1] * denominator % PRIME)
-    inverse = pow(partial_products[-1], -1, PRIME)
-    weights: dict[int, int] = {}
+    inverse_product = pow(partial_products[-1], -1, PRIME)
+    weight_by_point: dict[int, int] = {}
     for index in range(len(checked_points) - 1, -1, -1):
-        weights[checked_points[index]] = numerators[index] * partial_products[index] * inverse % PRIME
-        inverse = inverse * denominators[index] % PRIME
-    return weights
+        weight_by_point[checked_points[index]] = numerators[index] * partial_products[index] * inverse_product % PRIME
+        inverse_product = inverse_product * denominators[index] % PRIME
+    return weight_by_point
 
 
 def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, int] | None = None) -> bytes:
@@ -129,14 +135,17 @@ def combine(shares: Mapping[int, bytes], threshold: int, weights: Mapping[int, i
         raise RoundAborted(
             f"weights of {len(weights)} points where {threshold} shares are needed", code="too-few-weights"
         )
-    missing = weights.keys() - shares.keys()
-    if missing:
+    missing_points = weights.keys() - shares.keys()
+    if missing_points:
         raise RoundAborted(
-            f"{len(missing)} of the {len(weights)} shares of the survivor set are missing", code="shares-missing"
+            f"{len(missing_points)} of the {len(weights)} shares of the survivor set are missing", code="shares-missing"
         )
-    total = sum(weight * share_value(shares[x], f"holder of share {x}") for x, weight in weights.items()) % PRIME
-    if total >> (8 * SECRET_BYTES):
+    weighted_sum = (
+        sum(weight * share_value(shares[point], f"holder of share {point}") for point, weight in weights.items())
+        % PRIME
+    )
+    if weighted_sum >> (8 * SECRET_BYTES):
         raise RoundAborted(
             "the shares do not combine to a 32-byte secret: at least one of them is wrong", code="shares-do-not-combine"
         )
-    return total.to_bytes(SECRET_BYTES, "little")
+    return weighted_sum.to_bytes(SECRET_BYTES, "little")

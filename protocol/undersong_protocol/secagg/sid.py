@@ -26,21 +26,21 @@ def encode(label: str, fields: Iterable[Field]) -> bytes:
     ... )
     True
     """
-    parts = [_encode_label(label)]
+    encoded_parts = [_encode_label(label)]
     for field in fields:
         if isinstance(field, int):
-            parts += (_INTEGER, _LENGTH(field))
+            encoded_parts += (_INTEGER, _LENGTH(field))
             continue
         if isinstance(field, str):
             field = field.encode()
-        parts += (_LENGTH(len(field)), field)
-    return b"".join(parts)
+        encoded_parts += (_LENGTH(len(field)), field)
+    return b"".join(encoded_parts)
 
 
 @cache
 def _encode_label(label: str) -> bytes:
-    name = f"undersong/secagg/{label}".encode()
-    return _LENGTH(len(name)) + name
+    full_label = f"undersong/secagg/{label}".encode()
+    return _LENGTH(len(full_label)) + full_label
 
 
 def digest(label: str, *fields: Field) -> bytes:
@@ -59,10 +59,10 @@ def adverts_hash(sid: bytes, terms: bytes, adverts: Iterable[tuple[int, bytes]])
     Args:
         adverts: (roster index, body), ascending.
     """
-    fields: list[Field] = [sid, terms]
+    advert_fields: list[Field] = [sid, terms]
     for party, body in sorted(adverts):
-        fields += [party, body]
-    return digest("adverts", *fields)
+        advert_fields += [party, body]
+    return digest("adverts", *advert_fields)
 
 
 def rooted_hash(sid: bytes, terms: bytes, root: bytes, present: bytes) -> bytes:

@@ -116,8 +116,8 @@ class PartyState:
 
     def erase(self, names: tuple[str, ...]) -> None:
         """Overwrites and forgets secrets by name. Python may hold further short-lived copies."""
-        for name in names:
-            secret = self.secrets.pop(name, None)
+        for secret_name in names:
+            secret = self.secrets.pop(secret_name, None)
             if secret is not None:
                 secret[:] = bytes(len(secret))
 
@@ -127,14 +127,14 @@ class PartyState:
         Args:
             without: replies, by stage and roll, to leave out, which the caller stores beside the snapshot.
         """
-        peers = sorted(self.peers.items())
-        snapshot = wire.Snapshot(
+        indexed_peers = sorted(self.peers.items())
+        snapshot_message = wire.Snapshot(
             version=VERSION,
             sid=parameters.sid,
             terms=parameters.terms,
             party=party,
             phase=int(self.phase),
-            **{name: bytes(secret) for name, secret in self.secrets.items()},
+            **{secret_name: bytes(secret) for secret_name, secret in self.secrets.items()},
             advert=self.advert,
             adverts_hash=self.adverts_hash,
             transcript=self.transcript,
@@ -145,7 +145,7 @@ class PartyState:
             survivors=self.survivors,
             drawn=self.drawn,
             choosers=self.choosers,
-            peers=[peer.to_wire(index) for index, peer in peers if not peer.is_public],
+            peers=[peer.to_wire(index) for index, peer in indexed_peers if not peer.is_public],
             answered=[
                 wire.Answered(
                     stage=int(stage),  # type: ignore[arg-type]
@@ -158,7 +158,9 @@ class PartyState:
             tombstone=self.tombstone,
             released=self.released,
         ).SerializeToString(deterministic=True)
-        return b"".join([snapshot, *(_public_peer(index, peer) for index, peer in peers if peer.is_public)])
+        return b"".join(
+            [snapshot_message, *(_public_peer(index, peer) for index, peer in indexed_peers if peer.is_public)]
+        )
 
     @classmethod
     def from_bytes(cls, parameters: SumParameters, party: int, data: bytes, replies: Replies) -> "PartyState":
@@ -172,7 +174,7 @@ class PartyState:
             message.ParseFromString(data)
         except DecodeError:
             message = wire.Snapshot()
-        damaged = ConfigurationError(
+        damaged_error = ConfigurationError(
             f"the stored state of {parameters.query!r} attempt {parameters.attempt} is damaged or of another sum",
             "restore the party's journal; without it the attempt must be voided",
             code="damaged-state",
@@ -183,18 +185,22 @@ class PartyState:
             parameters.terms,
             party,
         ):
-            raise damaged
-        answers = {}
-        for answer in message.answered:
-            stage = Stage(answer.stage)
-            reply = answer.reply or replies(stage, answer.roll)
+            raise damaged_error
+        answer_by_stage = {}
+        for stored_answer in message.answered:
+            stage = Stage(stored_answer.stage)
+            reply = stored_answer.reply or replies(stage, stored_answer.roll)
             if not reply:
-                raise damaged
-            answers[stage, answer.roll] = Answered(answer.request, reply)
+                raise damaged_error
+            answer_by_stage[stage, stored_answer.roll] = Answered(stored_answer.request, reply)
         return cls(
             phase=Phase(message.phase),
             advert=message.advert,
-            secrets={name: bytearray(value) for name in SECRETS if (value := getattr(message, name))},
+            secrets={
+                secret_name: bytearray(secret_bytes)
+                for secret_name in SECRETS
+                if (secret_bytes := getattr(message, secret_name))
+            },
             adverts_hash=message.adverts_hash,
             transcript=message.transcript,
             question=message.question,
@@ -205,7 +211,7 @@ class PartyState:
             drawn=tuple(message.drawn),
             choosers=tuple(message.choosers),
             peers={peer.party: Peer.from_wire(peer) for peer in message.peers},
-            answered=answers,
+            answered=answer_by_stage,
             tombstone=message.tombstone,
             released=message.released,
         )
