@@ -52,14 +52,14 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, with "inf" for infinity."""
-        value = asdict(self)
-        for key in ("statistics", "units"):
-            if value[key] is not None:
-                value[key] = sorted(value[key])
-        value["required_parties"] = [list(party) for party in self.required_parties]
+        policy_json = asdict(self)
+        for list_key in ("statistics", "units"):
+            if policy_json[list_key] is not None:
+                policy_json[list_key] = sorted(policy_json[list_key])
+        policy_json["required_parties"] = [list(party) for party in self.required_parties]
         if math.isinf(self.largest_epsilon):
-            value["largest_epsilon"] = "inf"
-        return value
+            policy_json["largest_epsilon"] = "inf"
+        return policy_json
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Policy":
@@ -96,37 +96,39 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
     check_statistics(plan, policy)
     privacy = plan.privacy
     quorum = plan.quorum
-    names = dict(policy.required_parties)
+    required_names = dict(policy.required_parties)
     fingerprints = {
-        member.name: party_fingerprint(member.name, member.identity) for member in roster if member.name in names
+        member.name: party_fingerprint(member.name, member.identity)
+        for member in roster
+        if member.name in required_names
     }
-    absent = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
-    if absent:
-        required, fingerprint = absent[0]
+    absent_parties = [party for party in policy.required_parties if fingerprints.get(party[0]) != party[1]]
+    if absent_parties:
+        required_name, fingerprint = absent_parties[0]
     else:
-        required, fingerprint = "", ""
-    if required in fingerprints:
-        state_of_absent = f"has the fingerprint {fingerprints[required]}"
+        required_name, fingerprint = "", ""
+    if required_name in fingerprints:
+        state_of_absent = f"has the fingerprint {fingerprints[required_name]}"
     else:
         state_of_absent = "takes no part"
-    dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
-    change = f"federation.tolerated_dropouts = {dropouts}" if dropouts >= 0 else "more parties"
+    most_dropouts = quorum.parties - policy.minimum_parties  # the most with which enough parties are left
+    dropouts_change = f"federation.tolerated_dropouts = {most_dropouts}" if most_dropouts >= 0 else "more parties"
     if policy.minimum_colluders == "default":
-        least = defaults(quorum.parties)[2]
+        least_parties = defaults(quorum.parties)[2]
     else:
-        least = policy.minimum_colluders
+        least_parties = policy.minimum_colluders
     if policy.units is None:
-        units = None
+        allowed_units = None
     else:
-        units = sorted(policy.units)
+        allowed_units = sorted(policy.units)
     if privacy.epsilon > policy.largest_epsilon:
-        asks = f"the run asks for epsilon {privacy.epsilon:g}"
+        epsilon_words = f"the run asks for epsilon {privacy.epsilon:g}"
         raise PrivacyRefusal(
-            f"{asks}, the policy allows {policy.largest_epsilon:g}",
+            f"{epsilon_words}, the policy allows {policy.largest_epsilon:g}",
             "plan the run with a smaller privacy.epsilon",
-            told=f"{asks}, more than the policy allows in one run",
+            told=f"{epsilon_words}, more than the policy allows in one run",
         )
-    exceeded: tuple[tuple[object, str, str], ...] = (
+    bound_checks: tuple[tuple[object, str, str], ...] = (
         (
             privacy.delta > policy.largest_delta,
             f"the run asks for delta {privacy.delta:g}, the policy allows {policy.largest_delta:g}",
@@ -140,22 +142,22 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             f"plan the run with privacy.delta below {1 / max(policy.declared_units, 1):.3g}",
         ),
         (
-            absent,
-            f"the policy wants the party {required} with the fingerprint {fingerprint},"
-            f" and {required} {state_of_absent}",
+            absent_parties,
+            f"the policy wants the party {required_name} with the fingerprint {fingerprint},"
+            f" and {required_name} {state_of_absent}",
             "plan the run with that party",
         ),
         (
             quorum.fewest < policy.minimum_parties,
             f"a sum of the run may open with {counted(quorum.fewest, 'party', 'parties')} of {quorum.parties}, and this"
             f" party's numbers are to be {together(policy.minimum_parties - 1)}",
-            f"plan the run with {change}: {policy.minimum_parties} parties have to answer each sum",
+            f"plan the run with {dropouts_change}: {policy.minimum_parties} parties have to answer each sum",
         ),
         (
-            quorum.colluders < least,
+            quorum.colluders < least_parties,
             f"the run assumes {counted(quorum.colluders, 'colluding party', 'colluding parties')}, the policy wants"
-            f" {least}",
-            f"plan the run with federation.colluders = {least} or more",
+            f" {least_parties}",
+            f"plan the run with federation.colluders = {least_parties} or more",
         ),
         (
             policy.require_post_quantum == "always" and not quorum.post_quantum,
@@ -164,12 +166,12 @@ def check(plan: Plan, roster: Sequence[Member], policy: Policy) -> None:
             "plan the run with federation.post_quantum = true",
         ),
         (
-            units is not None and privacy.unit not in units,
-            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(units or ())}",
-            f"plan the run with privacy.unit = {' or '.join(units or ())}",
+            allowed_units is not None and privacy.unit not in allowed_units,
+            f"the run protects one {privacy.unit}, the policy wants one {' or one '.join(allowed_units or ())}",
+            f"plan the run with privacy.unit = {' or '.join(allowed_units or ())}",
         ),
     )
-    for is_exceeded, problem, remedy in exceeded:
+    for is_exceeded, problem, remedy in bound_checks:
         if is_exceeded:
             raise PrivacyRefusal(problem, remedy)
 

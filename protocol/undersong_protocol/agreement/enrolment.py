@@ -74,14 +74,14 @@ def check_party_name(name: str) -> str:
 
 def check_address(address: str) -> str:
     """Returns ``address`` if it is ``host:port`` (IPv6 in brackets); else raises ConfigurationError."""
-    match = _ADDRESS.fullmatch(address)
-    if match is None or not 0 < int(match[1]) < 65536:
-        forbidden = _FORBIDDEN_SIGN.search(address)
-        sign = ""
-        if forbidden:
-            sign = f": {_quote_start(forbidden[0])} may not stand in it"
+    address_match = _ADDRESS.fullmatch(address)
+    if address_match is None or not 0 < int(address_match[1]) < 65536:
+        forbidden_sign = _FORBIDDEN_SIGN.search(address)
+        sign_words = ""
+        if forbidden_sign:
+            sign_words = f": {_quote_start(forbidden_sign[0])} may not stand in it"
         raise ConfigurationError(
-            f"{_quote_start(address)} is no address{sign}", "write host:port, for example undersong.org:7443"
+            f"{_quote_start(address)} is no address{sign_words}", "write host:port, for example undersong.org:7443"
         )
     return address
 
@@ -92,8 +92,8 @@ def groups(digest: bytes) -> str:
     >>> groups(bytes(range(32)))
     '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f'
     """
-    text = digest[:FINGERPRINT_BYTES].hex()
-    return "-".join(text[i : i + 4] for i in range(0, 32, 4))
+    fingerprint_hex = digest[:FINGERPRINT_BYTES].hex()
+    return "-".join(fingerprint_hex[i : i + 4] for i in range(0, 32, 4))
 
 
 def bare_fingerprint(typed: str) -> str:
@@ -103,8 +103,8 @@ def bare_fingerprint(typed: str) -> str:
 
 def same_fingerprint(typed: str, computed: str) -> bool:
     """Returns True if a typed fingerprint equals ``computed``, ignoring spaces, case, dashes and colons."""
-    digits = bare_fingerprint(typed)
-    return hmac.compare_digest(digits.encode(), computed.replace("-", "").encode())
+    typed_digits = bare_fingerprint(typed)
+    return hmac.compare_digest(typed_digits.encode(), computed.replace("-", "").encode())
 
 
 def named_party(entry: str) -> tuple[str, str]:
@@ -115,7 +115,7 @@ def named_party(entry: str) -> tuple[str, str]:
     >>> named_party("heart=0001 0203 0405 0607 0809 0A0B 0C0D 0E0F")
     ('heart', '0001-0203-0405-0607-0809-0a0b-0c0d-0e0f')
     """
-    name, _, fingerprint = entry.partition("=")
+    party_name, _, fingerprint = entry.partition("=")
     try:
         digest = bytes.fromhex(bare_fingerprint(fingerprint))
     except ValueError:
@@ -125,7 +125,7 @@ def named_party(entry: str) -> tuple[str, str]:
             f"{_quote_start(entry)} does not name a party by its fingerprint",
             "write NAME=1a2b-..., with the fingerprint that the party itself has told you",
         )
-    return check_party_name(name.strip()), groups(digest)
+    return check_party_name(party_name.strip()), groups(digest)
 
 
 def new_tls_key() -> ec.EllipticCurvePrivateKey:
@@ -137,10 +137,10 @@ def _from_hex(value: object) -> object:
     """Bytes of a file's value, which are written as lower-case hexadecimal digits; anything else is left as it is."""
     if not isinstance(value, str):
         return value
-    digits = bytes.fromhex(value)
-    if digits.hex() != value:
+    hex_bytes = bytes.fromhex(value)
+    if hex_bytes.hex() != value:
         raise ValueError("not lower-case hexadecimal")
-    return digits
+    return hex_bytes
 
 
 def _check_identity(key: bytes) -> bytes:
@@ -171,43 +171,47 @@ class _SignedFile(BaseModel):
 
     def sign(self, key: Ed25519PrivateKey) -> bytes:
         """Returns the file as bytes, signed by ``key``."""
-        body = self.model_dump(mode="json", exclude_defaults=True)
-        signature = key.sign(tagged_hash(self.kind, canonical_json(body)))
+        body_fields = self.model_dump(mode="json", exclude_defaults=True)
+        signature = key.sign(tagged_hash(self.kind, canonical_json(body_fields)))
         return (
-            canonical_json({"kind": self.kind, "version": VERSION, "body": body, "signature": signature.hex()}) + b"\n"
+            canonical_json({"kind": self.kind, "version": VERSION, "body": body_fields, "signature": signature.hex()})
+            + b"\n"
         )
 
     @classmethod
     def _open_file(cls, data: bytes) -> tuple[Self, dict[str, Any], bytes]:
         """The file's values, its body and its signature, which is not checked yet. Raises ConfigurationError."""
-        kind = cls.kind[10:]
+        file_kind = cls.kind[10:]
         if len(data) > LARGEST_FILE_BYTES:
             raise ConfigurationError(
-                f"the file is no {kind}: it has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed", "check the path"
+                f"the file is no {file_kind}: it has {len(data)} bytes, {LARGEST_FILE_BYTES} are allowed",
+                "check the path",
             )
-        damaged = ConfigurationError(f"the {kind} is damaged or incomplete", "have the file sent again, unchanged")
+        damaged_file = ConfigurationError(
+            f"the {file_kind} is damaged or incomplete", "have the file sent again, unchanged"
+        )
         try:
-            value = {**json.loads(data.decode("utf-8"))}
+            envelope_json = {**json.loads(data.decode("utf-8"))}
         except (ValueError, TypeError, RecursionError):
-            raise damaged from None
-        kind_stated = value.pop("kind", None)
+            raise damaged_file from None
+        kind_stated = envelope_json.pop("kind", None)
         if kind_stated != cls.kind:
             if kind_stated in (PACKAGE, REQUEST, GRANT):
                 other_kind = kind_stated[10:]
             else:
                 other_kind = "another kind of file"
             raise ConfigurationError(
-                f"expected an {kind}, found {other_kind}", "check which file goes where", code="other-file"
+                f"expected an {file_kind}, found {other_kind}", "check which file goes where", code="other-file"
             )
-        if value.pop("version", None) != VERSION:
+        if envelope_json.pop("version", None) != VERSION:
             raise ConfigurationError(
-                f"the {kind} has another version than {VERSION}", "run the same version of Undersong at both ends"
+                f"the {file_kind} has another version than {VERSION}", "run the same version of Undersong at both ends"
             )
         try:
-            envelope = _Envelope.model_validate(value)
-            return cls.model_validate(envelope.body), envelope.body, envelope.signature
+            signed_envelope = _Envelope.model_validate(envelope_json)
+            return cls.model_validate(signed_envelope.body), signed_envelope.body, signed_envelope.signature
         except ValidationError:
-            raise damaged from None
+            raise damaged_file from None
 
     def _verify_signature(self, body: Mapping[str, Any], signature: bytes, key: bytes, remedy: str) -> None:
         try:
@@ -275,9 +279,9 @@ class Package(_SignedFile):
         Raises:
             ConfigurationError: the bytes are not a package, are damaged, or are signed by another key than they name.
         """
-        package, body, signature = cls._open_file(data)
+        package, body_bytes, signature = cls._open_file(data)
         certificate(package.ca_certificate, "the package's CA certificate")
-        package._verify_signature(body, signature, package.signing_key, "ask the operator for the package again")
+        package._verify_signature(body_bytes, signature, package.signing_key, "ask the operator for the package again")
         return package
 
     def check_fresh(self, now_s: float) -> None:
@@ -313,18 +317,20 @@ class EnrolmentRequest(_SignedFile):
         cls, party: str, tls_key: ec.EllipticCurvePrivateKey, identity: Ed25519PrivateKey, token: bytes | None
     ) -> "EnrolmentRequest":
         """Makes a request for ``party``; ``token`` None makes it a renewal."""
-        request = (
+        certificate_request = (
             x509.CertificateSigningRequestBuilder()
             .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, check_party_name(party))]))
             .sign(tls_key, hashes.SHA256())
         )
-        pem = request.public_bytes(Encoding.PEM).decode("ascii")
-        public = identity.public_key().public_bytes_raw()
-        renewal = token is None
-        unproved = cls(party=party, certificate_request=pem, identity=public, renewal=renewal, token_proof=b"")
+        request_pem = certificate_request.public_bytes(Encoding.PEM).decode("ascii")
+        public_key = identity.public_key().public_bytes_raw()
+        is_renewal = token is None
+        unproved_request = cls(
+            party=party, certificate_request=request_pem, identity=public_key, renewal=is_renewal, token_proof=b""
+        )
         if token is None:
-            return unproved
-        return unproved.model_copy(update={"token_proof": unproved._compute_token_proof(token)})
+            return unproved_request
+        return unproved_request.model_copy(update={"token_proof": unproved_request._compute_token_proof(token)})
 
     @property
     def fingerprint(self) -> str:
@@ -344,13 +350,13 @@ class EnrolmentRequest(_SignedFile):
         Raises:
             ConfigurationError: the bytes are not a request or are damaged, a key has another type, or names differ.
         """
-        remedy = "make the request again: undersong-party enroll"
-        request, body, signature = cls._open_file(data)
-        if len(request.token_proof) != (0 if request.renewal else 32):
-            raise ConfigurationError("the enrolment request's proof is incomplete", remedy)
-        request._verify_signature(body, signature, request.identity, remedy)
-        request.tls_key()
-        return request
+        make_again = "make the request again: undersong-party enroll"
+        enrolment_request, body_bytes, signature = cls._open_file(data)
+        if len(enrolment_request.token_proof) != (0 if enrolment_request.renewal else 32):
+            raise ConfigurationError("the enrolment request's proof is incomplete", make_again)
+        enrolment_request._verify_signature(body_bytes, signature, enrolment_request.identity, make_again)
+        enrolment_request.tls_key()
+        return enrolment_request
 
     def tls_key(self) -> ec.EllipticCurvePublicKey:
         """Returns the TLS key to certify; whoever signs must ignore all else in the certificate request.
@@ -358,19 +364,23 @@ class EnrolmentRequest(_SignedFile):
         Raises:
             ConfigurationError: the certificate request is malformed, not self-signed, not P-256, or of another subject.
         """
-        remedy = "make the request again: undersong-party enroll"
+        make_again = "make the request again: undersong-party enroll"
         try:
-            request = x509.load_pem_x509_csr(self.certificate_request.encode("ascii"))
-            key = request.public_key()
-            sound = request.is_signature_valid
-            names = [attribute.value for attribute in request.subject]
+            certificate_request = x509.load_pem_x509_csr(self.certificate_request.encode("ascii"))
+            public_key = certificate_request.public_key()
+            is_signed = certificate_request.is_signature_valid
+            subject_names = [attribute.value for attribute in certificate_request.subject]
         except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion):
-            raise ConfigurationError("the certificate request cannot be read", remedy) from None
-        if not sound or not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise ConfigurationError("the certificate request is not for an ECDSA P-256 key of its sender", remedy)
-        if names != [self.party]:
-            raise ConfigurationError("the certificate request names another subject than the party", remedy)
-        return key
+            raise ConfigurationError("the certificate request cannot be read", make_again) from None
+        if (
+            not is_signed
+            or not isinstance(public_key, ec.EllipticCurvePublicKey)
+            or not isinstance(public_key.curve, ec.SECP256R1)
+        ):
+            raise ConfigurationError("the certificate request is not for an ECDSA P-256 key of its sender", make_again)
+        if subject_names != [self.party]:
+            raise ConfigurationError("the certificate request names another subject than the party", make_again)
+        return public_key
 
     def check_token(self, token: bytes) -> None:
         """Raises ConfigurationError unless ``token_proof`` was made with ``token``."""
@@ -382,8 +392,8 @@ class EnrolmentRequest(_SignedFile):
             )
 
     def _compute_token_proof(self, token: bytes) -> bytes:
-        body = self.model_dump(mode="json", exclude={"token_proof"})
-        return hmac.digest(token, tagged_hash("undersong enrolment token", canonical_json(body)), hashlib.sha256)
+        body_fields = self.model_dump(mode="json", exclude={"token_proof"})
+        return hmac.digest(token, tagged_hash("undersong enrolment token", canonical_json(body_fields)), hashlib.sha256)
 
 
 class Grant(_SignedFile):
@@ -419,28 +429,36 @@ class Grant(_SignedFile):
             ConfigurationError: the bytes are not a grant, are damaged or of another coordinator, or the certificate
                 does not lead to the CA or names another subject.
         """
-        grant, body, signature = cls._open_file(data)
-        remedy = "ask the operator to sign the request again: undersong sign"
-        grant._verify_signature(body, signature, signing_key, remedy)
-        leaf = certificate(grant.certificate, "the granted certificate")
-        if common_name(leaf) != grant.party:
-            raise ConfigurationError("the granted certificate names another subject than the party", remedy)
-        issuers = [certificate(pem, "the chain of the granted certificate") for pem in grant.chain]
-        ca = certificate(ca_certificate, "the CA certificate")
-        if not issuers or issuers[-1] != ca:
-            raise ConfigurationError("the granted certificate does not lead to the coordinator's CA", remedy)
-        for issued, issuer in zip([leaf, *issuers], issuers, strict=False):
+        grant, body_bytes, signature = cls._open_file(data)
+        sign_again = "ask the operator to sign the request again: undersong sign"
+        grant._verify_signature(body_bytes, signature, signing_key, sign_again)
+        leaf_certificate = certificate(grant.certificate, "the granted certificate")
+        if common_name(leaf_certificate) != grant.party:
+            raise ConfigurationError("the granted certificate names another subject than the party", sign_again)
+        issuer_certificates = [
+            certificate(issuer_pem, "the chain of the granted certificate") for issuer_pem in grant.chain
+        ]
+        ca_certificate_ = certificate(ca_certificate, "the CA certificate")
+        if not issuer_certificates or issuer_certificates[-1] != ca_certificate_:
+            raise ConfigurationError("the granted certificate does not lead to the coordinator's CA", sign_again)
+        for issued_certificate, issuer in zip(
+            [leaf_certificate, *issuer_certificates], issuer_certificates, strict=False
+        ):
             try:
-                issued.verify_directly_issued_by(issuer)
+                issued_certificate.verify_directly_issued_by(issuer)
             except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-                raise ConfigurationError("the chain of the granted certificate does not hold", remedy) from None
+                raise ConfigurationError("the chain of the granted certificate does not hold", sign_again) from None
         return grant
 
     def check_mine(self, party: str, tls_key: ec.EllipticCurvePublicKey, identity: bytes) -> None:
         """Raises ConfigurationError if the grant was made for other keys or another name than these."""
-        key = certificate(self.certificate, "the granted certificate").public_key()
-        spki = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        if self.party != party or self.identity != identity or key.public_bytes(*spki) != tls_key.public_bytes(*spki):
+        granted_key = certificate(self.certificate, "the granted certificate").public_key()
+        spki_format = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        if (
+            self.party != party
+            or self.identity != identity
+            or granted_key.public_bytes(*spki_format) != tls_key.public_bytes(*spki_format)
+        ):
             raise ConfigurationError(
                 "the grant was made for another request than this party's last one",
                 "hand the operator the newest request file, or make one: undersong-party enroll",
@@ -450,8 +468,8 @@ class Grant(_SignedFile):
 
 def coordinator_fingerprint(ca_certificate: str, signing_key: bytes) -> str:
     """Returns the fingerprint (:func:`groups`) of a CA certificate and a signing key (32 bytes)."""
-    der = certificate(ca_certificate, "the CA certificate").public_bytes(Encoding.DER)
-    return groups(tagged_hash("undersong coordinator", der, signing_key))
+    ca_der = certificate(ca_certificate, "the CA certificate").public_bytes(Encoding.DER)
+    return groups(tagged_hash("undersong coordinator", ca_der, signing_key))
 
 
 def party_fingerprint(party: str, identity: bytes) -> str:
@@ -472,11 +490,11 @@ def certificate(pem: str, subject: str) -> x509.Certificate:
 def common_name(certificate_: x509.Certificate) -> str:
     """Returns the CN of a certificate's subject; "" unless there is exactly one."""
     try:
-        names = certificate_.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        name_attributes = certificate_.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     except ValueError:
         return ""
-    if len(names) == 1:
-        return str(names[0].value)
+    if len(name_attributes) == 1:
+        return str(name_attributes[0].value)
     return ""
 
 

@@ -77,26 +77,29 @@ class Manifest:
     @lru_cache(maxsize=2)
     def _parse_bytes(cls, data: bytes) -> "Manifest":
         try:
-            value = json.loads(data)
-            _check_counts(value)
-            version = value["version"]
+            manifest_json = json.loads(data)
+            _check_counts(manifest_json)
+            version = manifest_json["version"]
             if version != VERSION:
                 raise PrivacyRefusal(
                     f"the manifest has version {printable(str(version), 20)}, this program speaks {VERSION}",
                     "run the same version of Undersong at the coordinator and at every party",
                 )
             manifest = cls(
-                run=str(value["run"]),
-                task=value["task"],
-                method=str(value["method"]),
-                embedder=str(value["embedder"]),
-                roster=tuple(Member(str(m["name"]), bytes.fromhex(m["identity"])) for m in value["roster"]),
-                plan=Plan.from_json(value["plan"]),
+                run=str(manifest_json["run"]),
+                task=manifest_json["task"],
+                method=str(manifest_json["method"]),
+                embedder=str(manifest_json["embedder"]),
+                roster=tuple(
+                    Member(str(member_json["name"]), bytes.fromhex(member_json["identity"]))
+                    for member_json in manifest_json["roster"]
+                ),
+                plan=Plan.from_json(manifest_json["plan"]),
             )
-            canonical = manifest.to_bytes() == data
+            is_canonical = manifest.to_bytes() == data
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise PrivacyRefusal(f"the manifest cannot be read ({type(error).__name__})") from None
-        if not canonical:
+        if not is_canonical:
             raise PrivacyRefusal("the manifest is not in canonical form")
         manifest.check_names()
         return manifest
@@ -108,10 +111,10 @@ class Manifest:
         It is called wherever a manifest is read, so that no such name is ever stored, shown or signed.
         """
         task = self.task if isinstance(self.task, Mapping) else {}
-        labels, generators, columns = (task.get(key, ()) for key in ("labels", "generators", "columns"))
+        labels, generators, columns = (task.get(task_key, ()) for task_key in ("labels", "generators", "columns"))
         sentences = {key: task.get(key, "") for key in ("description", "purpose", "publication")}
-        lists = all(isinstance(entries, (list, tuple)) for entries in (labels, generators, columns))
-        if not lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
+        are_lists = all(isinstance(task_entries, (list, tuple)) for task_entries in (labels, generators, columns))
+        if not are_lists or not all(isinstance(sentence, str) for sentence in sentences.values()):
             raise PrivacyRefusal("the manifest's task is not made of a name, a description and labels")
         check_size("generators in its manifest", len(generators), LARGEST_LABELS)
         check_size("columns in its manifest", len(columns), LARGEST_LABELS)
@@ -120,7 +123,7 @@ class Manifest:
                 raise PrivacyRefusal(
                     f"the task's {key} has {len(sentence)} characters, {LONGEST_DESCRIPTION} are allowed"
                 )
-        names: list[tuple[str, object]] = [
+        names_by_place: list[tuple[str, object]] = [
             ("the run's name", self.run),
             ("the task's name", task.get("name")),
             ("the name of the run that it revises", task.get("revises", self.run)),
@@ -136,10 +139,10 @@ class Manifest:
                 for number, planned in enumerate(self.plan.sums, 1)
             ),
         ]
-        for place, name in names:
-            if fault := name_fault(name, LONGEST_NAME):
+        for name_place, name in names_by_place:
+            if name_problem := name_fault(name, LONGEST_NAME):
                 raise PrivacyRefusal(
-                    f"{place} {fault}: {printable(str(name), 60)!r}", "choose a name that people can read"
+                    f"{name_place} {name_problem}: {printable(str(name), 60)!r}", "choose a name that people can read"
                 )
         if not RUN_NAME.fullmatch(self.run):
             raise PrivacyRefusal(
@@ -174,7 +177,7 @@ class Manifest:
         return lru_cache(maxsize=4)(self._computed_parameters)
 
     def _computed_parameters(self, name: str, attempt: int) -> SumParameters:
-        planned = self.plan[name]
+        planned_sum = self.plan[name]
         quorum = self.plan.quorum
         return SumParameters(
             manifest_hash=self.hash,
@@ -185,18 +188,18 @@ class Manifest:
             threshold=quorum.threshold,
             tolerated_dropouts=quorum.tolerated_dropouts,
             colluders=quorum.colluders,
-            dimension=planned.dimension,
-            modulus_bits=planned.modulus_bits,
-            sigma=planned.drawn_sigma_integer,
-            law=planned.law,
+            dimension=planned_sum.dimension,
+            modulus_bits=planned_sum.modulus_bits,
+            sigma=planned_sum.drawn_sigma_integer,
+            law=planned_sum.law,
             post_quantum=quorum.post_quantum,
         )
 
     def verify(self) -> None:
         """Recomputes every binding figure of the plan. Raises PrivacyRefusal that names the first wrong one."""
-        names = self._checked_names
-        if len(names) != self.plan.quorum.parties:
-            roster_size = counted(len(names), "party", "parties")
+        checked_names = self._checked_names
+        if len(checked_names) != self.plan.quorum.parties:
+            roster_size = counted(len(checked_names), "party", "parties")
             raise PrivacyRefusal(f"the roster has {roster_size}, the plan {self.plan.quorum.parties}")
         if len(set(self.labels)) != len(self.labels):
             raise PrivacyRefusal("the task names a label twice")
@@ -210,10 +213,10 @@ class Manifest:
     @cached_property
     def _checked_names(self) -> list[str]:
         """The roster's names, once names and keys have passed: simulated parties share one roster of a thousand."""
-        names = [member.name for member in self.roster]
-        if names != sorted(set(names)):
+        member_names = [member.name for member in self.roster]
+        if member_names != sorted(set(member_names)):
             raise PrivacyRefusal("the roster is not sorted or names a party twice")
-        if len({member.identity for member in self.roster}) != len(names):
+        if len({member.identity for member in self.roster}) != len(member_names):
             raise PrivacyRefusal("two parties of the roster share one identity key")
         for member in self.roster:
             try:
@@ -224,7 +227,7 @@ class Manifest:
                     " name",
                     "have the party enrolled with a key of its own",
                 ) from None
-        return names
+        return member_names
 
     def sign(self, identity: Ed25519PrivateKey) -> bytes:
         return identity.sign(self.hash)
@@ -246,12 +249,12 @@ class Manifest:
 
 def _check_counts(value: Mapping[str, Any]) -> None:
     """Checks the lengths of the parsed lists before anything is built from them. Raises PrivacyRefusal."""
-    for quantity, entries, allowed in (
+    for entry_kind, entry_count, largest_count in (
         ("parties", value["roster"], LARGEST_PARTIES),
         ("private sums", value["plan"]["sums"], LARGEST_SUMS),
         ("labels", value["task"].get("labels", ()), LARGEST_LABELS),
     ):
-        check_size(quantity, len(entries), allowed)
+        check_size(entry_kind, len(entry_count), largest_count)
 
 
 # A plan's hash as nine words, short enough for a telephone: what ``preview`` shows and ``approve`` takes.
@@ -334,8 +337,8 @@ WORDS = tuple(_LIST.split())
 def plan_words(manifest_hash: bytes) -> str:
     """Returns nine words that stand for a manifest's hash (32 bytes), for people to compare; takes some 0.05 s."""
     digest = hashlib.scrypt(manifest_hash, salt=b"undersong plan words", dklen=16, **_COST)
-    number = int.from_bytes(digest, "big")
-    return " ".join(WORDS[(number >> (BITS * place)) % 2**BITS] for place in range(COUNT))
+    digest_number = int.from_bytes(digest, "big")
+    return " ".join(WORDS[(digest_number >> (BITS * word_place)) % 2**BITS] for word_place in range(COUNT))
 
 
 def same_words(typed: str, plan_words: str) -> bool:

@@ -31,8 +31,8 @@ class Participation:
         >>> Participation(("north", "south"), ()).named, Participation(("north",), ()).named
         ('2 hospitals: north, south', '1 hospital: north')
         """
-        names = ", ".join(printable(party, 120) for party in self.parties)
-        return f"{counted(len(self.parties), 'hospital')}: {names}"
+        party_names = ", ".join(printable(party, 120) for party in self.parties)
+        return f"{counted(len(self.parties), 'hospital')}: {party_names}"
 
     @property
     def counts(self) -> str:
@@ -44,14 +44,14 @@ class Participation:
         >>> Participation(("x", "y"), ()).counts
         'no sum was opened'
         """
-        sizes = Counter(len(hospitals) for _, hospitals in self.sums)
-        parts = [
-            f"{counted(number, 'sum')} of {counted(size, 'hospital')}"
-            for size, number in sorted(
-                sizes.items(), key=lambda size_and_number: (-size_and_number[1], size_and_number[0])
+        sums_by_size = Counter(len(hospitals) for _, hospitals in self.sums)
+        size_words = [
+            f"{counted(sum_count, 'sum')} of {counted(size, 'hospital')}"
+            for size, sum_count in sorted(
+                sums_by_size.items(), key=lambda size_and_number: (-size_and_number[1], size_and_number[0])
             )
         ]
-        return ", ".join(parts) or "no sum was opened"
+        return ", ".join(size_words) or "no sum was opened"
 
     @property
     def absences(self) -> tuple[str, ...]:
@@ -76,25 +76,26 @@ class Participation:
         >>> Participation(("x", "y"), (sums[2],)).absences
         ('x is in no opened sum.',)
         """
-        numbers = [number for number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
-        name = printable(party, 120)
-        if len(numbers) == len(self.sums):
+        attended_sums = [sum_number for sum_number, (_, hospitals) in enumerate(self.sums, 1) if party in hospitals]
+        printed_name = printable(party, 120)
+        if len(attended_sums) == len(self.sums):
             return ""
-        if not numbers:
-            return f"{name} is in no opened sum."
-        last = numbers[-1]
-        if numbers == list(range(1, last + 1)):
-            later_sums = len(self.sums) - last
-            were = "was" if later_sums == 1 else "were"
+        if not attended_sums:
+            return f"{printed_name} is in no opened sum."
+        last_sum = attended_sums[-1]
+        if attended_sums == list(range(1, last_sum + 1)):
+            later_sums = len(self.sums) - last_sum
+            was_or_were = "was" if later_sums == 1 else "were"
             return (
-                f"{name} took part until sum {last} of {len(self.sums)} ({_quote_names([self.sums[last - 1][0]])});"
-                f" the {counted(later_sums, 'sum')} after it {were} opened without it."
+                f"{printed_name} took part until sum {last_sum} of {len(self.sums)}"
+                f" ({_quote_names([self.sums[last_sum - 1][0]])});"
+                f" the {counted(later_sums, 'sum')} after it {was_or_were} opened without it."
             )
-        missing = [sum_name for sum_name, hospitals in self.sums if party not in hospitals]
-        subject = "this sum was" if len(missing) == 1 else "these sums were"
+        missing_sums = [sum_name for sum_name, hospitals in self.sums if party not in hospitals]
+        sums_subject = "this sum was" if len(missing_sums) == 1 else "these sums were"
         return (
-            f"{name} took part in {len(numbers)} of {len(self.sums)} {noun(len(self.sums), 'sum')};"
-            f" {subject} opened without it: {_quote_names(missing)}."
+            f"{printed_name} took part in {len(attended_sums)} of {len(self.sums)} {noun(len(self.sums), 'sum')};"
+            f" {sums_subject} opened without it: {_quote_names(missing_sums)}."
         )
 
 
@@ -102,7 +103,7 @@ MOST_NAMES = 20  # names of sums in one sentence
 
 
 def _quote_names(names: Sequence[str]) -> str:
-    remainder = ""
+    remainder_words = ""
     if len(names) > MOST_NAMES:
-        remainder = f" and {len(names) - MOST_NAMES} more"
-    return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + remainder
+        remainder_words = f" and {len(names) - MOST_NAMES} more"
+    return ", ".join(f"'{printable(name, 60)}'" for name in names[:MOST_NAMES]) + remainder_words

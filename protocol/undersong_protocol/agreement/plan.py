@@ -64,16 +64,16 @@ def _check_epsilon(epsilon: float) -> float:
 
 def _check_parameters(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """A statistic's parameters. Raises ValueError for many, or a number of a size that no statistic takes."""
-    values: list[Any] = [parameters]
+    unread_values: list[Any] = [parameters]
     # The list grows while it is read: the contents of each container are appended to it.
-    for value in values:
+    for value in unread_values:
         if isinstance(value, Mapping):
-            values += value.values()
+            unread_values += value.values()
         elif isinstance(value, (list, tuple)):
-            values += value
+            unread_values += value
         # The comparison is negated because NaN compares as False with every number.
         is_out_of_range = type(value) in (int, float) and not abs(value) <= LARGEST_NUMBER
-        if is_out_of_range or len(values) > LARGEST_PARAMETERS:
+        if is_out_of_range or len(unread_values) > LARGEST_PARAMETERS:
             raise ValueError("too many, or not of a size that some statistic takes")
     return parameters
 
@@ -219,10 +219,10 @@ class PlannedSum:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, without ``source`` if it is empty."""
-        value = asdict(self)
+        sum_fields = asdict(self)
         if self.source:
-            return value
-        return {key: figure for key, figure in value.items() if key != "source"}
+            return sum_fields
+        return {key: field_value for key, field_value in sum_fields.items() if key != "source"}
 
     def build(self) -> statistics.Statistic:
         """Makes the statistic from its name and public parameters.
@@ -241,9 +241,9 @@ class PlannedSum:
     def event(self) -> accounting.Gaussian | accounting.DiscreteLaplace:
         """Returns the privacy event that is charged for this sum; one with infinite epsilon if the sum has no noise."""
         if self.law == "laplace":
-            largest = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
-            scale = noise_share.laplace_scale(self.sigma_integer)
-            return accounting.DiscreteLaplace(1.0 / scale if scale else math.inf, largest)
+            largest_integer_l1 = math.floor(self.l1 * self.scale * (1.0 + INTEGER_NORM_TOLERANCE))
+            noise_scale = noise_share.laplace_scale(self.sigma_integer)
+            return accounting.DiscreteLaplace(1.0 / noise_scale if noise_scale else math.inf, largest_integer_l1)
         return accounting.Gaussian(self.sigma / self.l2, sampling_rate=self.sampling_rate)
 
     def event_alone(self, quorum: Quorum) -> accounting.Event:
@@ -261,8 +261,10 @@ class PlannedSum:
         if not self.sigma_integer:
             return self.event()
         drawn_sigma = self.drawn_sigma_integer
-        shares = noise_share.noise_plan(drawn_sigma, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders)
-        sigma = accounting.charged_sigma(float(shares.components[0]))
+        noise_shares = noise_share.noise_plan(
+            drawn_sigma, quorum.parties, quorum.tolerated_dropouts, quorum.noise_colluders
+        )
+        sigma = accounting.charged_sigma(float(noise_shares.components[0]))
         return accounting.Gaussian(sigma / (self.scale * self.l2), sampling_rate=self.sampling_rate)
 
 
@@ -299,10 +301,10 @@ class Plan:
     @property
     def largest_reply_bytes(self) -> int:
         """Generous upper bound on the bytes of an honest reply, be it a masked vector, shares or the receipt."""
-        vector = 8 * max((planned.dimension for planned in self.sums), default=0)
-        shares = REPLY_BYTES_A_PARTY * self.quorum.parties
+        vector_bytes = 8 * max((planned.dimension for planned in self.sums), default=0)
+        share_bytes = REPLY_BYTES_A_PARTY * self.quorum.parties
         receipt = REPLY_BYTES_AN_ATTEMPT * (len(self.sums) + self.quorum.spare_attempts)
-        return max(vector, shares, receipt) + REPLY_BYTES
+        return max(vector_bytes, share_bytes, receipt) + REPLY_BYTES
 
     def epsilon_after(self, releases: int) -> float:
         """Returns epsilon, at the plan's delta, after the first ``releases`` sums; for information only."""
@@ -327,10 +329,10 @@ class Plan:
         """
         sum_events = [planned.event_alone(self.quorum) for planned in self.sums]
         if self.quorum.parties == 1:
-            times = 1
+            exposed_sums = 1
         else:
-            times = 1 + VOIDED_VECTORS
-        events = [replace(event, count=event.count * times) for event in sum_events]
+            exposed_sums = 1 + VOIDED_VECTORS
+        events = [replace(event, count=event.count * exposed_sums) for event in sum_events]
         return [*events, *_spare_events(sum_events, self.quorum.spare_attempts)]
 
     def charged_events(self) -> list[accounting.Event]:
@@ -343,16 +345,20 @@ class Plan:
 
         Raises PrivacyRefusal that names the first wrong figure.
         """
-        figures = {"privacy": vars(self.privacy), "quorum": vars(self.quorum), "sums": tuple(map(vars, self.sums))}
+        checked_figures = {
+            "privacy": vars(self.privacy),
+            "quorum": vars(self.quorum),
+            "sums": tuple(map(vars, self.sums)),
+        }
         try:
-            _plan_adapter().validate_python(figures)
+            _plan_adapter().validate_python(checked_figures)
         except ValidationError as error:
-            place = error.errors(include_url=False)[0]["loc"]
-            wrong = f"{place[0]}.{place[1]}"
-            if place[0] == "sums":
-                wrong = f"{self.sums[int(place[1])].name}: {place[2]}"
+            error_place = error.errors(include_url=False)[0]["loc"]
+            wrong_field = f"{error_place[0]}.{error_place[1]}"
+            if error_place[0] == "sums":
+                wrong_field = f"{self.sums[int(error_place[1])].name}: {error_place[2]}"
             raise PrivacyRefusal(
-                f"the plan's figure is not one of its kind: {wrong}", "have the run planned anew"
+                f"the plan's figure is not one of its kind: {wrong_field}", "have the run planned anew"
             ) from None
         if self.privacy.unit == "sample" and self.privacy.max_per_unit != 1:
             raise PrivacyRefusal(
@@ -366,17 +372,17 @@ class Plan:
         Raises PrivacyRefusal that names the first wrong figure.
         """
         self.check_form()
-        names = [planned.name for planned in self.sums]
-        if len(set(names)) != len(names):
+        sum_names = [planned.name for planned in self.sums]
+        if len(set(sum_names)) != len(sum_names):
             raise PrivacyRefusal("the plan names a private sum twice", "give every sum its own name", code="sum-twice")
         for planned in self.sums:
             self._verify_sum(planned)
         if any(planned.law != "gaussian" or planned.sampling_rate != 1.0 for planned in self.sums):
             check_size("different mechanisms", len(set(_list_events(self.sums))), LARGEST_MECHANISMS)
-        spent = self.epsilon()
-        if spent > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
+        spent_epsilon = self.epsilon()
+        if spent_epsilon > self.privacy.epsilon * (1 + EPSILON_TOLERANCE):
             raise PrivacyRefusal(
-                f"the plan spends epsilon {spent:.6g}, more than the {self.privacy.epsilon:.6g} it declares",
+                f"the plan spends epsilon {spent_epsilon:.6g}, more than the {self.privacy.epsilon:.6g} it declares",
                 "ask the operator for a plan whose noise fits its promise",
                 code="over-epsilon",
             )
@@ -392,16 +398,16 @@ class Plan:
             )
         statistic = planned.build()
         request = SumRequest(planned.name, statistic, law=planned.law)
-        recomputed = _make_planned_sum(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
-        for words, figure, true in (
-            ("dimension", planned.dimension, recomputed.dimension),
-            ("L1 sensitivity", planned.l1, recomputed.l1),
-            ("L2 sensitivity", planned.l2, recomputed.l2),
-            ("Linf sensitivity", planned.linf, recomputed.linf),
-            ("modulus_bits", planned.modulus_bits, recomputed.modulus_bits),
+        recomputed_sum = _make_planned_sum(request, planned.scale, planned.sigma_integer, self.privacy, self.quorum)
+        for figure_words, figure, true_figure in (
+            ("dimension", planned.dimension, recomputed_sum.dimension),
+            ("L1 sensitivity", planned.l1, recomputed_sum.l1),
+            ("L2 sensitivity", planned.l2, recomputed_sum.l2),
+            ("Linf sensitivity", planned.linf, recomputed_sum.linf),
+            ("modulus_bits", planned.modulus_bits, recomputed_sum.modulus_bits),
         ):
-            if not math.isclose(figure, true, rel_tol=1e-9):
-                raise PrivacyRefusal(f"{planned.name}: {words} {figure} is not {true}")
+            if not math.isclose(figure, true_figure, rel_tol=1e-9):
+                raise PrivacyRefusal(f"{planned.name}: {figure_words} {figure} is not {true_figure}")
         if planned.sampling_rate < 1.0 and statistic.whole:
             raise PrivacyRefusal(
                 f"{planned.name}: {planned.statistic} cannot be taken of a subsample of units",
@@ -427,20 +433,26 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the plan as JSON values, with None for an infinite epsilon."""
-        privacy = asdict(self.privacy)
+        privacy_fields = asdict(self.privacy)
         if math.isfinite(self.privacy.epsilon):
-            privacy["epsilon"] = self.privacy.epsilon
+            privacy_fields["epsilon"] = self.privacy.epsilon
         else:
-            privacy["epsilon"] = None
-        return {"privacy": privacy, "quorum": asdict(self.quorum), "sums": [planned.to_json() for planned in self.sums]}
+            privacy_fields["epsilon"] = None
+        return {
+            "privacy": privacy_fields,
+            "quorum": asdict(self.quorum),
+            "sums": [planned.to_json() for planned in self.sums],
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Plan":
-        privacy = dict(value["privacy"])
-        if privacy["epsilon"] is None:
-            privacy["epsilon"] = math.inf
+        privacy_fields = dict(value["privacy"])
+        if privacy_fields["epsilon"] is None:
+            privacy_fields["epsilon"] = math.inf
         return cls(
-            Privacy(**privacy), Quorum(**value["quorum"]), tuple(PlannedSum(**planned) for planned in value["sums"])
+            Privacy(**privacy_fields),
+            Quorum(**value["quorum"]),
+            tuple(PlannedSum(**planned) for planned in value["sums"]),
         )
 
 
@@ -462,7 +474,7 @@ def _check_sizes(plan: Plan) -> None:
     """
     parties = plan.quorum.parties
     sums = len(plan.sums)
-    for quantity, count, allowed in (
+    for count_words, count, largest_count in (
         ("parties", parties, LARGEST_PARTIES),
         ("private sums", sums, LARGEST_SUMS),
         ("parties times private sums", parties * sums, LARGEST_PARTIES_TIMES_SUMS),
@@ -470,7 +482,7 @@ def _check_sizes(plan: Plan) -> None:
         ("records of a party", plan.privacy.max_records, LARGEST_RECORDS),
         ("records of a privacy unit", plan.privacy.max_per_unit, LARGEST_RECORDS_OF_A_UNIT),
     ):
-        check_size(quantity, count, allowed)
+        check_size(count_words, count, largest_count)
     try:
         check_quorum(parties, plan.quorum.threshold, plan.quorum.tolerated_dropouts, plan.quorum.colluders)
     except ConfigurationError as error:
@@ -489,80 +501,86 @@ def plan_sums(requests: Sequence[SumRequest], privacy: Privacy, quorum: Quorum) 
     """
     if not requests:
         return Plan(privacy, quorum)
-    private = math.isfinite(privacy.epsilon)
-    pure = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
-    sharing = {request.name for request in requests if request.law == "laplace" and request.epsilon is None}
-    planned: dict[str, PlannedSum] = {}
+    is_private = math.isfinite(privacy.epsilon)
+    pure_epsilons = _pure_epsilons(requests, privacy.epsilon, quorum.spare_attempts)
+    sharing_names = {request.name for request in requests if request.law == "laplace" and request.epsilon is None}
+    planned_by_name: dict[str, PlannedSum] = {}
     for _ in range(LAPLACE_CALIBRATIONS):
-        planned = {
-            request.name: _plan_laplace(request, pure[request.name], privacy, quorum)
+        planned_by_name = {
+            request.name: _plan_laplace(request, pure_epsilons[request.name], privacy, quorum)
             for request in requests
             if request.law == "laplace"
         }
-        if not (private and sharing):
+        if not (is_private and sharing_names):
             break
         # Loss distributions round pessimistically: what adds up to epsilon is charged a little more than it.
-        spent = Plan(privacy, quorum, tuple(planned.values())).epsilon()
-        if spent <= privacy.epsilon:
+        spent_epsilon = Plan(privacy, quorum, tuple(planned_by_name.values())).epsilon()
+        if spent_epsilon <= privacy.epsilon:
             break
-        lowered = privacy.epsilon / spent * (1 - 1e-9)
-        pure = {
-            name: pure_epsilon * lowered if name in sharing else pure_epsilon for name, pure_epsilon in pure.items()
+        lowered_factor = privacy.epsilon / spent_epsilon * (1 - 1e-9)
+        pure_epsilons = {
+            name: pure_epsilon * lowered_factor if name in sharing_names else pure_epsilon
+            for name, pure_epsilon in pure_epsilons.items()
         }
     for request in requests:
         if request.noise_multiplier is not None:
-            planned[request.name] = _plan_fixed_noise(request, request.noise_multiplier, privacy, quorum)
-    gaussian = [request for request in requests if request.name not in planned]
-    total = sum(request.budget_share for request in gaussian)
-    shares = [request.budget_share / total for request in gaussian]
-    fixed = _list_events(list(planned.values()))
+            planned_by_name[request.name] = _plan_fixed_noise(request, request.noise_multiplier, privacy, quorum)
+    gaussian_requests = [request for request in requests if request.name not in planned_by_name]
+    total_share = sum(request.budget_share for request in gaussian_requests)
+    budget_shares = [request.budget_share / total_share for request in gaussian_requests]
+    fixed_events = _list_events(list(planned_by_name.values()))
 
     def events(factor: float) -> list[accounting.Event]:
-        main = fixed + [
-            accounting.Gaussian(factor / math.sqrt(share), sampling_rate=request.sampling_rate)
-            for request, share in zip(gaussian, shares, strict=True)
+        main_events = fixed_events + [
+            accounting.Gaussian(factor / math.sqrt(budget_share), sampling_rate=request.sampling_rate)
+            for request, budget_share in zip(gaussian_requests, budget_shares, strict=True)
         ]
-        return main + _spare_events(main, quorum.spare_attempts)
+        return main_events + _spare_events(main_events, quorum.spare_attempts)
 
-    factor = 0.0
-    if private and gaussian:
+    noise_factor = 0.0
+    if is_private and gaussian_requests:
         delta = _usable_delta(privacy, quorum, [request.statistic.dimension for request in requests])
-        factor = accounting.calibrate(events, privacy.epsilon, delta)
-    for request, share in zip(gaussian, shares, strict=True):
-        planned[request.name] = _plan_gaussian(request, factor / math.sqrt(share), privacy, quorum)
-    return Plan(privacy, quorum, tuple(planned[request.name] for request in requests))
+        noise_factor = accounting.calibrate(events, privacy.epsilon, delta)
+    for request, budget_share in zip(gaussian_requests, budget_shares, strict=True):
+        planned_by_name[request.name] = _plan_gaussian(request, noise_factor / math.sqrt(budget_share), privacy, quorum)
+    return Plan(privacy, quorum, tuple(planned_by_name[request.name] for request in requests))
 
 
 def _pure_epsilons(requests: Sequence[SumRequest], epsilon: float, spares: int) -> dict[str, float]:
     """Epsilon of each Laplace sum by name; together with the spare attempts never above ``epsilon``."""
-    laplace = [request for request in requests if request.law == "laplace"]
-    for request in laplace:
+    laplace_requests = [request for request in requests if request.law == "laplace"]
+    for request in laplace_requests:
         if request.epsilon is not None and not request.epsilon > 0:
             raise ConfigurationError(f"{request.name}: its epsilon is {request.epsilon}", "give a number above 0")
         if request.sampling_rate != 1.0:
             raise ConfigurationError(f"{request.name}: Laplace noise with subsampling", "use Gaussian noise")
-    fixed_epsilons = {request.name: request.epsilon for request in laplace if request.epsilon is not None}
+    fixed_epsilons = {request.name: request.epsilon for request in laplace_requests if request.epsilon is not None}
     if not math.isfinite(epsilon):
-        return {request.name: math.inf for request in laplace} | fixed_epsilons
-    sharing = [request for request in laplace if request.epsilon is None]
-    if not sharing:
+        return {request.name: math.inf for request in laplace_requests} | fixed_epsilons
+    sharing_requests = [request for request in laplace_requests if request.epsilon is None]
+    if not sharing_requests:
         return fixed_epsilons
     if any(request.law == "gaussian" for request in requests):
         raise ConfigurationError(
-            f"{sharing[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own", "name it in the plan"
+            f"{sharing_requests[0].name}: a Laplace sum beside Gaussian ones needs an epsilon of its own",
+            "name it in the plan",
         )
-    total = sum(request.budget_share for request in sharing)
-    largest = max(request.budget_share for request in sharing) / total
-    spent = sum(fixed_epsilons.values())
-    dearest = max(fixed_epsilons.values(), default=0.0)
+    total_share = sum(request.budget_share for request in sharing_requests)
+    largest_share = max(request.budget_share for request in sharing_requests) / total_share
+    spent_epsilon = sum(fixed_epsilons.values())
+    dearest_epsilon = max(fixed_epsilons.values(), default=0.0)
     # A spare attempt is priced as the dearest sum, whichever of the two kinds that is.
-    remainder = min(epsilon - spent - spares * dearest, (epsilon - spent) / (1 + spares * largest))
-    if not remainder > 0:
+    remaining_epsilon = min(
+        epsilon - spent_epsilon - spares * dearest_epsilon, (epsilon - spent_epsilon) / (1 + spares * largest_share)
+    )
+    if not remaining_epsilon > 0:
         raise ConfigurationError(
-            f"the Laplace sums with an epsilon of their own leave {remainder:.4g} of epsilon {epsilon:g}",
+            f"the Laplace sums with an epsilon of their own leave {remaining_epsilon:.4g} of epsilon {epsilon:g}",
             "raise epsilon",
         )
-    return fixed_epsilons | {request.name: remainder * request.budget_share / total for request in sharing}
+    return fixed_epsilons | {
+        request.name: remaining_epsilon * request.budget_share / total_share for request in sharing_requests
+    }
 
 
 def _usable_delta(privacy: Privacy, quorum: Quorum, dimensions: Sequence[int]) -> float:
@@ -578,15 +596,17 @@ def _list_events(sums: Sequence[PlannedSum]) -> list[accounting.Event]:
 
 def _spare_events(events: Sequence[accounting.Event], spares: int) -> list[accounting.Event]:
     # A spare attempt may repeat any sum, so each is priced as the dearest of every kind.
-    gaussians = [event for event in events if isinstance(event, accounting.Gaussian)]
-    laplaces = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
-    dearest: list[accounting.Event] = []
-    if gaussians:
-        least = min(event.noise_multiplier for event in gaussians)
-        dearest.append(accounting.Gaussian(least, max(event.sampling_rate for event in gaussians)))
-    if laplaces:
-        dearest.append(max(laplaces, key=lambda event: event.epsilon * event.sensitivity))
-    return dearest * spares
+    gaussian_events = [event for event in events if isinstance(event, accounting.Gaussian)]
+    laplace_events = [event for event in events if isinstance(event, accounting.DiscreteLaplace)]
+    dearest_events: list[accounting.Event] = []
+    if gaussian_events:
+        least_multiplier = min(event.noise_multiplier for event in gaussian_events)
+        dearest_events.append(
+            accounting.Gaussian(least_multiplier, max(event.sampling_rate for event in gaussian_events))
+        )
+    if laplace_events:
+        dearest_events.append(max(laplace_events, key=lambda event: event.epsilon * event.sensitivity))
+    return dearest_events * spares
 
 
 def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
@@ -600,48 +620,48 @@ def _plan_fixed_noise(request: SumRequest, multiplier: float, privacy: Privacy, 
 
 def _plan_gaussian(request: SumRequest, multiplier: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     deviation = multiplier * request.statistic.sensitivity.l2 * privacy.norm_factor
-    scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
+    grid_scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
     if deviation:
-        while not _fine_enough(deviation * scale, quorum):
-            scale *= 2
-            if scale.bit_length() > LARGEST_SCALE_BITS:
+        while not _fine_enough(deviation * grid_scale, quorum):
+            grid_scale *= 2
+            if grid_scale.bit_length() > LARGEST_SCALE_BITS:
                 raise ConfigurationError(
                     f"{request.name}: its noise is too small to be drawn exactly", "lower privacy.epsilon"
                 )
-    return _make_planned_sum(request, scale, deviation * scale, privacy, quorum)
+    return _make_planned_sum(request, grid_scale, deviation * grid_scale, privacy, quorum)
 
 
 def _plan_laplace(request: SumRequest, epsilon: float, privacy: Privacy, quorum: Quorum) -> PlannedSum:
     """Discrete Laplace noise of scale L1 / epsilon, on a grid that is fine beside it."""
-    natural = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
-    scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
-    if natural:
-        least, largest = LAPLACE_SCALES
-        while natural * scale < least and scale.bit_length() <= LARGEST_SCALE_BITS:
-            scale *= 2
-        while natural * scale > largest and scale > 1:
-            scale = (scale + 1) // 2
-        if natural * scale > DiscreteLaplaceShare.LARGEST_SCALE:
+    laplace_scale = request.statistic.sensitivity.l1 * privacy.norm_factor / epsilon
+    grid_scale = contribution.least_scale(request.statistic, privacy.contribution, privacy.max_per_unit, request.law)
+    if laplace_scale:
+        least_scale, largest_scale = LAPLACE_SCALES
+        while laplace_scale * grid_scale < least_scale and grid_scale.bit_length() <= LARGEST_SCALE_BITS:
+            grid_scale *= 2
+        while laplace_scale * grid_scale > largest_scale and grid_scale > 1:
+            grid_scale = (grid_scale + 1) // 2
+        if laplace_scale * grid_scale > DiscreteLaplaceShare.LARGEST_SCALE:
             raise ConfigurationError(
-                f"{request.name}: Laplace noise of scale {natural:.4g} is too wide for its exact table",
+                f"{request.name}: Laplace noise of scale {laplace_scale:.4g} is too wide for its exact table",
                 "raise epsilon, or use Gaussian noise",
             )
-    return _make_planned_sum(request, scale, math.sqrt(2.0) * natural * scale, privacy, quorum)
+    return _make_planned_sum(request, grid_scale, math.sqrt(2.0) * laplace_scale * grid_scale, privacy, quorum)
 
 
 def _make_planned_sum(
     request: SumRequest, scale: int, sigma_integer: float, privacy: Privacy, quorum: Quorum
 ) -> PlannedSum:
     statistic = request.statistic
-    bound = contribution.unit_sensitivity(statistic, privacy.contribution, privacy.max_per_unit, request.law)
-    planned = PlannedSum(
+    unit_bound = contribution.unit_sensitivity(statistic, privacy.contribution, privacy.max_per_unit, request.law)
+    planned_sum = PlannedSum(
         name=request.name,
         statistic=statistic.name,
         parameters=statistics.parameters(statistic),
         dimension=statistic.dimension,
-        l1=bound.l1,
-        l2=bound.l2,
-        linf=bound.linf,
+        l1=unit_bound.l1,
+        l2=unit_bound.l2,
+        linf=unit_bound.linf,
         scale=scale,
         sigma_integer=sigma_integer,
         modulus_bits=0,
@@ -650,14 +670,16 @@ def _make_planned_sum(
         first_rung_s=request.first_rung_s,
         source=statistics.source(statistic.name),
     )
-    return replace(planned, modulus_bits=_modulus_bits(statistic, planned, privacy, quorum))
+    return replace(planned_sum, modulus_bits=_modulus_bits(statistic, planned_sum, privacy, quorum))
 
 
 def _fine_enough(sigma_integer: float, quorum: Quorum) -> bool:
     """True if the noise can be charged as continuous and XNoise can remove its excess."""
-    dropouts = quorum.tolerated_dropouts
-    smallest = noise_share.smallest_sigma(quorum.parties, dropouts, quorum.noise_colluders, removal=dropouts > 0)
-    return sigma_integer >= max(SMALLEST_SIGMA, smallest)
+    tolerated_dropouts = quorum.tolerated_dropouts
+    smallest_sigma = noise_share.smallest_sigma(
+        quorum.parties, tolerated_dropouts, quorum.noise_colluders, removal=tolerated_dropouts > 0
+    )
+    return sigma_integer >= max(SMALLEST_SIGMA, smallest_sigma)
 
 
 def _modulus_bits(statistic: statistics.Statistic, planned: PlannedSum, privacy: Privacy, quorum: Quorum) -> int:

@@ -67,13 +67,13 @@ class Receipt:
         Args:
             opened_sums: (name, attempt, hash of its question in hex) of each opened sum with a vector of this party.
         """
-        questions = {(charge.query, charge.attempt): charge.question for charge in self.counted}
-        for name, attempt, question in opened_sums:
-            fault = f"receipt of {self.party}: no charge for {name}, attempt {attempt}"
-            if (name, attempt) not in questions:
-                yield f"{fault}, though its vector is in the sum"
-            elif questions[name, attempt] != question:
-                yield f"{fault}, for the question that the sum answers"
+        question_by_attempt = {(charge.query, charge.attempt): charge.question for charge in self.counted}
+        for sum_name, attempt, question in opened_sums:
+            missing_charge = f"receipt of {self.party}: no charge for {sum_name}, attempt {attempt}"
+            if (sum_name, attempt) not in question_by_attempt:
+                yield f"{missing_charge}, though its vector is in the sum"
+            elif question_by_attempt[sum_name, attempt] != question:
+                yield f"{missing_charge}, for the question that the sum answers"
 
 
 def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes) -> Receipt:
@@ -92,18 +92,23 @@ def check_receipt(manifest: Manifest, party: str, body: bytes, signature: bytes)
             party, "has not signed this receipt", "the receipt was changed; get a fresh copy", code="not-signed"
         ) from None
     try:
-        value = json.loads(body)
-        if (value["party"], value["run"], value["manifest"]) != (party, manifest.run, manifest.hash.hex()):
+        receipt_json = json.loads(body)
+        if (receipt_json["party"], receipt_json["run"], receipt_json["manifest"]) != (
+            party,
+            manifest.run,
+            manifest.hash.hex(),
+        ):
             raise PeerFault(party, "its receipt is of another party, run or manifest")
-        if value.get("version", 1) != VERSION:
+        if receipt_json.get("version", 1) != VERSION:
             raise PeerFault(
                 party,
-                f"its receipt has version {printable(str(value.get('version', 1)), 20)}, this program reads {VERSION}",
+                f"its receipt has version {printable(str(receipt_json.get('version', 1)), 20)}, this program reads"
+                f" {VERSION}",
                 "run the version of Undersong that wrote it",
             )
-        entries = list(value["entries"])
-        head = str(value["chain"])
-        return _read_entries(manifest, party, entries, head)
+        receipt_entries = list(receipt_json["entries"])
+        chain_head = str(receipt_json["chain"])
+        return _read_entries(manifest, party, receipt_entries, chain_head)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise PeerFault(party, "its receipt cannot be read", "run the version of Undersong that wrote it") from None
 
@@ -123,10 +128,12 @@ def exposure(manifest: Manifest, receipts: Mapping[str, Receipt]) -> tuple[float
     plan_events = tuple(plan.alone_events())
     delta = plan.usable_delta
     # Most parties of a run have charged the same, so that there are few events to price.
-    exposed = {_exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster} - {()}
-    epsilon = max((accounting.epsilon(events, delta) for events in exposed), default=0.0)
-    guess = max((accounting.best_guess(events) for events in exposed), default=0.5)
-    return epsilon, guess if math.isfinite(epsilon) else None
+    exposed_events = {_exposed_events(plan, plan_events, receipts.get(member.name)) for member in manifest.roster} - {
+        ()
+    }
+    epsilon = max((accounting.epsilon(events, delta) for events in exposed_events), default=0.0)
+    best_guess = max((accounting.best_guess(events) for events in exposed_events), default=0.5)
+    return epsilon, best_guess if math.isfinite(epsilon) else None
 
 
 def _exposed_events(
@@ -161,59 +168,59 @@ def body(manifest: Manifest, party: str, entries: Sequence[Mapping[str, Any]]) -
 
 def chain(manifest: Manifest, entries: Sequence[Mapping[str, Any]]) -> str:
     """Returns the head (hex) of the hash chain over a run's ledger entries, which begins at the manifest's hash."""
-    head = tagged_hash("undersong receipt chain", manifest.hash)
+    chain_head = tagged_hash("undersong receipt chain", manifest.hash)
     for entry in entries:
-        head = tagged_hash("undersong receipt entry", head, canonical_json(dict(entry)))
-    return head.hex()
+        chain_head = tagged_hash("undersong receipt entry", chain_head, canonical_json(dict(entry)))
+    return chain_head.hex()
 
 
 def _read_entries(manifest: Manifest, party: str, entries: list[Mapping[str, Any]], head: str) -> Receipt:
     if chain(manifest, entries) != head:
         raise PeerFault(party, "the entries of its receipt are not those of its chain")
     charges: list[Charge] = []
-    state: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
-    voided: Counter[str] = Counter()  # number of void attempts, by sum
-    closed = False
+    end_by_attempt: dict[tuple[str, int], str] = {}  # "charge", "void" or "withdrawn", by sum and attempt
+    voids_by_sum: Counter[str] = Counter()  # number of void attempts, by sum
+    is_closed = False
     for number, entry in enumerate(entries, start=1):
-        place = f"entry {number} of its receipt"
+        entry_place = f"entry {number} of its receipt"
         if entry["kind"] not in FIELDS:
-            raise PeerFault(party, f"{place} is of an unknown kind")
+            raise PeerFault(party, f"{entry_place} is of an unknown kind")
         if set(entry) != FIELDS[entry["kind"]] or type(entry.get("attempt", 0)) is not int:
-            raise PeerFault(party, f"{place} has other fields than a ledger's")
+            raise PeerFault(party, f"{entry_place} has other fields than a ledger's")
         if entry["run"] != manifest.run:
-            raise PeerFault(party, f"{place} is of another run")
-        if closed:
-            raise PeerFault(party, f"{place} follows the end of the run")
+            raise PeerFault(party, f"{entry_place} is of another run")
+        if is_closed:
+            raise PeerFault(party, f"{entry_place} follows the end of the run")
         match entry["kind"]:
             case "charge":
                 charge = _check_charge(manifest, party, Charge.from_json(entry))
-                if (charge.query, charge.attempt) in state:
-                    raise PeerFault(party, f"{place} charges an attempt a second time")
+                if (charge.query, charge.attempt) in end_by_attempt:
+                    raise PeerFault(party, f"{entry_place} charges an attempt a second time")
                 charges.append(charge)
-                state[charge.query, charge.attempt] = "charge"
+                end_by_attempt[charge.query, charge.attempt] = "charge"
             case "void" | "withdrawn" as ended:
                 attempt_key = entry["query"], entry["attempt"]
-                if state.get(attempt_key) != "charge":
-                    raise PeerFault(party, f"{place} ends an attempt that was not charged, or had ended")
-                state[attempt_key] = ended
-                voided[attempt_key[0]] += ended == "void"
-                if voided[attempt_key[0]] > VOIDED_VECTORS:
-                    raise PeerFault(party, f"{place} is more than {VOIDED_VECTORS} void attempts at one sum")
+                if end_by_attempt.get(attempt_key) != "charge":
+                    raise PeerFault(party, f"{entry_place} ends an attempt that was not charged, or had ended")
+                end_by_attempt[attempt_key] = ended
+                voids_by_sum[attempt_key[0]] += ended == "void"
+                if voids_by_sum[attempt_key[0]] > VOIDED_VECTORS:
+                    raise PeerFault(party, f"{entry_place} is more than {VOIDED_VECTORS} void attempts at one sum")
             case _:
-                closed = True
-    by_end = {
-        kind: frozenset(attempt_key for attempt_key in state if state[attempt_key] == kind)
-        for kind in ("withdrawn", "void")
+                is_closed = True
+    attempts_by_end = {
+        end_kind: frozenset(attempt_key for attempt_key in end_by_attempt if end_by_attempt[attempt_key] == end_kind)
+        for end_kind in ("withdrawn", "void")
     }
-    return Receipt(party, tuple(charges), by_end["withdrawn"], by_end["void"], closed)
+    return Receipt(party, tuple(charges), attempts_by_end["withdrawn"], attempts_by_end["void"], is_closed)
 
 
 def _check_charge(manifest: Manifest, party: str, charge: Charge) -> Charge:
-    planned = next((planned for planned in manifest.plan.sums if planned.name == charge.query), None)
-    if planned is None or charge.manifest != manifest.hash.hex():
+    planned_sum = next((planned_sum for planned_sum in manifest.plan.sums if planned_sum.name == charge.query), None)
+    if planned_sum is None or charge.manifest != manifest.hash.hex():
         raise PeerFault(party, f"charged {charge.query!r}, which is not in the plan")
     planned_charge = Charge(
-        charge.run, charge.manifest, charge.query, charge.attempt, (planned.event(),), charge.question
+        charge.run, charge.manifest, charge.query, charge.attempt, (planned_sum.event(),), charge.question
     )
     if canonical_json(_comparable_events(charge)) != canonical_json(_comparable_events(planned_charge)):
         raise PeerFault(party, f"charged {charge.query} at another price than the plan's")

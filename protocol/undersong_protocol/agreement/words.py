@@ -25,11 +25,11 @@ def question(planned: PlannedSum) -> str:
     statistic = statistics.known(planned.statistic)
     same_source = statistic is not None and statistics.source(planned.statistic) == planned.source
     if planned.source:
-        program = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
+        program_words = f"ANOTHER PACKAGE'S PROGRAM computes from your records (its source: SHA-256 {planned.source})"
         explanation = ""
         if statistic is not None and same_source:
             explanation = f"; it says: {printable(statistic.consent, LONGEST_FOREIGN)}"
-        return f"bounded numbers that {program}{explanation}"
+        return f"bounded numbers that {program_words}{explanation}"
     if statistic is None or not same_source:
         return "a sum of bounded numbers computed from your records"
     try:

@@ -82,17 +82,21 @@ class ClassifierVotes(Statistic, question="classifiers"):
         >>> ClassifierVotes(classifiers=4, labels=2).sensitivity.l2
         1.0
         """
-        k = self.classifiers
-        pairs = (k // 2) * (k - k // 2)
-        return Sensitivity(2 * pairs / k, math.sqrt(pairs / k), (k - 1) / k)
+        classifier_count = self.classifiers
+        pair_count = (classifier_count // 2) * (classifier_count - classifier_count // 2)
+        return Sensitivity(
+            2 * pair_count / classifier_count,
+            math.sqrt(pair_count / classifier_count),
+            (classifier_count - 1) / classifier_count,
+        )
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotes, Inputs]":
         labels = max(2, facts.labels)
-        classifiers = choose.integer(2, 5)
-        shape = (classifiers, facts.embedding_size + 1, labels)
-        statistic = cls(classifiers=classifiers, labels=labels, hard=choose.yes())
-        return statistic, (("classifiers", choose.numbers(shape, COEFFICIENTS)),)
+        classifier_count = choose.integer(2, 5)
+        classifiers_shape = (classifier_count, facts.embedding_size + 1, labels)
+        statistic = cls(classifiers=classifier_count, labels=labels, hard=choose.yes())
+        return statistic, (("classifiers", choose.numbers(classifiers_shape, COEFFICIENTS)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifiers",))
@@ -111,24 +115,24 @@ class ClassifierVotes(Statistic, question="classifiers"):
         labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
-            known = labels[asked] >= 0
-            own = np.where(known, labels[asked], 0)
-            scores = self._classifier_scores(embeddings[asked].astype(np.float64), own, parameters)
-            mean = row_sums(scores) / self.classifiers
-            return (scores - mean[:, None]) * known[:, None]
+            has_label = labels[asked] >= 0
+            row_labels = np.where(has_label, labels[asked], 0)
+            classifier_scores = self._classifier_scores(embeddings[asked].astype(np.float64), row_labels, parameters)
+            mean = row_sums(classifier_scores) / self.classifiers
+            return (classifier_scores - mean[:, None]) * has_label[:, None]
 
         return Rows(compute, records.units)
 
     def _classifier_scores(self, embeddings: Float64, labels: Int64, parameters: Float64) -> Float64:
         """s, float64 [m, K]; the logits are exact."""
-        result = np.zeros((len(embeddings), self.classifiers))
-        for k, head in enumerate(parameters):
+        label_scores = np.zeros((len(embeddings), self.classifiers))
+        for classifier_index, head in enumerate(parameters):
             logits = embeddings @ head[:-1] + head[-1]
             if self.hard:
-                result[:, k] = logits.argmax(axis=1) == labels
+                label_scores[:, classifier_index] = logits.argmax(axis=1) == labels
             else:
-                result[:, k] = softmax(logits)[np.arange(len(labels)), labels]
-        return result
+                label_scores[:, classifier_index] = softmax(logits)[np.arange(len(labels)), labels]
+        return label_scores
 
 
 @register
@@ -158,28 +162,28 @@ class ClassifierVotesInBlocks(ClassifierVotes):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ClassifierVotesInBlocks, Inputs]":
-        labels, classifiers = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)  # more labels, too
-        blocks = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
-        return cls(classifiers=classifiers, labels=labels, hard=choose.yes()), (
-            ("classifiers", choose.numbers((classifiers, facts.embedding_size + 1, labels), COEFFICIENTS)),
-            ("blocks", GridNumbers(blocks.astype(np.float64), WHOLE_NUMBERS)),
+        labels, classifier_count = max(2, facts.labels + choose.integer(0, 2)), choose.integer(2, 5)  # more labels, too
+        block_of_label = choose.one_of([np.zeros(labels), np.arange(labels), choose.rng.integers(0, labels, labels)])
+        return cls(classifiers=classifier_count, labels=labels, hard=choose.yes()), (
+            ("classifiers", choose.numbers((classifier_count, facts.embedding_size + 1, labels), COEFFICIENTS)),
+            ("blocks", GridNumbers(block_of_label.astype(np.float64), WHOLE_NUMBERS)),
         )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, numbers=("classifiers", "blocks"))
         self._check_classifiers(public, facts)
-        blocks = public.numbers_of("blocks")
-        check_shape("blocks", blocks, (self.labels,))
-        WHOLE_NUMBERS.check("blocks", blocks)
-        check_labels("blocks", blocks.astype(np.int64), self.labels, least=0)
+        block_of_label = public.numbers_of("blocks")
+        check_shape("blocks", block_of_label, (self.labels,))
+        WHOLE_NUMBERS.check("blocks", block_of_label)
+        check_labels("blocks", block_of_label.astype(np.int64), self.labels, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        within = super().rows(records, public, memory)
+        unplaced_rows = super().rows(records, public, memory)
         labels = labels_within(records.labels, self.labels)
-        block = public.numbers_of("blocks").astype(np.int64)[np.where(labels >= 0, labels, 0)]
+        block_of_record = public.numbers_of("blocks").astype(np.int64)[np.where(labels >= 0, labels, 0)]
 
         def compute(asked: Int64) -> Matrix:
-            return in_blocks(np.asarray(within.take(asked)), block[asked], self.dimension)
+            return in_blocks(np.asarray(unplaced_rows.take(asked)), block_of_record[asked], self.dimension)
 
         return Rows(compute, records.units, width=self.classifiers)
 
@@ -198,11 +202,15 @@ def word_features(text: str) -> Int64:
     (9, [])
     """
     text_words = words(text)
-    grams = {*text_words, *(f"{first} {second}" for first, second in pairwise(text_words))}
+    word_grams = {*text_words, *(f"{first_word} {second_word}" for first_word, second_word in pairwise(text_words))}
     for word in set(text_words):
-        padded = f" {word} "
-        grams.update(padded[i : i + size] for size in GRAMS for i in range(len(padded) - size + 1))
-    return np.unique(np.array([zlib.crc32(gram.encode()) % BUCKETS for gram in grams], dtype=np.int64))
+        padded_word = f" {word} "
+        word_grams.update(
+            padded_word[i : i + gram_letters]
+            for gram_letters in GRAMS
+            for i in range(len(padded_word) - gram_letters + 1)
+        )
+    return np.unique(np.array([zlib.crc32(gram.encode()) % BUCKETS for gram in word_grams], dtype=np.int64))
 
 
 def word_labels(classifier: Float64, texts: Sequence[str]) -> Int64:
@@ -263,9 +271,9 @@ class CorpusComparison(Statistic, question="classifiers"):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[CorpusComparison, Inputs]":
         labels = max(2, facts.labels)
-        heads = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
+        classifier_heads = choose.numbers((2, facts.embedding_size + 1, labels), COEFFICIENTS)
         return cls(labels=labels), (
-            ("heads", heads),
+            ("heads", classifier_heads),
             ("word classifiers", choose.numbers((2, BUCKETS + 1, labels), COEFFICIENTS)),
         )
 
@@ -273,26 +281,31 @@ class CorpusComparison(Statistic, question="classifiers"):
         check_names(self.name, public, numbers=("heads", "word classifiers"))
         check_task_labels(self.name, self.labels, facts)
         check_embedding_size(self.name, facts)
-        for name, size in (("heads", facts.embedding_size), ("word classifiers", BUCKETS)):
-            check_shape(name, public.numbers_of(name), (2, size + 1, self.labels))
-            COEFFICIENTS.check(name, public.numbers_of(name))
+        for input_name, input_size in (("heads", facts.embedding_size), ("word classifiers", BUCKETS)):
+            check_shape(input_name, public.numbers_of(input_name), (2, input_size + 1, self.labels))
+            COEFFICIENTS.check(input_name, public.numbers_of(input_name))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        heads = public.numbers_of("heads")
-        by_words = public.numbers_of("word classifiers")
+        classifier_heads = public.numbers_of("heads")
+        word_classifiers = public.numbers_of("word classifiers")
         embeddings = records.embeddings
-        texts = records.texts
+        record_texts = records.texts
         labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Float64:
-            x = embeddings[asked].astype(np.float64)
-            read = [texts[row] for row in asked]
-            own = labels[asked]
-            right = np.zeros((2, len(asked)))
-            for corpus, (head, by_word) in enumerate(zip(heads, by_words, strict=True)):
-                answers = ((x @ head[:-1] + head[-1]).argmax(axis=1), word_labels(by_word, read))
-                right[corpus] = np.mean([answer == own for answer in answers], axis=0)
-            return self._margin_row(*right) * (own >= 0)[:, None]
+            record_embeddings = embeddings[asked].astype(np.float64)
+            asked_texts = [record_texts[row] for row in asked]
+            asked_labels = labels[asked]
+            right_shares = np.zeros((2, len(asked)))
+            for corpus, (head, word_classifier) in enumerate(zip(classifier_heads, word_classifiers, strict=True)):
+                predicted_labels = (
+                    (record_embeddings @ head[:-1] + head[-1]).argmax(axis=1),
+                    word_labels(word_classifier, asked_texts),
+                )
+                right_shares[corpus] = np.mean(
+                    [predictions == asked_labels for predictions in predicted_labels], axis=0
+                )
+            return self._margin_row(*right_shares) * (asked_labels >= 0)[:, None]
 
         return Rows(compute, records.units)
 

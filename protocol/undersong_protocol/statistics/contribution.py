@@ -54,13 +54,17 @@ def unit_sensitivity(
     Scaled votes have the norm that the noise is charged by: L2 for Gaussian noise, L1 for Laplace noise. All of it may
     lie in one coordinate.
     """
-    bound = statistic.sensitivity
+    record_bound = statistic.sensitivity
     if not is_scaled(statistic, unit_contribution, max_per_unit):
-        factor = max_per_unit if unit_contribution == "sum" else 1
-        return Sensitivity(bound.l1 * factor, bound.l2 * factor, bound.linf * factor)
+        records_factor = max_per_unit if unit_contribution == "sum" else 1
+        return Sensitivity(
+            record_bound.l1 * records_factor, record_bound.l2 * records_factor, record_bound.linf * records_factor
+        )
     if law == "laplace":
-        return Sensitivity(bound.l1, bound.l1, bound.l1)
-    return Sensitivity(bound.l2 * math.sqrt(_most_votes(statistic, max_per_unit)), bound.l2, bound.l2)
+        return Sensitivity(record_bound.l1, record_bound.l1, record_bound.l1)
+    return Sensitivity(
+        record_bound.l2 * math.sqrt(_most_votes(statistic, max_per_unit)), record_bound.l2, record_bound.l2
+    )
 
 
 def largest_coordinate(statistic: Statistic, unit_contribution: UnitContribution, max_per_unit: int, law: Law) -> float:
@@ -72,18 +76,18 @@ def largest_coordinate(statistic: Statistic, unit_contribution: UnitContribution
 
 def least_scale(statistic: Statistic, unit_contribution: UnitContribution, max_per_unit: int, law: Law) -> int:
     """Returns the least number of integer units per natural unit at which little is lost by rounding toward zero."""
-    scale = statistic.base_scale * (max_per_unit if unit_contribution == "mean" else 1)
+    grid_scale = statistic.base_scale * (max_per_unit if unit_contribution == "mean" else 1)
     if is_scaled(statistic, unit_contribution, max_per_unit):
         # Rounding takes less than one unit of each coordinate that has votes.
         votes = _most_votes(statistic, max_per_unit)
-        bound = statistic.sensitivity
+        record_bound = statistic.sensitivity
         if law == "laplace":
-            loss = votes / bound.l1
+            loss = votes / record_bound.l1
         else:
-            loss = math.sqrt(votes) / bound.l2
-        while scale < loss / TRUNCATION:
-            scale *= 2
-    return scale
+            loss = math.sqrt(votes) / record_bound.l2
+        while grid_scale < loss / TRUNCATION:
+            grid_scale *= 2
+    return grid_scale
 
 
 def _most_votes(statistic: Statistic, max_per_unit: int) -> int:
@@ -125,30 +129,38 @@ def contribute(
     """
     if unit_contribution not in ("mean", "sum"):
         raise ConfigurationError(f"unit contribution {unit_contribution!r} is neither 'mean' nor 'sum'")
-    bound = unit_sensitivity(statistic, unit_contribution, max_per_unit, law)
-    if not 0 < bound.linf * scale < LARGEST_INTEGER:
+    unit_bound = unit_sensitivity(statistic, unit_contribution, max_per_unit, law)
+    if not 0 < unit_bound.linf * scale < LARGEST_INTEGER:
         raise ConfigurationError(f"{statistic.name}: integer scale {scale} is not usable", "lower the scale")
-    scaled = is_scaled(statistic, unit_contribution, max_per_unit)
-    total = np.zeros(statistic.dimension, dtype=np.int64)
-    order = np.argsort(rows.units, kind="stable")
-    counts = np.unique(rows.units[order], return_counts=True)[1]
-    allowed = counts <= max_per_unit
-    order = order[np.repeat(allowed, counts)]
-    counts = counts[allowed]
-    for block, sizes in _unit_sums(statistic, rows, order, counts):
-        if scaled:
-            norms = _row_norms(block)[0 if law == "laplace" else 1]
-            charged = bound.l1 if law == "laplace" else bound.l2
-            divisor = np.where(norms < SMALLEST_NORM, np.inf, norms)
-            _add_rounded(total, block, scale * charged * (1.0 - TOLERANCE), divisor, _integer_limits(bound, scale, 0.0))
+    is_scaled_down = is_scaled(statistic, unit_contribution, max_per_unit)
+    integer_sum = np.zeros(statistic.dimension, dtype=np.int64)
+    unit_order = np.argsort(rows.units, kind="stable")
+    records_of_unit = np.unique(rows.units[unit_order], return_counts=True)[1]
+    is_allowed = records_of_unit <= max_per_unit
+    unit_order = unit_order[np.repeat(is_allowed, records_of_unit)]
+    records_of_unit = records_of_unit[is_allowed]
+    for unit_sums, unit_sizes in _unit_sums(statistic, rows, unit_order, records_of_unit):
+        if is_scaled_down:
+            norms = _row_norms(unit_sums)[0 if law == "laplace" else 1]
+            charged_bound = unit_bound.l1 if law == "laplace" else unit_bound.l2
+            unit_divisors = np.where(norms < SMALLEST_NORM, np.inf, norms)
+            _add_rounded(
+                integer_sum,
+                unit_sums,
+                scale * charged_bound * (1.0 - TOLERANCE),
+                unit_divisors,
+                _integer_limits(unit_bound, scale, 0.0),
+            )
         else:
-            divisor = sizes if unit_contribution == "mean" else np.ones_like(sizes)
-            _add_rounded(total, block, float(scale), divisor, _integer_limits(bound, scale, 4 * TOLERANCE))
+            unit_divisors = unit_sizes if unit_contribution == "mean" else np.ones_like(unit_sizes)
+            _add_rounded(
+                integer_sum, unit_sums, float(scale), unit_divisors, _integer_limits(unit_bound, scale, 4 * TOLERANCE)
+            )
     if max_records is not None:
-        reach = largest_coordinate(statistic, unit_contribution, max_per_unit, law)
-        largest = math.floor(Fraction(reach) * scale * max_records)
-        np.clip(total, -largest, largest, out=total)
-    return GridVector(total)
+        largest_reach = largest_coordinate(statistic, unit_contribution, max_per_unit, law)
+        largest_integer = math.floor(Fraction(largest_reach) * scale * max_records)
+        np.clip(integer_sum, -largest_integer, largest_integer, out=integer_sum)
+    return GridVector(integer_sum)
 
 
 def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) -> Iterator[tuple[Matrix, Int64]]:
@@ -158,37 +170,46 @@ def _unit_sums(statistic: Statistic, rows: Rows, order: Int64, counts: Int64) ->
         per_block = min(per_block, BLOCK_ROWS)
     elif sp.issparse(rows.matrix):
         per_block = max(per_block, 1 << 20)
-    ends = np.cumsum(counts)
-    first = 0  # unit
-    while first < len(counts):
-        start = int(ends[first] - counts[first])
-        last = max(first + 1, int(np.searchsorted(ends, start + per_block, side="right")))
-        stop = int(ends[last - 1])
-        sizes = counts[first:last]
-        if stop - start <= per_block:
-            yield _sum_units(_clip_rows(statistic, rows.take(order[start:stop])), sizes), sizes
+    unit_ends = np.cumsum(counts)
+    first_unit = 0  # unit
+    while first_unit < len(counts):
+        start_row = int(unit_ends[first_unit] - counts[first_unit])
+        last_unit = max(first_unit + 1, int(np.searchsorted(unit_ends, start_row + per_block, side="right")))
+        stop_row = int(unit_ends[last_unit - 1])
+        unit_sizes = counts[first_unit:last_unit]
+        if stop_row - start_row <= per_block:
+            yield _sum_units(_clip_rows(statistic, rows.take(order[start_row:stop_row])), unit_sizes), unit_sizes
         else:  # one unit larger than a block: its rows are added block by block
-            parts = (rows.take(order[begin : min(begin + per_block, stop)]) for begin in range(start, stop, per_block))
+            row_blocks = (
+                rows.take(order[block_start : min(block_start + per_block, stop_row)])
+                for block_start in range(start_row, stop_row, per_block)
+            )
             # One sum is kept, not one of every block: a plan chooses how wide a sum is and how many blocks there are.
             yield (
-                reduce(add, (_sum_units(_clip_rows(statistic, part), np.array([part.shape[0]])) for part in parts)),
-                sizes,
+                reduce(
+                    add,
+                    (
+                        _sum_units(_clip_rows(statistic, row_block), np.array([row_block.shape[0]]))
+                        for row_block in row_blocks
+                    ),
+                ),
+                unit_sizes,
             )
-        first = last
+        first_unit = last_unit
 
 
 def _sum_units(matrix: Matrix, sizes: Int64) -> Matrix:
     """The rows of each unit added up."""
     if len(sizes) == matrix.shape[0]:
         return matrix
-    starts = np.concatenate([[0], np.cumsum(sizes)])
+    unit_starts = np.concatenate([[0], np.cumsum(sizes)])
     if isinstance(matrix, np.ndarray):
         # The order of addition depends on a unit's number of rows alone.
-        return np.add.reduceat(matrix, starts[:-1], axis=0)
-    members = sp.csr_array(
-        (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), starts), shape=(len(sizes), matrix.shape[0])
+        return np.add.reduceat(matrix, unit_starts[:-1], axis=0)
+    unit_membership = sp.csr_array(
+        (np.ones(matrix.shape[0]), np.arange(matrix.shape[0]), unit_starts), shape=(len(sizes), matrix.shape[0])
     )
-    return members @ matrix
+    return unit_membership @ matrix
 
 
 def _clip_rows(statistic: Statistic, matrix: Matrix) -> Matrix:
@@ -200,25 +221,26 @@ def _clip_rows(statistic: Statistic, matrix: Matrix) -> Matrix:
         matrix.sum_duplicates()
     if not (np.abs(_stored_elements(matrix)) <= LARGEST_COORDINATE).all():  # false for NaN
         matrix = matrix.copy()
-        data = _stored_elements(matrix)
-        data[~np.isfinite(data)] = 0.0
-        np.clip(data, -LARGEST_COORDINATE, LARGEST_COORDINATE, out=data)
-    bound = statistic.sensitivity
-    shrink = np.ones(matrix.shape[0])
-    for norm, limit in zip(_row_norms(matrix), (bound.l1, bound.l2, bound.linf), strict=True):
-        over = norm > limit * (1.0 + TOLERANCE)
-        shrink[over] = np.minimum(shrink[over], limit / norm[over] * (1.0 - TOLERANCE))
-    if (shrink == 1.0).all():
+        stored_elements = _stored_elements(matrix)
+        stored_elements[~np.isfinite(stored_elements)] = 0.0
+        np.clip(stored_elements, -LARGEST_COORDINATE, LARGEST_COORDINATE, out=stored_elements)
+    record_bound = statistic.sensitivity
+    row_factors = np.ones(matrix.shape[0])
+    norm_bounds = (record_bound.l1, record_bound.l2, record_bound.linf)
+    for norms, norm_bound in zip(_row_norms(matrix), norm_bounds, strict=True):
+        is_over = norms > norm_bound * (1.0 + TOLERANCE)
+        row_factors[is_over] = np.minimum(row_factors[is_over], norm_bound / norms[is_over] * (1.0 - TOLERANCE))
+    if (row_factors == 1.0).all():
         return matrix
     if isinstance(matrix, np.ndarray):
-        return matrix * shrink[:, None]
-    return sp.csr_array(sp.diags_array(shrink) @ matrix)
+        return matrix * row_factors[:, None]
+    return sp.csr_array(sp.diags_array(row_factors) @ matrix)
 
 
 def _integer_limits(bound: Sensitivity, scale: int, tolerance: float) -> tuple[float, float, float]:
     """Largest L1, L2 and Linf norm of a unit's integers."""
-    units = scale * (1.0 + tolerance)
-    return bound.l1 * units, bound.l2 * units, bound.linf * units
+    scaled_units = scale * (1.0 + tolerance)
+    return bound.l1 * scaled_units, bound.l2 * scaled_units, bound.linf * scaled_units
 
 
 def _add_rounded(
@@ -226,33 +248,36 @@ def _add_rounded(
 ) -> None:
     """Adds trunc(scale x sums / divisor) of each unit to ``total``; nothing where that exceeds the integer bound."""
     if isinstance(sums, np.ndarray):
-        integers: Matrix = np.trunc(sums * scale / divisor[:, None])
+        rounded_sums: Matrix = np.trunc(sums * scale / divisor[:, None])
     else:
-        rows = np.repeat(divisor, np.diff(sums.indptr))
-        integers = sp.csr_array((np.trunc(sums.data * scale / rows), sums.indices, sums.indptr), sums.shape)
-    within = np.ones(integers.shape[0], dtype=np.bool_)
-    for norm, limit in zip(_row_norms(integers), limits, strict=True):
-        within &= norm <= limit
-    if isinstance(integers, np.ndarray):
-        total += integers[within].astype(np.int64).sum(axis=0)
+        element_divisors = np.repeat(divisor, np.diff(sums.indptr))
+        rounded_sums = sp.csr_array(
+            (np.trunc(sums.data * scale / element_divisors), sums.indices, sums.indptr), sums.shape
+        )
+    is_within = np.ones(rounded_sums.shape[0], dtype=np.bool_)
+    for integer_norms, norm_limit in zip(_row_norms(rounded_sums), limits, strict=True):
+        is_within &= integer_norms <= norm_limit
+    if isinstance(rounded_sums, np.ndarray):
+        total += rounded_sums[is_within].astype(np.int64).sum(axis=0)
     else:
-        kept = np.repeat(within, np.diff(integers.indptr))
-        np.add.at(total, integers.indices[kept], integers.data[kept].astype(np.int64))
+        is_kept = np.repeat(is_within, np.diff(rounded_sums.indptr))
+        np.add.at(total, rounded_sums.indices[is_kept], rounded_sums.data[is_kept].astype(np.int64))
 
 
 def _row_norms(matrix: Matrix) -> tuple[Float64, Float64, Float64]:
     """L1, L2 and Linf norm of each row."""
     if isinstance(matrix, np.ndarray):
-        dense = np.abs(matrix)
-        return row_sums(dense), row_norms(dense), dense.max(axis=1, initial=0.0)
-    size: Float64 = np.abs(matrix.data)
-    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    largest: Float64 = np.zeros(matrix.shape[0])
-    np.maximum.at(largest, row, size)
+        magnitudes = np.abs(matrix)
+        return row_sums(magnitudes), row_norms(magnitudes), magnitudes.max(axis=1, initial=0.0)
+    element_magnitudes: Float64 = np.abs(matrix.data)
+    row_of_element = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    linf_norms: Float64 = np.zeros(matrix.shape[0])
+    np.maximum.at(linf_norms, row_of_element, element_magnitudes)
     # bincount adds one number after the other: a row's sum does not depend on the other rows.
-    total: Float64 = np.bincount(row, weights=size, minlength=matrix.shape[0]).astype(np.float64)
-    squares: Float64 = np.bincount(row, weights=size * size, minlength=matrix.shape[0]).astype(np.float64)
-    return total, np.sqrt(squares), largest
+    l1_norms = np.bincount(row_of_element, weights=element_magnitudes, minlength=matrix.shape[0])
+    squares = element_magnitudes * element_magnitudes
+    squared_norms = np.bincount(row_of_element, weights=squares, minlength=matrix.shape[0])
+    return l1_norms.astype(np.float64), np.sqrt(squared_norms.astype(np.float64)), linf_norms
 
 
 def _stored_elements(matrix: Matrix) -> Any:

@@ -81,10 +81,12 @@ class EmbeddingSum(Statistic, question="directions"):
         labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
-            found = embeddings[asked].astype(np.float64)
+            summed_embeddings = embeddings[asked].astype(np.float64)
             if not self.labels:
-                return found
-            known = labels[asked] >= 0
-            return in_blocks(found * known[:, None], np.where(known, labels[asked], 0), self.dimension)
+                return summed_embeddings
+            has_label = labels[asked] >= 0
+            return in_blocks(
+                summed_embeddings * has_label[:, None], np.where(has_label, labels[asked], 0), self.dimension
+            )
 
         return Rows(compute, records.units, width=self.size)

@@ -63,30 +63,30 @@ class Chooser:
 
         Unless ``labelled``, they may also have no label.
         """
-        values = self.rng.normal(size=(count, facts.embedding_size))
+        drawn_vectors = self.rng.normal(size=(count, facts.embedding_size))
         if self.yes() and count > 1:
-            values[self.rng.integers(0, count)] = values[0]
+            drawn_vectors[self.rng.integers(0, count)] = drawn_vectors[0]
         if self.yes() and count:
-            values[-1] = 0.0
-            values[-1, 0] = self.one_of([0.0, 1.0, -1.0, 1.0 / PUBLIC_GRID])
-        least = 0 if labelled and facts.labels else -1
+            drawn_vectors[-1] = 0.0
+            drawn_vectors[-1, 0] = self.one_of([0.0, 1.0, -1.0, 1.0 / PUBLIC_GRID])
+        least_label = 0 if labelled and facts.labels else -1
         if facts.labels:
-            labels = self.rng.integers(least, facts.labels, count)
+            labels = self.rng.integers(least_label, facts.labels, count)
         else:
             labels = np.full(count, -1)
-        return LabelledEmbeddings(publishable(values), labels.astype(np.int64))
+        return LabelledEmbeddings(publishable(drawn_vectors), labels.astype(np.int64))
 
     def numbers(self, shape: Sequence[int], grid: Grid) -> GridNumbers:
         """Draws numbers on a grid: either ordinary ones, or the largest, the smallest and zero at any places."""
-        values = self.rng.normal(size=tuple(shape)) * self.one_of([0.0, 0.05, 1.0, grid.largest])
-        if values.size:
-            step = 2.0**-grid.bits
+        drawn_numbers = self.rng.normal(size=tuple(shape)) * self.one_of([0.0, 0.05, 1.0, grid.largest])
+        if drawn_numbers.size:
+            grid_step = 2.0**-grid.bits
             for _ in range(self.integer(0, 4)):
-                extreme = self.one_of([0.0, -0.0, step, -step, grid.largest, -grid.largest])
-                values.flat[self.rng.integers(0, values.size)] = extreme
-        return GridNumbers(grid.quantised(values), grid)
+                extreme_number = self.one_of([0.0, -0.0, grid_step, -grid_step, grid.largest, -grid.largest])
+                drawn_numbers.flat[self.rng.integers(0, drawn_numbers.size)] = extreme_number
+        return GridNumbers(grid.quantised(drawn_numbers), grid)
 
     def terms(self, count: int) -> tuple[str, ...]:
         """Draws at most ``count`` different terms of one to three words."""
-        drawn = (" ".join(self.rng.choice(WORDS, self.rng.integers(1, 4))) for _ in range(8 * count))
-        return tuple(dict.fromkeys(drawn))[:count]
+        drawn_terms = (" ".join(self.rng.choice(WORDS, self.rng.integers(1, 4))) for _ in range(8 * count))
+        return tuple(dict.fromkeys(drawn_terms))[:count]

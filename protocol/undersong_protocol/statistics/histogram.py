@@ -93,7 +93,7 @@ class LengthHistogram(Statistic, question="counts"):
         positive_integers(self.name, "edges", self.edges, entries=MOST_EDGES, least=0, most=LARGEST_LABEL)
         if len(self.edges) < 2:
             raise ConfigurationError("length_histogram.edges needs at least two numbers of words", "give bin edges")
-        if any(low >= high for low, high in pairwise(self.edges)):
+        if any(lower_edge >= upper_edge for lower_edge, upper_edge in pairwise(self.edges)):
             raise ConfigurationError("length_histogram.edges do not increase", "sort them and remove repeats")
 
     @property
@@ -125,8 +125,8 @@ def one_hot(bins: Int64, units: Int64, dimension: int) -> Rows:
 
 def length_bins(texts: Iterable[str], edges: npt.ArrayLike, bins: int) -> Int64:
     """Returns the bin of each text by its number of words, int64 [M]; texts beyond the edges are in the outer bins."""
-    words = np.array([len(text.split()) for text in texts], dtype=np.int64)
-    return np.clip(np.searchsorted(np.asarray(edges), words, side="right") - 1, 0, bins - 1)
+    word_counts = np.array([len(text.split()) for text in texts], dtype=np.int64)
+    return np.clip(np.searchsorted(np.asarray(edges), word_counts, side="right") - 1, 0, bins - 1)
 
 
 @register
@@ -173,12 +173,12 @@ class MetadataHistograms(Statistic, question="counts"):
     @property
     def asks(self) -> str:
         label = "each label" if self.labels else "any text at all"
-        counts = that_hold(
+        counted_words = that_hold(
             (self.label_bins, label),
             (self.length_bins, "each length"),
             (self.keywords, "each of a few public keywords"),
         )
-        return f"how many of your records have {' and '.join(counts)}"
+        return f"how many of your records have {' and '.join(counted_words)}"
 
     @property
     def label_bins(self) -> int:
@@ -188,7 +188,7 @@ class MetadataHistograms(Statistic, question="counts"):
 
     @property
     def histograms(self) -> int:
-        return sum(bins > 0 for bins in (self.label_bins, self.length_bins, self.keywords))
+        return sum(bin_count > 0 for bin_count in (self.label_bins, self.length_bins, self.keywords))
 
     @property
     def dimension(self) -> int:
@@ -200,29 +200,31 @@ class MetadataHistograms(Statistic, question="counts"):
 
     def split(self, values: Float64) -> tuple[Float64, Float64, Float64]:
         """Splits an opened vector [dimension] into label, length and keyword parts; unplanned parts are empty."""
-        first = self.label_bins
-        second = self.label_bins + self.length_bins
-        return values[:first], values[first:second], values[second:]
+        lengths_start = self.label_bins
+        keywords_start = self.label_bins + self.length_bins
+        return values[:lengths_start], values[lengths_start:keywords_start], values[keywords_start:]
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[MetadataHistograms, Inputs]":
-        bins = choose.one_of([0, 3])
+        length_bins = choose.one_of([0, 3])
         keywords = choose.one_of([0, 12])
-        statistic = cls(choose.labels(facts), bins, keywords, count_labels=choose.yes() or not (bins or keywords))
-        pieces: Inputs = ()
-        if bins:
-            edges = choose.one_of([(0, 4), (1, 2, 3, 2**31 - 1), (5, 10, 20)])
-            pieces += (("length_edges", GridNumbers(np.array(edges, dtype=np.float64), WHOLE_NUMBERS)),)
+        statistic = cls(
+            choose.labels(facts), length_bins, keywords, count_labels=choose.yes() or not (length_bins or keywords)
+        )
+        example_inputs: Inputs = ()
+        if length_bins:
+            length_edges = choose.one_of([(0, 4), (1, 2, 3, 2**31 - 1), (5, 10, 20)])
+            example_inputs += (("length_edges", GridNumbers(np.array(length_edges, dtype=np.float64), WHOLE_NUMBERS)),)
         if keywords:
-            pieces += (("keywords", choose.embeddings(choose.integer(0, keywords), facts)),)
-        return statistic, pieces
+            example_inputs += (("keywords", choose.embeddings(choose.integer(0, keywords), facts)),)
+        return statistic, example_inputs
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
-        edges = ("length_edges",) * (self.length_bins > 0)
+        edge_inputs = ("length_edges",) * (self.length_bins > 0)
         keywords = ("keywords",) * (self.keywords > 0)
-        check_names(self.name, public, numbers=edges, embeddings=keywords)
+        check_names(self.name, public, numbers=edge_inputs, embeddings=keywords)
         check_task_labels(self.name, self.labels, facts)
-        if edges:
+        if edge_inputs:
             self._check_edges(public.numbers_of("length_edges"))
         if keywords:
             keyword_vectors = public.embeddings_of("keywords")
@@ -240,24 +242,24 @@ class MetadataHistograms(Statistic, question="counts"):
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         columns = []
         if self.label_bins:
-            everybody = np.zeros(len(records), dtype=np.int64)
-            columns.append(labels_within(records.labels, self.labels) if self.labels else everybody)
+            all_records = np.zeros(len(records), dtype=np.int64)
+            columns.append(labels_within(records.labels, self.labels) if self.labels else all_records)
         if self.length_bins:
-            edges = public.numbers_of("length_edges")
-            columns.append(length_bins(records.texts, edges, len(edges) - 1) + self.label_bins)
+            length_edges = public.numbers_of("length_edges")
+            columns.append(length_bins(records.texts, length_edges, len(length_edges) - 1) + self.label_bins)
         if self.keywords:
             keywords = public.embeddings_of("keywords")
             labels = None
             if self.labels:
                 labels = labels_within(records.labels, self.labels)
-            nearest = NearestFurthest(records.embeddings, labels, 1, furthest=False)
-            nearest.extend(keywords.values, keywords.labels if self.labels else None)
-            nearest_keyword = nearest.near[:, 0]
+            nearest_keywords = NearestFurthest(records.embeddings, labels, 1, furthest=False)
+            nearest_keywords.extend(keywords.values, keywords.labels if self.labels else None)
+            nearest_keyword = nearest_keywords.near[:, 0]
             columns.append(
                 np.where(nearest_keyword == NONE, NONE, nearest_keyword + self.label_bins + self.length_bins)
             )
-        counts = at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
-        return Rows(counts, records.units)
+        bin_counts = at_columns(np.stack(columns, axis=1), np.ones(len(columns)), self.dimension)
+        return Rows(bin_counts, records.units)
 
 
 VALUES = "values"
@@ -302,21 +304,21 @@ class AttributeMarginals(Statistic, question="counts"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        most = MOST_ATTRIBUTES - bool(self.labels)
+        most_lists = MOST_ATTRIBUTES - bool(self.labels)
         if self.lists != () or not (self.labels or self.columns):
-            positive_integers(self.name, "lists", self.lists, entries=most, most=MOST_VALUES)
+            positive_integers(self.name, "lists", self.lists, entries=most_lists, most=MOST_VALUES)
         if self.columns != ():
-            entries = max(1, most - len(self.lists))
-            positive_integers(self.name, "columns", self.columns, entries=entries, most=MOST_VALUES)
+            least_entries = max(1, most_lists - len(self.lists))
+            positive_integers(self.name, "columns", self.columns, entries=least_entries, most=MOST_VALUES)
 
     @property
     def asks(self) -> str:
-        counts = that_hold(
+        counted_words = that_hold(
             (self.labels, "each label"),
             (self.lists, "each value of a few public lists, by the value that a record's words are nearest to"),
             (self.columns, "each value of a few of its columns"),
         )
-        return f"how many of your records have {' and '.join(counts)}"
+        return f"how many of your records have {' and '.join(counted_words)}"
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -339,15 +341,17 @@ class AttributeMarginals(Statistic, question="counts"):
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeMarginals, Inputs]":
         labels = choose.labels(facts)
-        lists = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
+        list_sizes = tuple(choose.integer(1, 4) for _ in range(choose.integer(0 if labels else 1, 3)))
         columns = tuple(choose.integer(1, 3) for _ in range(choose.integer(0, 2)))
-        inputs: list[Any] = []
-        if lists:
-            numbers = np.repeat(np.arange(len(lists)), lists)
-            inputs.append((VALUES, LabelledEmbeddings(choose.embeddings(sum(lists), facts).values, numbers)))
+        example_inputs: list[Any] = []
+        if list_sizes:
+            list_numbers = np.repeat(np.arange(len(list_sizes)), list_sizes)
+            example_inputs.append(
+                (VALUES, LabelledEmbeddings(choose.embeddings(sum(list_sizes), facts).values, list_numbers))
+            )
         if columns:
-            inputs.append((COLUMNS, choose.terms(sum(columns))))
-        return cls(labels, lists, columns), tuple(inputs)
+            example_inputs.append((COLUMNS, choose.terms(sum(columns))))
+        return cls(labels, list_sizes, columns), tuple(example_inputs)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         """Raises ConfigurationError unless the inputs hold all values of every list and every column.
@@ -356,8 +360,8 @@ class AttributeMarginals(Statistic, question="counts"):
         column: the column's name, then its values without the last one, for missing and other values.
         """
         embeddings = (VALUES,) if self.lists else ()
-        texts = (COLUMNS,) if self.columns else ()
-        check_names(self.name, public, embeddings=embeddings, texts=texts)
+        text_inputs = (COLUMNS,) if self.columns else ()
+        check_names(self.name, public, embeddings=embeddings, texts=text_inputs)
         check_task_labels(self.name, self.labels, facts)
         if self.columns:
             column_texts = public.texts_of(COLUMNS)
@@ -380,10 +384,14 @@ class AttributeMarginals(Statistic, question="counts"):
         labels = records.labels
 
         def compute(asked: Int64) -> Matrix:
-            columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}
-            values = np.stack(self._attribute_values(embeddings[asked], labels[asked], columns, public), axis=1)
-            first = np.cumsum((0, *self.sizes[:-1]))
-            return at_columns(np.where(values == NONE, NONE, values + first), np.ones(len(first)), self.dimension)
+            columns = {column_name: [column[row] for row in asked] for column_name, column in records.columns.items()}
+            value_numbers = np.stack(self._attribute_values(embeddings[asked], labels[asked], columns, public), axis=1)
+            first_columns = np.cumsum((0, *self.sizes[:-1]))
+            return at_columns(
+                np.where(value_numbers == NONE, NONE, value_numbers + first_columns),
+                np.ones(len(first_columns)),
+                self.dimension,
+            )
 
         return Rows(compute, records.units, width=len(self.sizes))
 
@@ -400,14 +408,20 @@ class AttributeMarginals(Statistic, question="counts"):
         else:
             value_rows = []
         if self.lists:
-            for part in np.split(public.embeddings_of(VALUES).values, np.cumsum(self.lists)[:-1]):
-                nearest = NearestFurthest(embeddings, None, 1, furthest=False)
-                nearest.extend(part, None)
-                value_rows.append(nearest.near[:, 0])
+            for list_embeddings in np.split(public.embeddings_of(VALUES).values, np.cumsum(self.lists)[:-1]):
+                nearest_values = NearestFurthest(embeddings, None, 1, furthest=False)
+                nearest_values.extend(list_embeddings, None)
+                value_rows.append(nearest_values.near[:, 0])
         column_texts = iter(public.texts_of(COLUMNS) if self.columns else ())
-        for size in self.columns:
-            name, *column_values = islice(column_texts, size)
-            places = {value.casefold(): place for place, value in reversed(list(enumerate(column_values)))}
-            column = columns.get(name, ("",) * len(embeddings))
-            value_rows.append(np.array([places.get(text.casefold(), size - 1) for text in column], dtype=np.int64))
+        for value_count in self.columns:
+            column_name, *column_values = islice(column_texts, value_count)
+            value_places = {
+                value.casefold(): value_place for value_place, value in reversed(list(enumerate(column_values)))
+            }
+            column = columns.get(column_name, ("",) * len(embeddings))
+            value_rows.append(
+                np.array(
+                    [value_places.get(cell_text.casefold(), value_count - 1) for cell_text in column], dtype=np.int64
+                )
+            )
         return value_rows

@@ -43,8 +43,8 @@ class Grid:
         coordinates = np.asarray(values, dtype=np.float64)
         if not np.isfinite(coordinates).all():
             raise InternalError("a public number is not finite")
-        clipped = np.clip(coordinates, -self.largest, self.largest)
-        return np.rint(clipped * 2.0**self.bits) / 2.0**self.bits
+        clipped_values = np.clip(coordinates, -self.largest, self.largest)
+        return np.rint(clipped_values * 2.0**self.bits) / 2.0**self.bits
 
     def check(self, name: str, values: Float64) -> None:
         """Raises ConfigurationError if a value of the input ``name`` is not finite, too large or off the grid."""
@@ -55,8 +55,8 @@ class Grid:
                 _REMEDY,
                 code="not-finite",
             )
-        scaled = values * 2.0**self.bits
-        if not (scaled == np.rint(scaled)).all():
+        scaled_values = values * 2.0**self.bits
+        if not (scaled_values == np.rint(scaled_values)).all():
             raise ConfigurationError(f"public numbers {name!r} are not all multiples of 2^-{self.bits}", _REMEDY)
 
     def check_exact(self, *, record_bits: int, record_norm: float) -> None:
@@ -66,8 +66,8 @@ class Grid:
         a multiple of 2^-(bits + record_bits), and no larger than ``record_norm`` times the norm of
         ``LARGEST_EMBEDDING`` values.
         """
-        largest = record_norm * self.largest * LARGEST_EMBEDDING**0.5 + self.largest
-        if largest * 2.0 ** (self.bits + record_bits) > 2.0**EXACT_BITS:
+        largest_score = record_norm * self.largest * LARGEST_EMBEDDING**0.5 + self.largest
+        if largest_score * 2.0 ** (self.bits + record_bits) > 2.0**EXACT_BITS:
             raise InternalError("products on this grid are not exact in float64")
 
 
@@ -85,15 +85,15 @@ def check_names(
     texts: Collection[str] = (),
 ) -> None:
     """Raises ConfigurationError unless the public inputs have exactly these names of each kind."""
-    for kind, given, wanted in (
+    for input_kind, given, wanted_names in (
         ("embeddings", public.embeddings, embeddings),
         ("numbers", public.numbers, numbers),
         ("texts", public.texts, texts),
     ):
-        if missing := sorted(set(wanted) - set(given)):
-            raise ConfigurationError(f"{statistic} needs public {kind} named {missing[0]!r}", _REMEDY)
-        if unknown := set(given) - set(wanted):
-            raise ConfigurationError(f"{statistic} takes no public {kind} named {min(unknown)!r}", _REMEDY)
+        if missing_names := sorted(set(wanted_names) - set(given)):
+            raise ConfigurationError(f"{statistic} needs public {input_kind} named {missing_names[0]!r}", _REMEDY)
+        if unknown_names := set(given) - set(wanted_names):
+            raise ConfigurationError(f"{statistic} takes no public {input_kind} named {min(unknown_names)!r}", _REMEDY)
 
 
 def check_task_labels(statistic: str, planned: int, facts: PublicFacts) -> None:
@@ -127,15 +127,15 @@ def check_embeddings(
         labels: number of labels of the statistic, of which each row has one or -1; 0 ignores the rows' labels.
         most, least: largest and smallest number of embeddings.
     """
-    values = given.values
-    if values.ndim != 2 or values.shape[1] != facts.embedding_size:
+    embedding_rows = given.values
+    if embedding_rows.ndim != 2 or embedding_rows.shape[1] != facts.embedding_size:
         raise ConfigurationError(
-            f"public embeddings {name!r} of shape {values.shape} are not of {facts.embedding_size} coordinates",
+            f"public embeddings {name!r} of shape {embedding_rows.shape} are not of {facts.embedding_size} coordinates",
             "embed with the model that the run names",
         )
-    if not least <= len(values) <= most:
+    if not least <= len(embedding_rows) <= most:
         raise ConfigurationError(
-            f"{len(values)} public embeddings {name!r} were published, the plan has {least} to {most}",
+            f"{len(embedding_rows)} public embeddings {name!r} were published, the plan has {least} to {most}",
             "plan for more",
             code="embedding-count",
         )
@@ -144,8 +144,8 @@ def check_embeddings(
 
 def check_labels(name: str, label_numbers: Int64, labels: int, *, least: int = NO_LABEL) -> None:
     """Raises ConfigurationError unless every label is from ``least`` to ``labels`` - 1; ``labels`` 0 allows any."""
-    largest = labels - 1 if labels else LARGEST_LABEL
-    if len(label_numbers) and (label_numbers.min() < least or label_numbers.max() > largest):
+    largest_label = labels - 1 if labels else LARGEST_LABEL
+    if len(label_numbers) and (label_numbers.min() < least or label_numbers.max() > largest_label):
         raise ConfigurationError(f"a label of public {name!r} is not one of the plan's {labels}", _REMEDY)
 
 

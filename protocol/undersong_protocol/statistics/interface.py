@@ -164,11 +164,11 @@ class Rows:
 
     def keep_units(self, kept: Bools) -> Rows:
         """Returns only the rows of the units u with ``kept[u]``, bool [number of units]."""
-        positions = np.flatnonzero(kept[self.units])
+        kept_rows = np.flatnonzero(kept[self.units])
         if callable(self.matrix):
-            compute = self.matrix
-            return Rows(lambda asked: compute(positions[asked]), self.units[positions], self.width)
-        return Rows(self.matrix[positions], self.units[positions])
+            compute_rows = self.matrix
+            return Rows(lambda asked: compute_rows(kept_rows[asked]), self.units[kept_rows], self.width)
+        return Rows(self.matrix[kept_rows], self.units[kept_rows])
 
 
 def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any]:
@@ -178,10 +178,10 @@ def in_blocks(values: Float64, block: Int64, dimension: int) -> sp.csr_array[Any
         values: contents of each row's block, float64 [m, width].
         block: number of each row's block, int64 [m]; block b covers the columns from b x width.
     """
-    rows, width = values.shape
-    columns = block[:, None] * width + np.arange(width)
-    starts = np.arange(rows + 1) * width
-    return sp.csr_array((values.ravel(), columns.ravel(), starts), shape=(rows, dimension))
+    row_count, block_width = values.shape
+    columns = block[:, None] * block_width + np.arange(block_width)
+    row_starts = np.arange(row_count + 1) * block_width
+    return sp.csr_array((values.ravel(), columns.ravel(), row_starts), shape=(row_count, dimension))
 
 
 def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array[Any]:
@@ -191,10 +191,10 @@ def at_columns(columns: Int64, weights: Float64, dimension: int) -> sp.csr_array
         columns: column numbers, int64 [m, k], each at most once in a row; a negative one is left out.
         weights: weight at the first, second, ... k-th column of a row, float64 [k].
     """
-    counted = columns >= 0
-    starts = np.concatenate([[0], np.cumsum(counted.sum(axis=1))])
-    values = np.broadcast_to(weights, columns.shape)[counted]
-    return sp.csr_array((values, columns[counted], starts), shape=(len(columns), dimension))
+    is_counted = columns >= 0
+    row_starts = np.concatenate([[0], np.cumsum(is_counted.sum(axis=1))])
+    row_values = np.broadcast_to(weights, columns.shape)[is_counted]
+    return sp.csr_array((row_values, columns[is_counted], row_starts), shape=(len(columns), dimension))
 
 
 # Kinds of questions among which a hospital chooses: plain words, and an example.
@@ -245,10 +245,12 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
     """
     if not isinstance(values, tuple) or not 1 <= len(values) <= entries:
         if isinstance(values, tuple):
-            found = f"{len(values)} entries"
+            values_words = f"{len(values)} entries"
         else:
-            found = repr(values)
-        raise ConfigurationError(f"{statistic}.{name} has {found}", f"give at least 1 and at most {entries} integers")
+            values_words = repr(values)
+        raise ConfigurationError(
+            f"{statistic}.{name} has {values_words}", f"give at least 1 and at most {entries} integers"
+        )
     for value in values:
         positive_integer(statistic, name, value, least=least, most=most)
 
@@ -256,9 +258,11 @@ def positive_integers(statistic: str, name: str, values: object, *, entries: int
 @cache
 def bounded_parameters(statistic: type[Any]) -> dict[str, type[bool] | Between]:
     """Returns the type of each parameter of a statistic that is a bool or has bounds, by name."""
-    hints = get_type_hints(statistic, include_extras=True)
-    bounds = {name: getattr(hint, "__metadata__", (hint,))[0] for name, hint in hints.items()}
-    return {name: bound for name, bound in bounds.items() if bound is bool or isinstance(bound, Between)}
+    type_hints = get_type_hints(statistic, include_extras=True)
+    bounds = {name: getattr(type_hint, "__metadata__", (type_hint,))[0] for name, type_hint in type_hints.items()}
+    return {
+        name: type_bound for name, type_bound in bounds.items() if type_bound is bool or isinstance(type_bound, Between)
+    }
 
 
 class Statistic(ABC):
@@ -309,12 +313,14 @@ class Statistic(ABC):
 
     def __post_init__(self) -> None:
         """Checks every parameter that is marked by :class:`Between` or is a bool. Raises ConfigurationError."""
-        for name, hint in bounded_parameters(type(self)).items():
-            value = getattr(self, name)
-            if isinstance(hint, Between):
-                positive_integer(self.name, name, value, least=hint.least, most=hint.most)
-            elif type(value) is not bool:
-                raise ConfigurationError(f"{self.name}.{name} is {value!r}", "give true or false", code="not-boolean")
+        for name, type_hint in bounded_parameters(type(self)).items():
+            parameter_value = getattr(self, name)
+            if isinstance(type_hint, Between):
+                positive_integer(self.name, name, parameter_value, least=type_hint.least, most=type_hint.most)
+            elif type(parameter_value) is not bool:
+                raise ConfigurationError(
+                    f"{self.name}.{name} is {parameter_value!r}", "give true or false", code="not-boolean"
+                )
 
     @property
     def asks(self) -> str:
@@ -483,10 +489,12 @@ def build(name: str, parameters: Mapping[str, Any]) -> Statistic:
     statistic_class = _STATISTICS.get(name)
     if statistic_class is None:
         raise ConfigurationError(f"unknown statistic {name!r}", f"known here: {', '.join(names())}; update Undersong")
-    taken = {parameter.name for parameter in fields(statistic_class) if parameter.init}
-    unknown = sorted(set(parameters) - taken)
-    if unknown:
-        raise ConfigurationError(f"statistic {name!r} has no parameter {unknown[0]!r}", f"it takes {sorted(taken)}")
+    parameter_names = {parameter.name for parameter in fields(statistic_class) if parameter.init}
+    unknown_names = sorted(set(parameters) - parameter_names)
+    if unknown_names:
+        raise ConfigurationError(
+            f"statistic {name!r} has no parameter {unknown_names[0]!r}", f"it takes {sorted(parameter_names)}"
+        )
     try:
         statistic: Statistic = statistic_class(**{key: _freeze_value(value) for key, value in parameters.items()})
     except TypeError:

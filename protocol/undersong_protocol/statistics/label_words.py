@@ -84,58 +84,72 @@ class LabelWords(Statistic, question="counts"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[LabelWords, Inputs]":
-        terms = dict.fromkeys(part for term in choose.terms(choose.integer(1, 12)) for part in term.split())
-        listed = tuple(terms)
+        terms = dict.fromkeys(term_word for term in choose.terms(choose.integer(1, 12)) for term_word in term.split())
+        listed_words = tuple(terms)
         labels = max(1, facts.labels)
-        order = np.stack([choose.rng.permutation(len(listed)) for _ in range(labels)])
-        order[1:, choose.integer(0, len(listed)) :] = NOTHING
-        statistic = cls(len(listed) + choose.integer(0, 3), labels, choose.integer(1, 6))
-        return statistic, (("words", listed), ("order", GridNumbers(order.astype(np.float64), WHOLE_NUMBERS)))
+        word_order = np.stack([choose.rng.permutation(len(listed_words)) for _ in range(labels)])
+        word_order[1:, choose.integer(0, len(listed_words)) :] = NOTHING
+        statistic = cls(len(listed_words) + choose.integer(0, 3), labels, choose.integer(1, 6))
+        return statistic, (
+            ("words", listed_words),
+            ("order", GridNumbers(word_order.astype(np.float64), WHOLE_NUMBERS)),
+        )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, texts=("words",), numbers=("order",))
         check_task_labels(self.name, self.labels, facts)
-        listed = public.texts_of("words")
-        order = public.numbers_of("order")
-        if not listed:
+        listed_words = public.texts_of("words")
+        word_order = public.numbers_of("order")
+        if not listed_words:
             raise ConfigurationError("no word was published", "publish one word or more", code="term-count")
-        if not len(listed) <= self.cells:
+        if not len(listed_words) <= self.cells:
             raise ConfigurationError(
-                f"{len(listed)} words were published, the plan has {self.cells}", "publish fewer", code="term-count"
+                f"{len(listed_words)} words were published, the plan has {self.cells}",
+                "publish fewer",
+                code="term-count",
             )
-        if wrong := [word for word in listed if words(word) != [word]]:
+        if wrong_words := [word for word in listed_words if words(word) != [word]]:
             raise ConfigurationError(
-                f"the published word {wrong[0][:80]!r} is not one word in lower case",
+                f"the published word {wrong_words[0][:80]!r} is not one word in lower case",
                 "publish words as texts have them",
             )
-        if order.ndim != 2 or len(order) != self.labels or order.size > LARGEST_ORDER:
+        if word_order.ndim != 2 or len(word_order) != self.labels or word_order.size > LARGEST_ORDER:
             raise ConfigurationError(
-                f'public numbers "order" of shape {order.shape} are not {self.labels} rows of at most'
+                f'public numbers "order" of shape {word_order.shape} are not {self.labels} rows of at most'
                 f" {LARGEST_ORDER} numbers in all",
                 "publish the cells of each label",
                 code="number-shape",
             )
-        WHOLE_NUMBERS.check("order", order)
-        if order.size and not (order.min() >= NOTHING and order.max() < len(listed)):
+        WHOLE_NUMBERS.check("order", word_order)
+        if word_order.size and not (word_order.min() >= NOTHING and word_order.max() < len(listed_words)):
             raise ConfigurationError('public numbers "order" name a cell without a word', "publish its word")
-        if len(np.unique(order[order != NOTHING])) < len(listed):
+        if len(np.unique(word_order[word_order != NOTHING])) < len(listed_words):
             raise ConfigurationError("a published word stands in no label's order", "publish only words that do")
-        if any(len(ranks) < int((row >= 0).sum()) for ranks, row in zip(_word_ranks(public), order, strict=True)):
+        if any(
+            len(label_ranks) < int((order_row >= 0).sum())
+            for label_ranks, order_row in zip(_word_ranks(public), word_order, strict=True)
+        ):
             raise ConfigurationError("a label's list of words names one word twice", "publish each word once")
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        ranks = _word_ranks(public)
-        order = public.numbers_of("order").astype(np.int64)
-        texts = records.texts
+        rank_by_word = _word_ranks(public)
+        word_order = public.numbers_of("order").astype(np.int64)
+        record_texts = records.texts
         labels = labels_within(records.labels, self.labels)
 
         def compute(asked: Int64) -> Matrix:
             columns = np.full((len(asked), self.most), NOTHING)
             for row, record in enumerate(asked):
                 if (label := labels[record]) >= 0:
-                    first = sorted({ranks[label][word] for word in words(texts[record]) if word in ranks[label]})
-                    counted = order[label, first[: self.most]]
-                    columns[row, : len(counted)] = counted
+                    text_ranks = sorted(
+                        {
+                            rank_by_word[label][word]
+                            for word in words(record_texts[record])
+                            if word in rank_by_word[label]
+                        }
+                    )
+                    counted_cells = word_order[label, text_ranks[: self.most]]
+                    columns[row, : len(counted_cells)] = counted_cells
             return at_columns(columns, np.ones(self.most), self.dimension)
 
         return Rows(compute, records.units, width=self.most)
@@ -143,6 +157,9 @@ class LabelWords(Statistic, question="counts"):
 
 def _word_ranks(public: PublicInputs) -> list[dict[str, int]]:
     """The place of each word in each label's order."""
-    listed = public.texts_of("words")
-    orders = public.numbers_of("order").astype(np.int64)
-    return [{listed[cell]: place for place, cell in enumerate(order) if cell != NOTHING} for order in orders]
+    listed_words = public.texts_of("words")
+    word_orders = public.numbers_of("order").astype(np.int64)
+    return [
+        {listed_words[cell]: word_rank for word_rank, cell in enumerate(label_order) if cell != NOTHING}
+        for label_order in word_orders
+    ]

@@ -78,40 +78,48 @@ class NearestFurthest:
 
         ``labels`` are the candidates' labels, int64 [n], or None; ``correction`` is as in :class:`Candidates`.
         """
-        for start in range(0, max(1, len(candidates)), MOST_AT_ONCE):
-            part = slice(start, start + MOST_AT_ONCE)
-            of_labels = None if labels is None else labels[part]
-            self.add(Candidates(candidates[part], of_labels, None if correction is None else correction[part]))
+        for start_row in range(0, max(1, len(candidates)), MOST_AT_ONCE):
+            candidate_slice = slice(start_row, start_row + MOST_AT_ONCE)
+            slice_labels = None if labels is None else labels[candidate_slice]
+            self.add(
+                Candidates(
+                    candidates[candidate_slice],
+                    slice_labels,
+                    None if correction is None else correction[candidate_slice],
+                )
+            )
 
     def add(self, candidates: "Candidates") -> None:
         """Compares the records with further candidates, at most ``MOST_AT_ONCE``, as :meth:`extend` does."""
-        values = candidates.values
+        candidate_rows = candidates.values
         labels = candidates.labels
         if (labels is None) != (self._labels is None):
             raise ConfigurationError("labels are given for candidates or for records, but not for both")
-        if values.ndim != 2 or values.shape[1] != self._private.shape[1]:
+        if candidate_rows.ndim != 2 or candidate_rows.shape[1] != self._private.shape[1]:
             raise ConfigurationError(
-                f"candidates of shape {values.shape} cannot be compared with records of dimension "
+                f"candidates of shape {candidate_rows.shape} cannot be compared with records of dimension "
                 f"{self._private.shape[-1]}",
                 "embed both with the same model",
             )
-        for rows, columns in by_label(self._labels, labels, len(self._private), len(values)):
-            self._compare_blocks(rows, columns, candidates.with_norms(columns))
-        self.candidates += len(values)
+        for record_rows, columns in by_label(self._labels, labels, len(self._private), len(candidate_rows)):
+            self._compare_blocks(record_rows, columns, candidates.with_norms(columns))
+        self.candidates += len(candidate_rows)
 
     def _compare_blocks(self, rows: Int64, columns: Int64, right: Float32) -> None:
-        total = _spread_groups(columns + self.candidates, np.int64(NONE))
-        usual = max(USUAL_ROWS, LEAST_SCORES // len(right))
-        size = max(1, min(usual, BLOCK_SCORES // len(right)) // BLOCK_ROWS) * BLOCK_ROWS
+        candidate_indices = _spread_groups(columns + self.candidates, np.int64(NONE))
+        usual_rows = max(USUAL_ROWS, LEAST_SCORES // len(right))
+        block_size = max(1, min(usual_rows, BLOCK_SCORES // len(right)) // BLOCK_ROWS) * BLOCK_ROWS
 
         def compare(start: int) -> None:
-            block = rows[start : start + size]
-            scores = right @ _double_records(self._private[block]).T  # [n, b]
-            self._near[block] = _best_keys(scores, total, self._near[block], np.maximum)
+            record_block = rows[start : start + block_size]
+            block_scores = right @ _double_records(self._private[record_block]).T  # [n, b]
+            self._near[record_block] = _best_keys(block_scores, candidate_indices, self._near[record_block], np.maximum)
             if self._furthest:
-                self._far[block] = _best_keys(scores, total, self._far[block], np.minimum)
+                self._far[record_block] = _best_keys(
+                    block_scores, candidate_indices, self._far[record_block], np.minimum
+                )
 
-        for_each(compare, range(0, len(rows), size))
+        for_each(compare, range(0, len(rows), block_size))
 
 
 class Candidates:
@@ -132,13 +140,13 @@ class Candidates:
 
     def with_norms(self, columns: Int64) -> Float32:
         """Returns [c, -correction] in groups, float32 [n, d + 1], of a label's candidates, numbers ``columns``."""
-        first = int(columns[0])
-        if first not in self._ready:
-            chosen: Int64 | slice = columns
+        first_column = int(columns[0])
+        if first_column not in self._ready:
+            chosen_columns: Int64 | slice = columns
             if len(columns) == len(self.values):
-                chosen = slice(None)
-            self._ready[first] = _with_norms(self.values[chosen], self._correction[chosen])
-        return self._ready[first]
+                chosen_columns = slice(None)
+            self._ready[first_column] = _with_norms(self.values[chosen_columns], self._correction[chosen_columns])
+        return self._ready[first_column]
 
 
 def by_label(
@@ -159,10 +167,10 @@ def by_label(
 
 def _with_norms(candidates: Float32, correction: Float32) -> Float32:
     """[c, -correction] in groups; the last candidate is repeated until all are whole, float32 [n, d + 1]."""
-    extended = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
-    extended[:, :-1] = candidates
-    np.negative(correction, out=extended[:, -1])
-    return _spread_groups(extended, extended[-1])
+    extended_rows = np.empty((len(candidates), candidates.shape[1] + 1), dtype=np.float32)
+    extended_rows[:, :-1] = candidates
+    np.negative(correction, out=extended_rows[:, -1])
+    return _spread_groups(extended_rows, extended_rows[-1])
 
 
 def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray[_Number]:
@@ -170,20 +178,20 @@ def _spread_groups(candidates: npt.NDArray[_Number], filler: Any) -> npt.NDArray
 
     So the best score of every group comes from a few passes over long rows.
     """
-    groups = -(-len(candidates) // GROUP)
-    spread = np.empty((GROUP, groups, *candidates.shape[1:]), dtype=candidates.dtype)
-    for place, members in enumerate(spread):
-        chosen = candidates[place::GROUP]
-        members[: len(chosen)] = chosen
-        members[len(chosen) :] = filler
-    return spread.reshape(-1, *candidates.shape[1:])
+    group_count = -(-len(candidates) // GROUP)
+    spread_rows = np.empty((GROUP, group_count, *candidates.shape[1:]), dtype=candidates.dtype)
+    for group_place, place_members in enumerate(spread_rows):
+        place_candidates = candidates[group_place::GROUP]
+        place_members[: len(place_candidates)] = place_candidates
+        place_members[len(place_candidates) :] = filler
+    return spread_rows.reshape(-1, *candidates.shape[1:])
 
 
 def _double_records(records: Float32) -> Float32:
     """[2x, 1], float32 [b, d + 1]."""
-    extended = np.ones((len(records), records.shape[1] + 1), dtype=np.float32)
-    np.multiply(records, np.float32(2), out=extended[:, :-1])
-    return extended
+    extended_rows = np.ones((len(records), records.shape[1] + 1), dtype=np.float32)
+    np.multiply(records, np.float32(2), out=extended_rows[:, :-1])
+    return extended_rows
 
 
 def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc) -> Int64:
@@ -195,21 +203,23 @@ def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc)
         known: keys of the best earlier candidates of each record, int64 [b, q], best first.
         extreme: ``np.maximum`` finds the highest scores, ``np.minimum`` the lowest, whose keys are of negated scores.
     """
-    records, q = known.shape
+    record_count, q = known.shape
     if len(indices) <= FEW * q:
-        real = indices != NONE
-        every = _score_keys(_signed_scores(scores[real].T, extreme), indices[real])
-        return _highest_keys(np.concatenate([known, every], axis=1), q)
-    best = _signed_scores(extreme.reduce(scores.reshape(GROUP, -1), axis=0), extreme).reshape(-1, records)
-    bars = _record_bars(best, known)
-    groups = _reaching_groups(best, bars, q)
-    places = groups[:, None] + np.arange(0, scores.size, best.size)
-    members = _signed_scores(scores.reshape(-1).take(places), extreme)
-    reaching = np.flatnonzero(members >= bars[groups % records][:, None])
-    rows, columns = np.divmod(places.reshape(-1)[reaching], records)
-    real = indices[rows] != NONE
-    keys = _score_keys(members.reshape(-1)[reaching[real]], indices[rows[real]])
-    return _merge_keys(known, keys, columns[real])
+        is_candidate = indices != NONE
+        every_key = _score_keys(_signed_scores(scores[is_candidate].T, extreme), indices[is_candidate])
+        return _highest_keys(np.concatenate([known, every_key], axis=1), q)
+    best_of_group = _signed_scores(extreme.reduce(scores.reshape(GROUP, -1), axis=0), extreme).reshape(-1, record_count)
+    record_bars = _record_bars(best_of_group, known)
+    reaching_groups = _reaching_groups(best_of_group, record_bars, q)
+    member_places = reaching_groups[:, None] + np.arange(0, scores.size, best_of_group.size)
+    member_scores = _signed_scores(scores.reshape(-1).take(member_places), extreme)
+    reaching_members = np.flatnonzero(member_scores >= record_bars[reaching_groups % record_count][:, None])
+    member_rows, columns = np.divmod(member_places.reshape(-1)[reaching_members], record_count)
+    is_candidate = indices[member_rows] != NONE
+    reaching_keys = _score_keys(
+        member_scores.reshape(-1)[reaching_members[is_candidate]], indices[member_rows[is_candidate]]
+    )
+    return _merge_keys(known, reaching_keys, columns[is_candidate])
 
 
 def _record_bars(best: Float32, known: Int64) -> Float32:
@@ -219,17 +229,19 @@ def _record_bars(best: Float32, known: Int64) -> Float32:
         best: best score of each group, float32 [groups, b].
         known: as in :func:`_best_keys`.
     """
-    records, q = known.shape
-    worst = known[:, -1]
-    bars = np.where(worst == _EMPTY, np.float32(-np.inf), np.nextafter(_key_scores(worst), np.float32(np.inf)))
-    if np.isneginf(bars).any() or np.count_nonzero(best >= bars) > MANY * q * records:
+    record_count, q = known.shape
+    worst_keys = known[:, -1]
+    score_bars = np.where(
+        worst_keys == _EMPTY, np.float32(-np.inf), np.nextafter(_key_scores(worst_keys), np.float32(np.inf))
+    )
+    if np.isneginf(score_bars).any() or np.count_nonzero(best >= score_bars) > MANY * q * record_count:
         # A set has groups that lie far apart, because similar candidates often follow each other. Whatever their order,
         # only groups of fewer than q sets of 6 q are above the bar.
-        size = max(1, len(best) // (SETS * q))
-        sets = best[: len(best) // size * size].reshape(size, -1, records).max(axis=0)
-        place = len(sets) - q
-        bars = np.maximum(bars, np.partition(sets.T.copy(), place, axis=1)[:, place])
-    return bars
+        set_size = max(1, len(best) // (SETS * q))
+        best_of_set = best[: len(best) // set_size * set_size].reshape(set_size, -1, record_count).max(axis=0)
+        bar_rank = len(best_of_set) - q
+        score_bars = np.maximum(score_bars, np.partition(best_of_set.T.copy(), bar_rank, axis=1)[:, bar_rank])
+    return score_bars
 
 
 def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
@@ -238,24 +250,24 @@ def _reaching_groups(best: Float32, bars: Float32, q: int) -> Int64:
     Of a record's groups whose best score equals the bar, the first q are enough: each holds a candidate that precedes
     all candidates of later groups.
     """
-    reaching = best >= bars
-    if np.count_nonzero(reaching) > MANY * q * len(bars):
-        ties = best == bars
-        reaching &= ~ties | (np.cumsum(ties, axis=0) <= q)
-    return np.flatnonzero(reaching)
+    is_reaching = best >= bars
+    if np.count_nonzero(is_reaching) > MANY * q * len(bars):
+        is_tied = best == bars
+        is_reaching &= ~is_tied | (np.cumsum(is_tied, axis=0) <= q)
+    return np.flatnonzero(is_reaching)
 
 
 def _merge_keys(known: Int64, keys: Int64, columns: Int64) -> Int64:
     """The q highest of a record's known keys, int64 [b, q], and of further keys, int64 [k] of records ``columns``."""
-    records, q = known.shape
+    record_count, q = known.shape
     # A block has fewer than 2^16 records, and numbers of 16 bits are sorted in linear time.
-    order = np.argsort(columns.astype(np.uint16), kind="stable")
-    counts = np.bincount(columns, minlength=records)
-    places = np.arange(len(keys)) - np.repeat(np.cumsum(counts) - counts, counts)
-    table = np.full((records, q + counts.max()), _EMPTY)
-    table[:, :q] = known
-    table[columns[order], q + places] = keys[order]
-    return _highest_keys(table, q)
+    column_order = np.argsort(columns.astype(np.uint16), kind="stable")
+    keys_of_column = np.bincount(columns, minlength=record_count)
+    place_in_column = np.arange(len(keys)) - np.repeat(np.cumsum(keys_of_column) - keys_of_column, keys_of_column)
+    key_table = np.full((record_count, q + keys_of_column.max()), _EMPTY)
+    key_table[:, :q] = known
+    key_table[columns[column_order], q + place_in_column] = keys[column_order]
+    return _highest_keys(key_table, q)
 
 
 def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
@@ -265,11 +277,11 @@ def _signed_scores(scores: Float32, extreme: np.ufunc) -> Float32:
 
 def _score_keys(scores: Float32, indices: Int64) -> Int64:
     """int64 keys whose descending order is that of (score descending, index ascending)."""
-    bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # + 0: minus zero equals zero
-    keys: Int64 = _ordered_bits(bits).astype(np.int64)
-    keys <<= 32
-    keys -= indices
-    return keys
+    score_bits = np.add(scores, np.float32(0), order="C").view(np.int32)  # + 0: minus zero equals zero
+    ordered_keys: Int64 = _ordered_bits(score_bits).astype(np.int64)
+    ordered_keys <<= 32
+    ordered_keys -= indices
+    return ordered_keys
 
 
 def _key_scores(keys: Int64) -> Float32:
@@ -289,7 +301,7 @@ def _key_indices(keys: Int64) -> Int64:
 
 def _highest_keys(keys: Int64, q: int) -> Int64:
     """The q highest keys of each row, the highest first."""
-    count = keys.shape[1]
-    if q < count:
-        keys = np.partition(keys, count - q, axis=1)[:, count - q :]
+    key_count = keys.shape[1]
+    if q < key_count:
+        keys = np.partition(keys, key_count - q, axis=1)[:, key_count - q :]
     return np.sort(keys, axis=1)[:, ::-1]

@@ -80,32 +80,34 @@ class ScoredSimilarity(Statistic, question="nearest"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[ScoredSimilarity, Inputs]":
-        count = choose.integer(1, 40)
-        corpora = choose.rng.integers(0, MEMBERSHIPS, count).astype(np.float64)
-        return cls(count + choose.integer(0, 5)), (
-            ("candidates", choose.embeddings(count, facts)),
-            ("corpora", GridNumbers(corpora, WHOLE_NUMBERS)),
+        candidate_count = choose.integer(1, 40)
+        corpus_bits = choose.rng.integers(0, MEMBERSHIPS, candidate_count).astype(np.float64)
+        return cls(candidate_count + choose.integer(0, 5)), (
+            ("candidates", choose.embeddings(candidate_count, facts)),
+            ("corpora", GridNumbers(corpus_bits, WHOLE_NUMBERS)),
         )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",), numbers=("corpora",))
         candidates = public.embeddings_of("candidates")
-        corpora = public.numbers_of("corpora")
+        corpus_bits = public.numbers_of("corpora")
         check_embeddings("candidates", candidates, facts, labels=0, most=self.candidates)
-        check_shape("corpora", corpora, (len(candidates.values),))
-        WHOLE_NUMBERS.check("corpora", corpora)
-        check_labels("corpora", corpora.astype(np.int64), MEMBERSHIPS, least=0)
+        check_shape("corpora", corpus_bits, (len(candidates.values),))
+        WHOLE_NUMBERS.check("corpora", corpus_bits)
+        check_labels("corpora", corpus_bits.astype(np.int64), MEMBERSHIPS, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        corpora = public.numbers_of("corpora").astype(np.int64)
-        texts = public.embeddings_of("candidates").values
-        in_corpus = [(corpora & bit) > 0 for bit in (FIRST, SECOND)]
+        corpus_bits = public.numbers_of("corpora").astype(np.int64)
+        candidate_embeddings = public.embeddings_of("candidates").values
+        in_corpus = [(corpus_bits & corpus_bit) > 0 for corpus_bit in (FIRST, SECOND)]
         embeddings = records.embeddings
 
         def compute(asked: Int64) -> Float64:
             # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
-            near = (embeddings[asked] @ texts.T).astype(np.float64)
-            nearest = [near[:, inside].max(axis=1, initial=0.0).clip(max=1.0) for inside in in_corpus]
-            return np.column_stack([scored_row(*nearest), np.full(len(asked), COUNT)])
+            similarities = (embeddings[asked] @ candidate_embeddings.T).astype(np.float64)
+            nearest_similarities = [
+                similarities[:, is_member].max(axis=1, initial=0.0).clip(max=1.0) for is_member in in_corpus
+            ]
+            return np.column_stack([scored_row(*nearest_similarities), np.full(len(asked), COUNT)])
 
         return Rows(compute, records.units, width=max(self.candidates, self.dimension))

@@ -84,12 +84,12 @@ class SupportVotes(Statistic, question="nearest"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[SupportVotes, Inputs]":
-        count = choose.integer(1, 40)
-        generators = choose.integer(1, 4)
-        authors = choose.rng.integers(0, generators, count).astype(np.float64)
-        statistic = cls(generators, count + choose.integer(0, 5), choose.labels(facts))
+        candidate_count = choose.integer(1, 40)
+        generator_count = choose.integer(1, 4)
+        authors = choose.rng.integers(0, generator_count, candidate_count).astype(np.float64)
+        statistic = cls(generator_count, candidate_count + choose.integer(0, 5), choose.labels(facts))
         return statistic, (
-            ("candidates", choose.embeddings(count, facts)),
+            ("candidates", choose.embeddings(candidate_count, facts)),
             ("authors", GridNumbers(authors, WHOLE_NUMBERS)),
         )
 
@@ -113,23 +113,25 @@ class SupportVotes(Statistic, question="nearest"):
             votes = np.zeros((len(asked), self.generators))
             for label in range(max(1, self.labels)):
                 if self.labels:
-                    of_label = labels[asked] == label
-                    texts = np.flatnonzero(candidates.labels == label)
+                    is_of_label = labels[asked] == label
+                    label_candidates = np.flatnonzero(candidates.labels == label)
                 else:
-                    of_label = np.ones(len(asked), dtype=np.bool_)
-                    texts = np.arange(len(authors))
-                if of_label.any() and len(texts):
+                    is_of_label = np.ones(len(asked), dtype=np.bool_)
+                    label_candidates = np.arange(len(authors))
+                if is_of_label.any() and len(label_candidates):
                     # Inner products of quantised embeddings are exact in float32: a row does not depend on the others.
-                    near = embeddings[asked[of_label]] @ candidates.values[texts].T
-                    votes[of_label] = self._parts(near, authors[texts])
+                    similarities = embeddings[asked[is_of_label]] @ candidates.values[label_candidates].T
+                    votes[is_of_label] = self._parts(similarities, authors[label_candidates])
             return votes
 
         return Rows(compute, records.units, width=max(self.candidates, self.generators))
 
     def _parts(self, near: Any, authors: Int64) -> Float64:
         """Each generator's part of the nearest third of n texts, float64 [m, K], by inner products [m, n]."""
-        third = -(-len(authors) // NEAREST_PART)
-        chosen = authors[np.argsort(-near, axis=1, kind="stable")[:, :third]]
-        counts = [np.count_nonzero(chosen == generator, axis=1) for generator in range(self.generators)]
-        parts: Float64 = np.stack(counts, axis=1) / third
-        return parts
+        nearest_count = -(-len(authors) // NEAREST_PART)
+        nearest_authors = authors[np.argsort(-near, axis=1, kind="stable")[:, :nearest_count]]
+        counts_by_generator = [
+            np.count_nonzero(nearest_authors == generator, axis=1) for generator in range(self.generators)
+        ]
+        vote_parts: Float64 = np.stack(counts_by_generator, axis=1) / nearest_count
+        return vote_parts

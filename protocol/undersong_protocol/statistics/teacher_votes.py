@@ -110,19 +110,25 @@ def votes(
     """
     votes = np.zeros((teachers, len(queries.texts)))
     with _ALONE, one_library_thread():
-        untrained, tokenizer = _load_model(model)
+        untrained_model, tokenizer = _load_model(model)
         for teacher in range(teachers):
-            rows = np.flatnonzero(shards == teacher).tolist()
-            candidates = TeacherCandidates([texts[row] for row in rows], classes[rows])
+            shard_rows = np.flatnonzero(shards == teacher).tolist()
+            teacher_candidates = TeacherCandidates([texts[row] for row in shard_rows], classes[shard_rows])
             # An empty shard takes the time of one with a record; its teacher's votes are dropped.
-            if rows:
-                trained = candidates
+            if shard_rows:
+                trained_model = teacher_candidates
             else:
-                trained = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
+                trained_model = TeacherCandidates([""], np.zeros(1, dtype=np.int64))
             try:
-                scores = _teacher_scores(copy.deepcopy(untrained), tokenizer, trained, contrast, queries.texts, teacher)
-                ballots = logistic(scores) if probabilities else ballot(scores[:, None], queries.classes, half)[:, 0]
-                votes[teacher] = ballots * bool(rows)
+                query_scores = _teacher_scores(
+                    copy.deepcopy(untrained_model), tokenizer, trained_model, contrast, queries.texts, teacher
+                )
+                teacher_ballots = (
+                    logistic(query_scores)
+                    if probabilities
+                    else ballot(query_scores[:, None], queries.classes, half)[:, 0]
+                )
+                votes[teacher] = teacher_ballots * bool(shard_rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
                 # Its own vote is lost; were all teachers' lost, one record would move them all.
                 log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)
@@ -141,16 +147,18 @@ def _teacher_scores(
 ) -> Float64:
     """A teacher's log odds that each query is private, float64 [queries]."""
     rng = np.random.default_rng([SEED, teacher])
-    against, weights = _draw_contrast(candidates.classes, contrast.classes, rng)
-    texts = [*candidates.texts, *(contrast.texts[row] for row in against)]
-    y = np.repeat(np.array([1, 0]), [len(candidates.texts), len(against)])
-    w = np.concatenate([np.full(len(candidates.texts), 0.5 / len(candidates.texts)), weights]) * len(texts)
-    steps = -(-len(texts) // SETTINGS.batch)
-    settings = replace(SETTINGS, epochs=max(SETTINGS.epochs, -(-STEPS // steps)))
-    everything = np.arange(len(texts))
+    contrast_rows, contrast_weights = _draw_contrast(candidates.classes, contrast.classes, rng)
+    training_texts = [*candidates.texts, *(contrast.texts[row] for row in contrast_rows)]
+    targets = np.repeat(np.array([1, 0]), [len(candidates.texts), len(contrast_rows)])
+    text_weights = np.concatenate(
+        [np.full(len(candidates.texts), 0.5 / len(candidates.texts)), contrast_weights]
+    ) * len(training_texts)
+    step_count = -(-len(training_texts) // SETTINGS.batch)
+    settings = replace(SETTINGS, epochs=max(SETTINGS.epochs, -(-STEPS // step_count)))
+    all_rows = np.arange(len(training_texts))
     fine_tuning.optimise(
-        model, tokenizer, fine_tuning.TrainingTexts(texts, y, w),
-        fit=everything, held=everything[:0], settings=settings, shuffled=rng.permutation,
+        model, tokenizer, fine_tuning.TrainingTexts(training_texts, targets, text_weights),
+        fit=all_rows, held=all_rows[:0], settings=settings, shuffled=rng.permutation,
     )  # fmt: skip
     logit_rows = fine_tuning.logits(model, tokenizer, queries, settings)
     return logit_rows[:, 1] - logit_rows[:, 0]
@@ -158,15 +166,15 @@ def _teacher_scores(
 
 def _draw_contrast(classes: Int64, contrast: Int64, rng: np.random.Generator) -> tuple[Int64, Float64]:
     """Candidates for one teacher and the weight of each, 1/2 in all: of every class as much as the shard has of it."""
-    rows, weights = [], []
-    for label, count in zip(*np.unique(classes, return_counts=True), strict=True):
-        same = np.flatnonzero(contrast == label)
-        if not len(same):
-            same = np.arange(len(contrast))  # no candidate of a class: all of them stand for it
-        drawn_rows = rng.permutation(same)[: AGAINST * int(count)]
-        rows.append(drawn_rows)
-        weights.append(np.full(len(drawn_rows), 0.5 * count / len(classes) / len(drawn_rows)))
-    return np.concatenate(rows), np.concatenate(weights)
+    contrast_rows, contrast_weights = [], []
+    for label, label_count in zip(*np.unique(classes, return_counts=True), strict=True):
+        label_rows = np.flatnonzero(contrast == label)
+        if not len(label_rows):
+            label_rows = np.arange(len(contrast))  # no candidate of a class: all of them stand for it
+        drawn_rows = rng.permutation(label_rows)[: AGAINST * int(label_count)]
+        contrast_rows.append(drawn_rows)
+        contrast_weights.append(np.full(len(drawn_rows), 0.5 * label_count / len(classes) / len(drawn_rows)))
+    return np.concatenate(contrast_rows), np.concatenate(contrast_weights)
 
 
 def _load_model(model: str) -> tuple[Any, Any]:
@@ -278,58 +286,60 @@ class TeacherVotes(Statistic, question="teachers"):
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_task_labels(self.name, self.labels, facts)
         if self.fine_tuned:
-            classes = [_classes_of(name) for name in INPUTS]
-            check_names(self.name, public, texts=INPUTS, numbers=classes)
+            class_inputs = [_classes_of(name) for name in INPUTS]
+            check_names(self.name, public, texts=INPUTS, numbers=class_inputs)
         else:
             check_names(self.name, public, embeddings=INPUTS)
-        for name, least, largest in (("queries", 0, self.queries), ("contrast", 1, LARGEST_CONTRAST)):
+        for name, least_texts, most_texts in (("queries", 0, self.queries), ("contrast", 1, LARGEST_CONTRAST)):
             if self.fine_tuned:
-                self._check_texts(name, public, least, largest)
+                self._check_texts(name, public, least_texts, most_texts)
             else:
                 candidates = public.embeddings_of(name)
-                check_embeddings(name, candidates, facts, labels=self.labels, least=least, most=largest)
+                check_embeddings(name, candidates, facts, labels=self.labels, least=least_texts, most=most_texts)
                 check_labels(name, candidates.labels, self.labels, least=0 if self.labels else NO_LABEL)
 
     def _check_texts(self, name: str, public: PublicInputs, least: int, largest: int) -> None:
-        texts = public.texts_of(name)
-        classes = public.numbers_of(_classes_of(name))
-        if not least <= len(texts) <= largest:
+        input_texts = public.texts_of(name)
+        input_classes = public.numbers_of(_classes_of(name))
+        if not least <= len(input_texts) <= largest:
             raise ConfigurationError(
-                f"{len(texts)} public texts {name!r} were published, the plan has {least} to {largest}",
+                f"{len(input_texts)} public texts {name!r} were published, the plan has {least} to {largest}",
                 "publish those planned",
             )
-        check_shape(_classes_of(name), classes, (len(texts),))
-        WHOLE_NUMBERS.check(_classes_of(name), classes)
-        check_labels(name, classes.astype(np.int64), self.labels, least=0)
+        check_shape(_classes_of(name), input_classes, (len(input_texts),))
+        WHOLE_NUMBERS.check(_classes_of(name), input_classes)
+        check_labels(name, input_classes.astype(np.int64), self.labels, least=0)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        rows = distinct(records)
+        distinct_rows = distinct(records)
         labels = labels_within(records.labels, self.labels)
         if self.labels:
-            rows = rows[labels[rows] >= 0]
-        shards = (records.unit_hashes[rows] % np.uint64(self.teachers)).astype(np.int64)
-        classes = self._class_numbers(labels[rows])
-        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(records, rows, classes, shards, public)
-        present = np.unique(shards)
+            distinct_rows = distinct_rows[labels[distinct_rows] >= 0]
+        shard_of_row = (records.unit_hashes[distinct_rows] % np.uint64(self.teachers)).astype(np.int64)
+        class_of_row = self._class_numbers(labels[distinct_rows])
+        votes = (self._fine_tuned if self.fine_tuned else self._linear_votes)(
+            records, distinct_rows, class_of_row, shard_of_row, public
+        )
+        present_shards = np.unique(shard_of_row)
 
         def compute(shards: Int64) -> Matrix:
-            matrix = np.zeros((len(shards), self.queries))
-            matrix[:, : votes.shape[1]] = votes[present[shards]]
-            return matrix
+            vote_matrix = np.zeros((len(shards), self.queries))
+            vote_matrix[:, : votes.shape[1]] = votes[present_shards[shards]]
+            return vote_matrix
 
-        return Rows(compute, present)
+        return Rows(compute, present_shards)
 
     def _linear_votes(
         self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
         queries = public.embeddings_of("queries")
-        contrast = public.embeddings_of("contrast")
+        contrast_block = public.embeddings_of("contrast")
         return teachers.votes(
             records.embeddings[rows],
             classes,
             shards,
-            contrast.values,
-            self._class_numbers(contrast.labels),
+            contrast_block.values,
+            self._class_numbers(contrast_block.labels),
             queries.values,
             self._class_numbers(queries.labels),
             teachers=self.teachers,
@@ -342,12 +352,12 @@ class TeacherVotes(Statistic, question="teachers"):
         self, records: RecordView, rows: Int64, classes: Int64, shards: Int64, public: PublicInputs
     ) -> Float64:
         queries = self._build_candidates("queries", public)
-        contrast = self._build_candidates("contrast", public)
+        contrast_candidates = self._build_candidates("contrast", public)
         return votes(
             [records.texts[row] for row in rows],
             classes,
             shards,
-            contrast,
+            contrast_candidates,
             queries,
             model=records.local_model,
             teachers=self.teachers,
@@ -356,9 +366,9 @@ class TeacherVotes(Statistic, question="teachers"):
         )
 
     def _build_candidates(self, name: str, public: PublicInputs) -> TeacherCandidates:
-        texts = public.texts_of(name)
-        classes = public.numbers_of(_classes_of(name))
-        return TeacherCandidates(texts, self._class_numbers(classes.astype(np.int64)))
+        input_texts = public.texts_of(name)
+        input_classes = public.numbers_of(_classes_of(name))
+        return TeacherCandidates(input_texts, self._class_numbers(input_classes.astype(np.int64)))
 
     def _class_numbers(self, labels: Int64) -> Int64:
         """The labels, or one class for everything in a task without labels."""
@@ -376,13 +386,17 @@ def distinct(records: RecordView) -> Int64:
 
     Repetitions of other units stay, because other units must not decide which records a shard has.
     """
-    units, sizes = np.unique(records.units, return_counts=True)
-    several = np.isin(records.units, units[sizes > 1])
+    unit_numbers, records_of_unit = np.unique(records.units, return_counts=True)
+    has_several = np.isin(records.units, unit_numbers[records_of_unit > 1])
     known_texts: set[tuple[int, int, str]] = set()
-    is_single = ~several
-    texts = records.texts if several.any() else ()
-    for row in np.flatnonzero(several):
-        key = (int(records.units[row]), int(records.labels[row]), " ".join(texts[int(row)].split()).casefold())
-        is_single[row] = key not in known_texts
-        known_texts.add(key)
+    is_single = ~has_several
+    record_texts = records.texts if has_several.any() else ()
+    for row in np.flatnonzero(has_several):
+        record_key = (
+            int(records.units[row]),
+            int(records.labels[row]),
+            " ".join(record_texts[int(row)].split()).casefold(),
+        )
+        is_single[row] = record_key not in known_texts
+        known_texts.add(record_key)
     return np.flatnonzero(is_single)

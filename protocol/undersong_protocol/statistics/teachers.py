@@ -44,27 +44,27 @@ class Whitening:
     """
 
     def __init__(self, embeddings: Float32, classes: Int64, count: int) -> None:
-        x = embeddings.astype(np.float64)
-        sizes = np.bincount(classes, minlength=count)
-        self.means: Float64 = np.tile(x.mean(axis=0), (count, 1))
-        for label in np.flatnonzero(sizes):
-            self.means[label] = x[classes == label].mean(axis=0)
-        centred = x - self.means[classes]
-        covariance = centred.T @ centred / len(x)
-        ridge = RIDGE * max(float(np.trace(covariance)) / x.shape[1], 1e-12)
-        values, vectors = np.linalg.eigh(covariance + ridge * np.eye(x.shape[1]))
-        self.axes: Float64 = vectors
-        self.variances: Float64 = values
+        embeddings64 = embeddings.astype(np.float64)
+        class_sizes = np.bincount(classes, minlength=count)
+        self.means: Float64 = np.tile(embeddings64.mean(axis=0), (count, 1))
+        for label in np.flatnonzero(class_sizes):
+            self.means[label] = embeddings64[classes == label].mean(axis=0)
+        centred_rows = embeddings64 - self.means[classes]
+        covariance = centred_rows.T @ centred_rows / len(embeddings64)
+        ridge = RIDGE * max(float(np.trace(covariance)) / embeddings64.shape[1], 1e-12)
+        eigenvalues, eigenvectors = np.linalg.eigh(covariance + ridge * np.eye(embeddings64.shape[1]))
+        self.axes: Float64 = eigenvectors
+        self.variances: Float64 = eigenvalues
         # A typical candidate has norm 1, so that one regularisation suits every embedding model.
-        typical = max(float((((centred @ vectors) ** 2) / values).sum(axis=1).mean()), 1e-12)
-        self._scale = 1.0 / np.sqrt(values * typical)
+        typical_distance = max(float((((centred_rows @ eigenvectors) ** 2) / eigenvalues).sum(axis=1).mean()), 1e-12)
+        self._scale = 1.0 / np.sqrt(eigenvalues * typical_distance)
 
     def __call__(self, embeddings: Float32, classes: Int64) -> Float32:
         """float32 [n, d] in the axes; rows longer than ``LONGEST`` are shortened to it."""
-        scaled = ((embeddings - self.means[classes]) @ self.axes) * self._scale
-        norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-        result: Float32 = (scaled * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
-        return result
+        scaled_rows = ((embeddings - self.means[classes]) @ self.axes) * self._scale
+        norms = np.linalg.norm(scaled_rows, axis=1, keepdims=True)
+        whitened: Float32 = (scaled_rows * np.minimum(1.0, LONGEST / np.maximum(norms, 1e-12))).astype(np.float32)
+        return whitened
 
     def whitened_direction(self, directions: Float64) -> Float64:
         """Converts directions in the axes, float64 [..., d], to whitened coordinates with the same inner products."""
@@ -101,24 +101,31 @@ def votes(
             its scores); False makes it vote for those on the private side of its boundary.
     """
     whiten = Whitening(contrast, contrast_classes, count)
-    z = whiten(contrast, contrast_classes)
-    q = whiten(queries, query_classes)
-    shown = np.unique(contrast_classes).tolist()
-    against = [z[contrast_classes == label] for label in range(count)]
-    against = [part if len(part) else z for part in against]  # no candidate of a class: all of them stand for it
-    cast_votes = np.zeros((teachers, len(q)))
-    order = np.argsort(shards, kind="stable")
-    for first in range(0, teachers, BATCH):
-        bounds = np.searchsorted(shards[order], np.arange(first, first + BATCH + 1))
-        members = [order[start:stop] for start, stop in pairwise(bounds)]
-        own_rows = [(whiten(records[rows], classes[rows]), classes[rows]) for rows in members]
-        directions, bias = _train_batch(own_rows, against, shown)
-        scores = np.zeros((len(q), BATCH), dtype=np.float32)
+    whitened_contrast = whiten(contrast, contrast_classes)
+    whitened_queries = whiten(queries, query_classes)
+    contrast_labels = np.unique(contrast_classes).tolist()
+    contrast_by_class = [whitened_contrast[contrast_classes == label] for label in range(count)]
+    contrast_by_class = [
+        class_contrast if len(class_contrast) else whitened_contrast for class_contrast in contrast_by_class
+    ]  # no candidate of a class: all of them stand for it
+    cast_votes = np.zeros((teachers, len(whitened_queries)))
+    shard_order = np.argsort(shards, kind="stable")
+    for first_teacher in range(0, teachers, BATCH):
+        bounds = np.searchsorted(shards[shard_order], np.arange(first_teacher, first_teacher + BATCH + 1))
+        rows_by_teacher = [shard_order[start:stop] for start, stop in pairwise(bounds)]
+        own_rows = [
+            (whiten(records[teacher_rows], classes[teacher_rows]), classes[teacher_rows])
+            for teacher_rows in rows_by_teacher
+        ]
+        directions, bias = _train_batch(own_rows, contrast_by_class, contrast_labels)
+        query_scores = np.zeros((len(whitened_queries), BATCH), dtype=np.float32)
         for label in np.unique(query_classes):
-            scores[query_classes == label] = q[query_classes == label] @ directions[label].T + bias
-        batch = np.array(logistic(scores) if probabilities else ballot(scores, query_classes, half), dtype=np.float64).T
-        batch[[len(rows) == 0 for rows in members]] = 0.0
-        cast_votes[first : first + BATCH] = batch[: teachers - first]
+            query_scores[query_classes == label] = whitened_queries[query_classes == label] @ directions[label].T + bias
+        batch_ballots = np.array(
+            logistic(query_scores) if probabilities else ballot(query_scores, query_classes, half), dtype=np.float64
+        ).T
+        batch_ballots[[len(rows) == 0 for rows in rows_by_teacher]] = 0.0
+        cast_votes[first_teacher : first_teacher + BATCH] = batch_ballots[: teachers - first_teacher]
     return cast_votes
 
 
@@ -135,11 +142,11 @@ def ballot(scores: Float32 | Float64, classes: Int64, half: bool) -> Bools:
     """
     if not half:
         return scores > 0.0
-    ballots = np.zeros(scores.shape, dtype=np.bool_)
+    yes_votes = np.zeros(scores.shape, dtype=np.bool_)
     for label in np.unique(classes):
-        where = classes == label
-        ballots[where] = scores[where] > np.median(scores[where], axis=0)
-    return ballots
+        is_of_class = classes == label
+        yes_votes[is_of_class] = scores[is_of_class] > np.median(scores[is_of_class], axis=0)
+    return yes_votes
 
 
 def _train_batch(
@@ -153,50 +160,50 @@ def _train_batch(
     Accelerated gradient descent (Nesterov 1983), a fixed number of steps from zero, on half the mean loss of the
     shard's records plus half that of the candidates, plus ``REGULARISATION`` / 2 times the squared parameters.
     """
-    count = len(against)
+    class_count = len(against)
     width = against[0].shape[1]
-    weights = np.zeros((count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
+    contrast_weights = np.zeros((class_count, BATCH), dtype=np.float32)  # one candidate's weight, by class and teacher
     runs = []  # a shard's records of one class: slot, class, records, weight of each
     for slot, (x, classes) in enumerate(members):
         for label in np.unique(classes):
-            rows = np.ascontiguousarray(x[classes == label])
-            runs.append((slot, int(label), rows, np.float32(0.5 / len(x))))
-            weights[label, slot] = 0.5 * len(rows) / len(x) / len(against[label])
-    computed = sorted({*shown, *(label for _, label, _, _ in runs)})
+            class_rows = np.ascontiguousarray(x[classes == label])
+            runs.append((slot, int(label), class_rows, np.float32(0.5 / len(x))))
+            contrast_weights[label, slot] = 0.5 * len(class_rows) / len(x) / len(against[label])
+    computed_classes = sorted({*shown, *(label for _, label, _, _ in runs)})
 
-    step = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
-    ratio = float(np.sqrt(REGULARISATION * step))
-    momentum = np.float32((1.0 - ratio) / (1.0 + ratio))
-    decay = np.float32(1.0 - step * REGULARISATION)
-    common = np.zeros((BATCH, width), np.float32)
-    own = np.zeros((count, BATCH, width), np.float32)
-    bias = np.zeros(BATCH, np.float32)
-    ahead_common = common
-    ahead_own = own
-    ahead_bias = bias
+    step_size = np.float32(1.0 / (0.25 * ((1.0 + OWN_PART**2) * LONGEST**2 + 1.0) + REGULARISATION))
+    condition_root = float(np.sqrt(REGULARISATION * step_size))
+    momentum = np.float32((1.0 - condition_root) / (1.0 + condition_root))
+    weight_decay = np.float32(1.0 - step_size * REGULARISATION)
+    common_direction = np.zeros((BATCH, width), np.float32)
+    class_directions = np.zeros((class_count, BATCH, width), np.float32)
+    teacher_bias = np.zeros(BATCH, np.float32)
+    ahead_common = common_direction
+    ahead_own = class_directions
+    ahead_bias = teacher_bias
     for _ in range(STEPS):
-        slope = np.zeros_like(own)
-        slope_bias = np.zeros_like(bias)
+        class_slopes = np.zeros_like(class_directions)
+        slope_bias = np.zeros_like(teacher_bias)
         directions = ahead_common + OWN_PART * ahead_own
-        for label in computed:
-            part = against[label]
-            pull = logistic(part @ directions[label].T + ahead_bias) * weights[label]
-            slope[label] = pull.T @ part
-            slope_bias = slope_bias + pull.sum(axis=0)
-        for slot, label, rows, weight in runs:
-            push = weight * logistic(-(rows @ directions[label, slot] + ahead_bias[slot]))
-            slope[label, slot] -= push @ rows
-            slope_bias[slot] -= push.sum()
-        new_common = decay * ahead_common - step * slope.sum(axis=0)
-        new_own = decay * ahead_own - step * OWN_PART * slope
-        new_bias = ahead_bias - step * slope_bias
-        ahead_common = new_common + momentum * (new_common - common)
-        ahead_own = new_own + momentum * (new_own - own)
-        ahead_bias = new_bias + momentum * (new_bias - bias)
-        common = new_common
-        own = new_own
-        bias = new_bias
-    return common + OWN_PART * own, bias
+        for label in computed_classes:
+            class_contrast = against[label]
+            contrast_pull = logistic(class_contrast @ directions[label].T + ahead_bias) * contrast_weights[label]
+            class_slopes[label] = contrast_pull.T @ class_contrast
+            slope_bias = slope_bias + contrast_pull.sum(axis=0)
+        for slot, label, class_rows, row_weight in runs:
+            record_push = row_weight * logistic(-(class_rows @ directions[label, slot] + ahead_bias[slot]))
+            class_slopes[label, slot] -= record_push @ class_rows
+            slope_bias[slot] -= record_push.sum()
+        new_common = weight_decay * ahead_common - step_size * class_slopes.sum(axis=0)
+        new_own = weight_decay * ahead_own - step_size * OWN_PART * class_slopes
+        new_bias = ahead_bias - step_size * slope_bias
+        ahead_common = new_common + momentum * (new_common - common_direction)
+        ahead_own = new_own + momentum * (new_own - class_directions)
+        ahead_bias = new_bias + momentum * (new_bias - teacher_bias)
+        common_direction = new_common
+        class_directions = new_own
+        teacher_bias = new_bias
+    return common_direction + OWN_PART * class_directions, teacher_bias
 
 
 def logistic(scores: Floats) -> Float32:

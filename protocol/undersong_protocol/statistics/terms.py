@@ -86,18 +86,19 @@ class Terms:
             raise ConfigurationError("the vocabulary is empty", "name a file with one term a line")
         self._index: dict[str, int] = {}
         self._longest: dict[str, int] = {}  # words of the longest term that begins with this word
-        for number, term in enumerate(terms):
+        for term_number, term in enumerate(terms):
             term_words = words(term)
             if not term_words:
-                raise ConfigurationError(f"vocabulary term {number + 1}, {term[:80]!r}, has no word", "remove it")
+                raise ConfigurationError(f"vocabulary term {term_number + 1}, {term[:80]!r}, has no word", "remove it")
             if len(term_words) > LONGEST_TERM:
                 raise ConfigurationError(
-                    f"vocabulary term {number + 1}, {term[:80]!r}, has more than {LONGEST_TERM} words", "shorten it"
+                    f"vocabulary term {term_number + 1}, {term[:80]!r}, has more than {LONGEST_TERM} words",
+                    "shorten it",
                 )
-            first = self._index.setdefault(" ".join(term_words), number)
-            if first != number:
+            first_number = self._index.setdefault(" ".join(term_words), term_number)
+            if first_number != term_number:
                 raise ConfigurationError(
-                    f"vocabulary terms {terms[first]!r} and {term!r} differ only in case, spaces or punctuation",
+                    f"vocabulary terms {terms[first_number]!r} and {term!r} differ only in case, spaces or punctuation",
                     "keep one of them",
                 )
             self._longest[term_words[0]] = max(self._longest.get(term_words[0], 0), len(term_words))
@@ -112,9 +113,9 @@ class Terms:
         while position < len(text_words):
             length = min(self._longest.get(text_words[position], 0), len(text_words) - position)
             while length:
-                number = self._index.get(" ".join(text_words[position : position + length]))
-                if number is not None:
-                    yield number
+                term_number = self._index.get(" ".join(text_words[position : position + length]))
+                if term_number is not None:
+                    yield term_number
                     break
                 length -= 1
             position += max(1, length)
@@ -125,12 +126,12 @@ class Terms:
         >>> Terms(["heart", "heart failure", "pain"]).of("PAIN, heart\\n failure; heart pain")
         [2, 1, 0]
         """
-        numbers: dict[int, None] = {}
-        for number in self.each(text):
-            numbers.setdefault(number)
-            if len(numbers) == most:
+        term_numbers: dict[int, None] = {}
+        for term_number in self.each(text):
+            term_numbers.setdefault(term_number)
+            if len(term_numbers) == most:
                 break
-        return list(numbers)
+        return list(term_numbers)
 
 
 @lru_cache(maxsize=2)
@@ -177,10 +178,10 @@ class TermHistogram(Statistic, question="counts"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        most = float(self.most)
+        most_terms = float(self.most)
         if self.repeats:
-            return Sensitivity(most, most, most)
-        return Sensitivity(most, math.sqrt(most), 1.0)
+            return Sensitivity(most_terms, most_terms, most_terms)
+        return Sensitivity(most_terms, math.sqrt(most_terms), 1.0)
 
     @property
     def most(self) -> int:
@@ -191,8 +192,10 @@ class TermHistogram(Statistic, question="counts"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TermHistogram, Inputs]":
-        terms = choose.terms(choose.integer(1, 20))
-        return cls(vocabulary=len(terms), distinct=choose.integer(1, 6), repeats=choose.yes()), (("vocabulary", terms),)
+        example_terms = choose.terms(choose.integer(1, 20))
+        return cls(vocabulary=len(example_terms), distinct=choose.integer(1, 6), repeats=choose.yes()), (
+            ("vocabulary", example_terms),
+        )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, texts=("vocabulary",))
@@ -206,16 +209,18 @@ class TermHistogram(Statistic, question="counts"):
         matcher(tuple(vocabulary))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        terms = matcher(tuple(public.texts_of("vocabulary")))
-        texts = records.texts
+        term_matcher = matcher(tuple(public.texts_of("vocabulary")))
+        record_texts = records.texts
 
         def compute(asked: Int64) -> Matrix:
-            lists = [self._terms_of(terms, texts[row]) for row in asked]
-            starts = np.cumsum([0, *(len(list_of_terms) for list_of_terms in lists)])
-            columns = np.array([term for list_of_terms in lists for term in list_of_terms], dtype=np.int64)
-            counts = sp.csr_array((np.ones(len(columns)), columns, starts), shape=(len(lists), self.dimension))
-            counts.sum_duplicates()
-            return counts
+            terms_of_record = [self._terms_of(term_matcher, record_texts[row]) for row in asked]
+            row_starts = np.cumsum([0, *(len(list_of_terms) for list_of_terms in terms_of_record)])
+            columns = np.array([term for list_of_terms in terms_of_record for term in list_of_terms], dtype=np.int64)
+            term_counts = sp.csr_array(
+                (np.ones(len(columns)), columns, row_starts), shape=(len(terms_of_record), self.dimension)
+            )
+            term_counts.sum_duplicates()
+            return term_counts
 
         return Rows(compute, records.units, width=self.most)
 
@@ -325,18 +330,23 @@ class FourierFeatures(Statistic, question="directions"):
         """
         if self.even:
             return (1.0,) * len(self.lengths)
-        needs = []
+        structure_needs = []
         for length in self.lengths:
-            shortest = min(1 + max((shorter for shorter in self.lengths if shorter < length), default=0), self.phrases)
-            unit = self.width / length
-            filled = min(length, self.phrases)
+            shortest = min(
+                1 + max((shorter_length for shorter_length in self.lengths if shorter_length < length), default=0),
+                self.phrases,
+            )
+            unit_width = self.width / length
+            filled_positions = min(length, self.phrases)
             # (a - b) exp(width): the common factor could underflow, and a kernel so narrow needs no finer weights
-            apart = math.exp(min(self.width - unit * filled, 100.0))
-            needs.append(1.0 / (apart * -math.expm1(-2 * unit * (shortest + length - filled))))
-        least = LEAST_WEIGHT * max(needs)
-        needs = [max(need, least) for need in needs]
-        scale = math.sqrt(len(needs) / math.fsum(need * need for need in needs))
-        return tuple(scale * need for need in needs)
+            width_excess = math.exp(min(self.width - unit_width * filled_positions, 100.0))
+            structure_needs.append(
+                1.0 / (width_excess * -math.expm1(-2 * unit_width * (shortest + length - filled_positions)))
+            )
+        least_need = LEAST_WEIGHT * max(structure_needs)
+        structure_needs = [max(need, least_need) for need in structure_needs]
+        weight_scale = math.sqrt(len(structure_needs) / math.fsum(need * need for need in structure_needs))
+        return tuple(weight_scale * need for need in structure_needs)
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -344,10 +354,10 @@ class FourierFeatures(Statistic, question="directions"):
 
         Each pair of each structure has cos^2 + sin^2 = 1 and |cos| + |sin| <= sqrt(2), times the structure's weight.
         """
-        weights = self.weights
-        l1 = math.sqrt(2.0) * self.pairs * math.fsum(weights)
-        l2 = math.sqrt(self.pairs * len(weights))
-        return Sensitivity(l1, l2, max(weights))
+        structure_weights = self.weights
+        l1 = math.sqrt(2.0) * self.pairs * math.fsum(structure_weights)
+        l2 = math.sqrt(self.pairs * len(structure_weights))
+        return Sensitivity(l1, l2, max(structure_weights))
 
     @property
     def base_scale(self) -> int:
@@ -355,49 +365,52 @@ class FourierFeatures(Statistic, question="directions"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[FourierFeatures, Inputs]":
-        averaged = choose.yes()
+        is_averaged = choose.yes()
         statistic = cls(
             pairs=choose.one_of([1, 7, 16]),
             classes=choose.labels(facts),
-            lengths=(1,) if averaged else choose.one_of([(1,), (1, 2, 4), (3, 1)]),
+            lengths=(1,) if is_averaged else choose.one_of([(1,), (1, 2, 4), (3, 1)]),
             phrases=choose.integer(1, 4),
-            averaged=averaged,
+            averaged=is_averaged,
             width=choose.one_of([0.01, 2.0, 999_999.0]),
             even=choose.yes(),
             seed=choose.integer(0, 9),
         )
-        terms = choose.terms(choose.integer(1, 20))
-        return statistic, (("terms", terms), ("terms", choose.embeddings(len(terms), facts)))
+        example_terms = choose.terms(choose.integer(1, 20))
+        return statistic, (("terms", example_terms), ("terms", choose.embeddings(len(example_terms), facts)))
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("terms",), texts=("terms",))
         check_task_labels(self.name, self.classes, facts)
         check_embedding_size(self.name, facts)
-        terms = public.texts_of("terms")
+        input_terms = public.texts_of("terms")
         vectors = public.embeddings_of("terms")
         check_embeddings("terms", vectors, facts, labels=0, most=len(vectors.values))
-        if len(vectors.values) != len(terms):
+        if len(vectors.values) != len(input_terms):
             raise ConfigurationError("the published terms and their embeddings differ in number", "publish both again")
-        filled = sum(min(length, self.phrases) for length in self.lengths)
-        phases = self.pairs * (filled * (len(terms) + 1) + sum(self.lengths) * (facts.embedding_size + 1))
-        if phases > LARGEST_PHASES:
+        filled_positions = sum(min(length, self.phrases) for length in self.lengths)
+        phase_count = self.pairs * (
+            filled_positions * (len(input_terms) + 1) + sum(self.lengths) * (facts.embedding_size + 1)
+        )
+        if phase_count > LARGEST_PHASES:
             raise ConfigurationError(
-                f"{self.name}: {phases} phases of the published terms are asked for; {LARGEST_PHASES} are allowed",
+                f"{self.name}: {phase_count} phases of the published terms are asked for; {LARGEST_PHASES} are allowed",
                 "publish fewer terms, or plan fewer pairs or lengths",
             )
-        matcher(tuple(terms))
+        matcher(tuple(input_terms))
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        terms = matcher(tuple(public.texts_of("terms")))
+        term_matcher = matcher(tuple(public.texts_of("terms")))
         vectors = public.embeddings_of("terms").values
-        texts = records.texts
-        most = None if self.averaged else self.phrases
+        record_texts = records.texts
+        most_terms = None if self.averaged else self.phrases
         if self.classes:
             labels = labels_within(records.labels, self.classes)
         else:
-            labels = np.zeros(len(texts), dtype=np.int64)
-        taking = np.array(
-            [row for row, text in enumerate(texts) if labels[row] >= 0 and terms.of(text, 1)], dtype=np.int64
+            labels = np.zeros(len(record_texts), dtype=np.int64)
+        counted_records = np.array(
+            [row for row, text in enumerate(record_texts) if labels[row] >= 0 and term_matcher.of(text, 1)],
+            dtype=np.int64,
         )
         if self.averaged:
             features = self._phrase_averages(vectors)
@@ -405,11 +418,11 @@ class FourierFeatures(Statistic, question="directions"):
             features = self._phrase_sequences(vectors)
 
         def compute(asked: Int64) -> Matrix:
-            rows = taking[asked]
-            lists = [terms.of(texts[row], most) for row in rows]
-            return in_blocks(features(lists), labels[rows], self.dimension)
+            record_rows = counted_records[asked]
+            terms_of_record = [term_matcher.of(record_texts[row], most_terms) for row in record_rows]
+            return in_blocks(features(terms_of_record), labels[record_rows], self.dimension)
 
-        return Rows(compute, records.units[taking], width=self.class_dimension)
+        return Rows(compute, records.units[counted_records], width=self.class_dimension)
 
     def phases(self, structure: int, position: int, vectors: Float32) -> Int64:
         """Returns the angle w.x of each of N terms at a position of a structure, int64 [N + 1, m].
@@ -421,24 +434,26 @@ class FourierFeatures(Statistic, question="directions"):
         length = self.lengths[structure]
         label = f"{self.seed}/{length}/{position}/{vectors.shape[1]}"
         stream = KeyStream(tagged_hash("fourier frequencies", label.encode()))
-        count = self.pairs * (vectors.shape[1] + 1)
-        uniform = (np.frombuffer(stream.read(8 * count), dtype="<u8") >> np.uint64(11)) * 2.0**-53 + 2.0**-54
+        frequency_count = self.pairs * (vectors.shape[1] + 1)
+        uniform_draws = (
+            np.frombuffer(stream.read(8 * frequency_count), dtype="<u8") >> np.uint64(11)
+        ) * 2.0**-53 + 2.0**-54
         deviation = math.sqrt(2.0 * self.width / length)  # exp(-u |d|^2) is the transform of N(0, 2 u)
-        turns = FREQUENCIES.quantised(deviation / (2.0 * math.pi) * ndtri(uniform))
-        frequencies = turns.reshape(vectors.shape[1] + 1, self.pairs)
-        phases = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
-        return np.rint(phases * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
+        turn_fractions = FREQUENCIES.quantised(deviation / (2.0 * math.pi) * ndtri(uniform_draws))
+        frequencies = turn_fractions.reshape(vectors.shape[1] + 1, self.pairs)
+        phase_rows = np.vstack([vectors.astype(np.float64) @ frequencies[:-1], frequencies[-1:]])
+        return np.rint(phase_rows * STEPS_A_TURN).astype(np.int64) & (STEPS_A_TURN - 1)
 
     def _phrase_averages(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
-        phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
+        phrase_phases = self.phases(0, 0, vectors)[:-1].astype(np.uint16)
 
         def average(terms: list[int]) -> Float64:
             # A long text has as many phrases as there are terms: a few of them at a time.
-            total = np.zeros(self.class_dimension)
-            for start in range(0, len(terms), AVERAGED_PHRASES):
-                phase = phases[terms[start : start + AVERAGED_PHRASES]].astype(np.int64)
-                total += np.hstack([cosines(phase), sines(phase)]).sum(axis=0)
-            return total / len(terms)
+            summed_features = np.zeros(self.class_dimension)
+            for start_term in range(0, len(terms), AVERAGED_PHRASES):
+                term_phases = phrase_phases[terms[start_term : start_term + AVERAGED_PHRASES]].astype(np.int64)
+                summed_features += np.hstack([cosines(term_phases), sines(term_phases)]).sum(axis=0)
+            return summed_features / len(terms)
 
         def features(lists: Sequence[list[int]]) -> Float64:
             return np.array([average(terms) for terms in lists]).reshape(-1, self.class_dimension)
@@ -446,27 +461,31 @@ class FourierFeatures(Statistic, question="directions"):
         return features
 
     def _phrase_sequences(self, vectors: Float32) -> Callable[[Sequence[list[int]]], Float64]:
-        weights = self.weights
-        tables: list[list[npt.NDArray[np.uint16]]] = []
-        behind: list[Int64] = []  # the phase of the positions that no record fills
+        structure_weights = self.weights
+        phases_by_structure: list[list[npt.NDArray[np.uint16]]] = []
+        unfilled_phases: list[Int64] = []  # the phase of the positions that no record fills
         for structure, length in enumerate(self.lengths):
-            filled = min(length, self.phrases)
-            tables.append([self.phases(structure, position, vectors).astype(np.uint16) for position in range(filled)])
-            total = np.zeros(self.pairs, dtype=np.int64)
-            for position in range(filled, length):
-                total += self.phases(structure, position, vectors[:0])[-1]
-            behind.append(total)
+            filled_positions = min(length, self.phrases)
+            phases_by_structure.append(
+                [self.phases(structure, position, vectors).astype(np.uint16) for position in range(filled_positions)]
+            )
+            unfilled_phase = np.zeros(self.pairs, dtype=np.int64)
+            for position in range(filled_positions, length):
+                unfilled_phase += self.phases(structure, position, vectors[:0])[-1]
+            unfilled_phases.append(unfilled_phase)
 
         def features(lists: Sequence[list[int]]) -> Float64:
             columns = np.full((len(lists), self.phrases), len(vectors), dtype=np.int64)
-            for row, numbers in enumerate(lists):
-                columns[row, : len(numbers)] = numbers
-            parts = []
-            for positions, unfilled, weight in zip(tables, behind, weights, strict=True):
-                phase: Int64 = np.repeat(unfilled[None, :], len(lists), axis=0)
-                for position, table in enumerate(positions):
-                    phase += table[columns[:, position]]
-                parts += [weight * cosines(phase), weight * sines(phase)]
-            return np.hstack(parts)
+            for row, record_terms in enumerate(lists):
+                columns[row, : len(record_terms)] = record_terms
+            structure_features = []
+            for position_phases, unfilled_phase, structure_weight in zip(
+                phases_by_structure, unfilled_phases, structure_weights, strict=True
+            ):
+                phase_sums: Int64 = np.repeat(unfilled_phase[None, :], len(lists), axis=0)
+                for position, term_phases in enumerate(position_phases):
+                    phase_sums += term_phases[columns[:, position]]
+                structure_features += [structure_weight * cosines(phase_sums), structure_weight * sines(phase_sums)]
+            return np.hstack(structure_features)
 
         return features

@@ -68,8 +68,8 @@ class TopQVotes(Statistic, question="nearest"):
 
     @property
     def asks(self) -> str:
-        kinds = "nearest or among their furthest ones" if self.furthest else "nearest ones"
-        return f"for each candidate text, how many of your records have it among their {kinds}"
+        kind_words = "nearest or among their furthest ones" if self.furthest else "nearest ones"
+        return f"for each candidate text, how many of your records have it among their {kind_words}"
 
     @property
     def dimension(self) -> int:
@@ -82,10 +82,10 @@ class TopQVotes(Statistic, question="nearest"):
         >>> round(TopQVotes(q=8, candidates=1).sensitivity.l2, 5)
         1.63298
         """
-        kinds = 2 if self.furthest else 1
-        weights = [2.0 ** (1 - rank) for rank in range(1, self.q + 1)]
-        squares = math.fsum(weight * weight for weight in weights)
-        return Sensitivity(kinds * math.fsum(weights), math.sqrt(kinds * squares), 1.0)
+        kind_count = 2 if self.furthest else 1
+        rank_weights = [2.0 ** (1 - rank) for rank in range(1, self.q + 1)]
+        squared_sum = math.fsum(weight * weight for weight in rank_weights)
+        return Sensitivity(kind_count * math.fsum(rank_weights), math.sqrt(kind_count * squared_sum), 1.0)
 
     @property
     def votes_of_a_record(self) -> int:
@@ -97,14 +97,14 @@ class TopQVotes(Statistic, question="nearest"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[TopQVotes, Inputs]":
-        count = choose.integer(0, 40)
+        candidate_count = choose.integer(0, 40)
         statistic = cls(
             q=choose.one_of([1, 3, 8]),
-            candidates=count + choose.integer(0 if count else 1, 5),
+            candidates=candidate_count + choose.integer(0 if candidate_count else 1, 5),
             labels=choose.labels(facts),
             furthest=choose.yes(),
         )
-        return statistic, (("candidates", choose.embeddings(count, facts)),)
+        return statistic, (("candidates", choose.embeddings(candidate_count, facts)),)
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
         check_names(self.name, public, embeddings=("candidates",))
@@ -114,41 +114,41 @@ class TopQVotes(Statistic, question="nearest"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         candidates = public.embeddings_of("candidates")
-        compared = self._compare_records(records, candidates, memory)
-        kinds = 2 if self.furthest else 1
-        weights = np.tile(2.0 ** -np.arange(self.q), kinds)
+        neighbour_table = self._compare_records(records, candidates, memory)
+        kind_count = 2 if self.furthest else 1
+        rank_weights = np.tile(2.0 ** -np.arange(self.q), kind_count)
 
         def compute(asked: Int64) -> Matrix:
-            indices = [compared.near[asked]]
+            vote_indices = [neighbour_table.near[asked]]
             if self.furthest:
-                far = compared.far[asked]
-                indices.append(np.where(far == NONE, NONE, far + self.candidates))
-            return at_columns(np.hstack(indices), weights, self.dimension)
+                furthest_indices = neighbour_table.far[asked]
+                vote_indices.append(np.where(furthest_indices == NONE, NONE, furthest_indices + self.candidates))
+            return at_columns(np.hstack(vote_indices), rank_weights, self.dimension)
 
-        return Rows(compute, records.units, width=kinds * self.q)
+        return Rows(compute, records.units, width=kind_count * self.q)
 
     def _compare_records(
         self, records: RecordView, given: LabelledEmbeddings, memory: dict[str, Any]
     ) -> NearestFurthest:
         """Every record compared with every candidate; those compared at an earlier request are not compared again."""
-        key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
-        private = records.embeddings
-        state: NearestFurthest | None
-        state, known, seen = memory.pop(key, (None, None, None))  # put back when it is whole again
-        if state is None or seen is not private or not _begins_with(given, known):
+        memory_key = f"{self.name}/{self.q}/{self.labels}/{self.furthest}"
+        private_embeddings = records.embeddings
+        nearest_state: NearestFurthest | None
+        nearest_state, known, seen = memory.pop(memory_key, (None, None, None))  # put back when it is whole again
+        if nearest_state is None or seen is not private_embeddings or not _begins_with(given, known):
             labels = records.labels if self.labels else None
-            state = NearestFurthest(private, labels, self.q, furthest=self.furthest)
-        while state.candidates < len(given.values):
-            state.add(_candidate_block(given, state.candidates, bool(self.labels)))
-        memory[key] = (state, given, private)
-        return state
+            nearest_state = NearestFurthest(private_embeddings, labels, self.q, furthest=self.furthest)
+        while nearest_state.candidates < len(given.values):
+            nearest_state.add(_candidate_block(given, nearest_state.candidates, bool(self.labels)))
+        memory[memory_key] = (nearest_state, given, private_embeddings)
+        return nearest_state
 
 
 @lru_cache(maxsize=1)
 def _candidate_block(embeddings: LabelledEmbeddings, start: int, labelled: bool) -> Candidates:
     """Candidates from number ``start`` on, as many as are compared at once; simulated parties are shown the same."""
-    part = slice(start, start + MOST_AT_ONCE)
-    return Candidates(embeddings.values[part], embeddings.labels[part] if labelled else None)
+    block_rows = slice(start, start + MOST_AT_ONCE)
+    return Candidates(embeddings.values[block_rows], embeddings.labels[block_rows] if labelled else None)
 
 
 def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) -> bool:
@@ -156,11 +156,11 @@ def _begins_with(candidates: LabelledEmbeddings, earlier: LabelledEmbeddings) ->
 
     The values themselves are kept and compared: a hash of 6 000 of them costs five times as much, at every sum.
     """
-    count = len(earlier.values)
+    earlier_count = len(earlier.values)
     return candidates is earlier or (
-        count <= len(candidates.values)
-        and np.array_equal(candidates.labels[:count], earlier.labels)
-        and np.array_equal(candidates.values[:count], earlier.values)
+        earlier_count <= len(candidates.values)
+        and np.array_equal(candidates.labels[:earlier_count], earlier.labels)
+        and np.array_equal(candidates.values[:earlier_count], earlier.values)
     )
 
 
@@ -189,18 +189,18 @@ def hubness_correction(candidates: Float32, labels: Int64, *, neighbours: int = 
     """
     similarities = np.zeros(len(candidates))
     for label in np.unique(labels):
-        rows = np.flatnonzero(labels == label)
-        if len(rows) < 2:
+        label_rows = np.flatnonzero(labels == label)
+        if len(label_rows) < 2:
             continue
-        place = len(rows) - min(neighbours, len(rows) - 1)
-        step = max(1, BLOCK_ELEMENTS // len(rows))
-        for start in range(0, len(rows), step):
-            block = rows[start : start + step]
-            products = candidates[block] @ candidates[rows].T
+        first_neighbour = len(label_rows) - min(neighbours, len(label_rows) - 1)
+        block_size = max(1, BLOCK_ELEMENTS // len(label_rows))
+        for block_start in range(0, len(label_rows), block_size):
+            block_rows = label_rows[block_start : block_start + block_size]
+            block_products = candidates[block_rows] @ candidates[label_rows].T
             # A candidate is no neighbour of itself.
-            products[np.arange(len(block)), start + np.arange(len(block))] = -np.inf
-            nearest = np.partition(products, place, axis=1)[:, place:]
-            similarities[block] = nearest.mean(axis=1, dtype=np.float64)
+            block_products[np.arange(len(block_rows)), block_start + np.arange(len(block_rows))] = -np.inf
+            nearest_products = np.partition(block_products, first_neighbour, axis=1)[:, first_neighbour:]
+            similarities[block_rows] = nearest_products.mean(axis=1, dtype=np.float64)
     return CORRECTION.quantised(similarities)
 
 
@@ -216,9 +216,9 @@ def nearest(embeddings: Float32, labels: Int64 | None, public: PublicInputs, q: 
     """
     candidates = public.embeddings_of("candidates")
     correction = public.numbers_of("hubness correction").astype(np.float32)
-    compared = NearestFurthest(embeddings, labels, q, furthest=False)
-    compared.extend(candidates.values, None if labels is None else candidates.labels, correction)
-    return compared.near
+    neighbour_table = NearestFurthest(embeddings, labels, q, furthest=False)
+    neighbour_table.extend(candidates.values, None if labels is None else candidates.labels, correction)
+    return neighbour_table.near
 
 
 @register
@@ -266,11 +266,11 @@ class EqualVotes(Statistic, question="nearest"):
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[EqualVotes, Inputs]":
-        count = choose.integer(1, 40)
-        statistic = cls(q=choose.one_of([1, 3, 8]), candidates=count, labels=choose.labels(facts))
+        candidate_count = choose.integer(1, 40)
+        statistic = cls(q=choose.one_of([1, 3, 8]), candidates=candidate_count, labels=choose.labels(facts))
         return statistic, (
-            ("candidates", choose.embeddings(count, facts)),
-            ("hubness correction", choose.numbers((count,), CORRECTION)),
+            ("candidates", choose.embeddings(candidate_count, facts)),
+            ("hubness correction", choose.numbers((candidate_count,), CORRECTION)),
         )
 
     def check_inputs(self, public: PublicInputs, facts: PublicFacts) -> None:
@@ -283,9 +283,9 @@ class EqualVotes(Statistic, question="nearest"):
         CORRECTION.check("hubness correction", correction)
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
-        near = nearest(records.embeddings, records.labels if self.labels else None, public, self.q)
+        nearest_candidates = nearest(records.embeddings, records.labels if self.labels else None, public, self.q)
 
         def compute(asked: Int64) -> Matrix:
-            return at_columns(near[asked], np.ones(self.q), self.dimension)
+            return at_columns(nearest_candidates[asked], np.ones(self.q), self.dimension)
 
         return Rows(compute, records.units, width=self.q)

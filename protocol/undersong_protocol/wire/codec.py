@@ -77,9 +77,14 @@ def introduction_digest(challenge: bytes, address: str, introduction: wire.Intro
     Args:
         address: address of the party as each side knows it by itself: :func:`flower_address` in Flower, else "".
     """
-    statement = introduction.name.encode(), introduction.identity, introduction.software.encode(), introduction.embedder
-    statistics = [name.encode() for name in introduction.statistics]
-    return tagged_hash("undersong introduction", challenge, address.encode(), *statement, *statistics)
+    statement_parts = (
+        introduction.name.encode(),
+        introduction.identity,
+        introduction.software.encode(),
+        introduction.embedder,
+    )
+    statistic_names = [name.encode() for name in introduction.statistics]
+    return tagged_hash("undersong introduction", challenge, address.encode(), *statement_parts, *statistic_names)
 
 
 def flower_address(run: int, node: int) -> str:
@@ -108,41 +113,44 @@ def _check_message(message: _Body, peer: str) -> _Body:
 
 
 def _check_sizes(data: bytes, peer: str) -> None:
-    sizes: Counter[int] = Counter()
-    for number, content in field_sizes(data, peer, largest_count=16):
-        blocks = _blocks_bytes(content, peer) if number == _OPEN_SUM else 0
-        sizes[number] += len(content) - blocks
-    for number, size in sizes.items():
-        kind = _BODIES.get(number, "")
-        if size > LARGEST_BODY_BYTES.get(kind, 4096):
+    bytes_by_field: Counter[int] = Counter()
+    for field_number, field_content in field_sizes(data, peer, largest_count=16):
+        block_bytes = _blocks_bytes(field_content, peer) if field_number == _OPEN_SUM else 0
+        bytes_by_field[field_number] += len(field_content) - block_bytes
+    for field_number, field_bytes in bytes_by_field.items():
+        body_kind = _BODIES.get(field_number, "")
+        if field_bytes > LARGEST_BODY_BYTES.get(body_kind, 4096):
             raise PeerFault(
                 peer,
-                f"sent {kind or 'an unknown field'} of {size} bytes; {LARGEST_BODY_BYTES.get(kind, 4096)} are allowed",
+                f"sent {body_kind or 'an unknown field'} of {field_bytes} bytes;"
+                f" {LARGEST_BODY_BYTES.get(body_kind, 4096)} are allowed",
                 "plan a smaller run",
             )
 
 
 def _blocks_bytes(body: memoryview, peer: str) -> int:
     """Bytes of the public blocks in an OpenSum."""
-    blocks = [
-        len(content)
-        for number, content in field_sizes(body, peer, largest_count=LARGEST_BLOCKS + 256)
-        if number == wire.OpenSum.BLOCKS_FIELD_NUMBER
+    block_sizes = [
+        len(field_content)
+        for field_number, field_content in field_sizes(body, peer, largest_count=LARGEST_BLOCKS + 256)
+        if field_number == wire.OpenSum.BLOCKS_FIELD_NUMBER
     ]
-    if len(blocks) > LARGEST_BLOCKS or sum(blocks) > LARGEST_BLOCKS_BYTES:
+    if len(block_sizes) > LARGEST_BLOCKS or sum(block_sizes) > LARGEST_BLOCKS_BYTES:
         raise PeerFault(
             peer,
-            f"sent {len(blocks)} public blocks of {sum(blocks)} bytes in one request; {LARGEST_BLOCKS} of"
+            f"sent {len(block_sizes)} public blocks of {sum(block_sizes)} bytes in one request; {LARGEST_BLOCKS} of"
             f" {LARGEST_BLOCKS_BYTES} are allowed",
             "plan a smaller run",
         )
-    return sum(blocks)
+    return sum(block_sizes)
 
 
 def refusal(error: UndersongError) -> wire.Reply:
     """Converts an error to a reply for the coordinator: the words that are for peers, none of an unexpected error."""
-    kind = next((kind for error_class, kind in _KINDS.items() if isinstance(error, error_class)), None)
-    if kind is None:
+    refusal_kind = next(
+        (refusal_kind for error_class, refusal_kind in _KINDS.items() if isinstance(error, error_class)), None
+    )
+    if refusal_kind is None:
         return wire.Reply(
             version=VERSION,
             refusal=wire.Refusal(
@@ -151,18 +159,20 @@ def refusal(error: UndersongError) -> wire.Reply:
                 remedy="look into the party's log",
             ),
         )
-    return wire.Reply(version=VERSION, refusal=wire.Refusal(kind=kind, problem=error.told, remedy=error.remedy))
+    return wire.Reply(version=VERSION, refusal=wire.Refusal(kind=refusal_kind, problem=error.told, remedy=error.remedy))
 
 
 def raise_refusal(party: str, message: wire.Refusal) -> None:
     """Raises a refusal that ``party`` sent, as an error of the same class whose message names the party."""
     problem = printable(message.problem, LONGEST_WORDS)
-    remedy = printable(message.remedy, LONGEST_WORDS)
+    remedy_words = printable(message.remedy, LONGEST_WORDS)
     if message.kind == wire.Refusal.PROTOCOL:
-        raise PeerFault(party, problem, remedy)
-    error = next((error_class for error_class, kind in _KINDS.items() if kind == message.kind), InternalError)
+        raise PeerFault(party, problem, remedy_words)
+    error = next(
+        (error_class for error_class, refusal_kind in _KINDS.items() if refusal_kind == message.kind), InternalError
+    )
     verb = "cannot answer now" if message.kind == wire.Refusal.LATER else "refuses"
-    raise error(f"{party} {verb}: {problem}", remedy)
+    raise error(f"{party} {verb}: {problem}", remedy_words)
 
 
 def field_sizes(data: bytes | memoryview, peer: str, *, largest_count: int) -> list[tuple[int, memoryview]]:
@@ -175,43 +185,43 @@ def field_sizes(data: bytes | memoryview, peer: str, *, largest_count: int) -> l
     Raises:
         PeerFault: the message has more fields than ``largest_count``, or is malformed.
     """
-    view = memoryview(data)
-    fields: list[tuple[int, memoryview]] = []
+    data_view = memoryview(data)
+    numbered_fields: list[tuple[int, memoryview]] = []
     position = 0
-    while position < len(view):
-        if len(fields) >= largest_count:
+    while position < len(data_view):
+        if len(numbered_fields) >= largest_count:
             raise PeerFault(
                 peer, f"sent a message of more than {largest_count} fields", "run the same version everywhere"
             )
-        tag, position = _read_varint(view, position, peer)
-        start = position
+        tag, position = _read_varint(data_view, position, peer)
+        content_start = position
         match tag & 7:
             case 0:  # varint
-                _, position = _read_varint(view, position, peer)
+                _, position = _read_varint(data_view, position, peer)
             case 1:  # eight bytes
                 position += 8
             case 2:  # a length and so many bytes
-                size, start = _read_varint(view, position, peer)
-                position = start + size
+                content_bytes, content_start = _read_varint(data_view, position, peer)
+                position = content_start + content_bytes
             case 5:  # four bytes
                 position += 4
             case _:
                 raise _malformed_message(peer)
-        if position > len(view):
+        if position > len(data_view):
             raise _malformed_message(peer)
-        fields.append((tag >> 3, view[start:position]))
-    return fields
+        numbered_fields.append((tag >> 3, data_view[content_start:position]))
+    return numbered_fields
 
 
 def _read_varint(view: memoryview, position: int, peer: str) -> tuple[int, int]:
-    value = shift = 0
-    while position < len(view) and shift < 64:
-        byte = view[position]
-        value |= (byte & 0x7F) << shift
+    varint = bit_shift = 0
+    while position < len(view) and bit_shift < 64:
+        varint_byte = view[position]
+        varint |= (varint_byte & 0x7F) << bit_shift
         position += 1
-        if byte < 0x80:
-            return value, position
-        shift += 7
+        if varint_byte < 0x80:
+            return varint, position
+        bit_shift += 7
     raise _malformed_message(peer)
 
 

@@ -99,15 +99,15 @@ class Arrived:
             PeerFault: the hash or the compression is wrong.
         """
         if len(self._pieces) == 1:
-            body = self._pieces[0]
+            first_piece = self._pieces[0]
         else:
-            body = b"".join(self._pieces)
-        if hashlib.sha256(body).digest() != self._announced.content:
+            first_piece = b"".join(self._pieces)
+        if hashlib.sha256(first_piece).digest() != self._announced.content:
             # Every chunk of the message is suspect: none is kept, so that all of them are sent again.
             raise _transfer_fault(self._peer, "sent a message whose bytes are not those it announced", "other-bytes")
         if self._announced.deflated:
-            return _inflate_body(self._peer, body, self.plain_size)
-        return body
+            return _inflate_body(self._peer, first_piece, self.plain_size)
+        return first_piece
 
 
 Frame = wire.Transfer | wire.Chunk
@@ -142,9 +142,9 @@ class Outgoing:
 
     def under(self, id: bytes) -> "Outgoing":
         """Returns the same message under another id, for another peer, without hashing or compressing it again."""
-        transfer = Outgoing.__new__(Outgoing)
-        vars(transfer).update(vars(self), id=id)
-        return transfer
+        sent_transfer = Outgoing.__new__(Outgoing)
+        vars(sent_transfer).update(vars(self), id=id)
+        return sent_transfer
 
     def frames(self, held_chunks: Mapping[bytes, bytes] | None = None) -> Iterator[Frame]:
         """Yields the transfer frame and the chunks that the receiver does not hold.
@@ -164,16 +164,22 @@ class Outgoing:
         if is_one_frame:
             return
         bitmap = (held_chunks or {}).get(self.content, b"")
-        view = memoryview(self._body)
+        body_view = memoryview(self._body)
         for index in range(_chunk_count(self.size)):
             if not _has_chunk(bitmap, index):
-                start = index * CHUNK_BYTES
-                yield wire.Chunk(content=self.content, index=index, data=bytes(view[start : start + CHUNK_BYTES]))
+                chunk_start = index * CHUNK_BYTES
+                yield wire.Chunk(
+                    content=self.content, index=index, data=bytes(body_view[chunk_start : chunk_start + CHUNK_BYTES])
+                )
 
 
 def held_by(statements: Sequence[wire.Held]) -> dict[bytes, bytes]:
     """Converts the ``held`` list of a peer's first frame for :meth:`Outgoing.frames`; ignores excess entries."""
-    return {part.content: part.chunks for part in list(statements)[:MAX_HELD_PARTS] if len(part.content) == 32}
+    return {
+        held_part.content: held_part.chunks
+        for held_part in list(statements)[:MAX_HELD_PARTS]
+        if len(held_part.content) == 32
+    }
 
 
 class SharedRoom:
@@ -223,8 +229,12 @@ class Reassembler:
 
     def held(self) -> list[wire.Held]:
         """Lists the chunks of unfinished messages that are here, for the first frame of a new stream."""
-        parts = list(self._parts.items())[-MAX_HELD_PARTS:]
-        return [wire.Held(content=content, chunks=bytes(part.bitmap)) for content, part in parts if part.count_held]
+        newest_parts = list(self._parts.items())[-MAX_HELD_PARTS:]
+        return [
+            wire.Held(content=content_hash, chunks=bytes(partial_body.bitmap))
+            for content_hash, partial_body in newest_parts
+            if partial_body.count_held
+        ]
 
     def transfer(self, frame: wire.Transfer, *, largest_bytes: int | None = None) -> Arrived | None:
         """Takes the first frame of a message; returns the message if it is complete already, else None.
@@ -235,27 +245,27 @@ class Reassembler:
         Raises:
             PeerFault: a size is not allowed, or the same content was announced with other sizes.
         """
-        announced = self._read_announcement(frame, largest_bytes)
+        announced_body = self._read_announcement(frame, largest_bytes)
         if frame.size <= CHUNK_BYTES:
             if len(frame.whole) != frame.size:
                 raise self._transfer_fault("sent a message whose bytes are not those it announced", "other-bytes")
-            return Arrived(self._peer, [frame.id], announced, [frame.whole])
+            return Arrived(self._peer, [frame.id], announced_body, [frame.whole])
         if frame.whole:
             raise self._transfer_fault("sent a long message in one frame", "long-frame")
-        part = self._parts.pop(frame.content, None)
-        if part is not None and part.announced != announced:
-            self.held_bytes -= part.held_bytes
-            if part.ids:
+        partial_body = self._parts.pop(frame.content, None)
+        if partial_body is not None and partial_body.announced != announced_body:
+            self.held_bytes -= partial_body.held_bytes
+            if partial_body.ids:
                 raise self._transfer_fault("announced one message in two ways", "announced-twice")
-            part = None
-        part = part or _Part(announced)
-        self._parts[frame.content] = part
-        part.ids[frame.id] = None
-        if len(part.ids) > MAX_IDS:
+            partial_body = None
+        partial_body = partial_body or _Part(announced_body)
+        self._parts[frame.content] = partial_body
+        partial_body.ids[frame.id] = None
+        if len(partial_body.ids) > MAX_IDS:
             raise self._transfer_fault("announced one message under too many ids", "too-many-ids")
         self._declined.pop(frame.content, None)
         self._make_room(frame.content)
-        return self._take_if_finished(frame.content, part)
+        return self._take_if_finished(frame.content, partial_body)
 
     def decline(self, frame: wire.Transfer) -> None:
         """Takes the first frame of a message that is not wanted, and discards its chunks.
@@ -263,9 +273,9 @@ class Reassembler:
         Raises PeerFault as :meth:`transfer`.
         """
         self._read_announcement(frame, None)
-        part = self._parts.get(frame.content)
-        if frame.size > CHUNK_BYTES and (part is None or not part.ids):
-            if part is not None:  # an earlier stream brought it, when somebody still waited
+        partial_body = self._parts.get(frame.content)
+        if frame.size > CHUNK_BYTES and (partial_body is None or not partial_body.ids):
+            if partial_body is not None:  # an earlier stream brought it, when somebody still waited
                 self._drop_message(frame.content)
             self._declined[frame.content] = None
             while len(self._declined) > MAX_HELD_PARTS:
@@ -279,22 +289,22 @@ class Reassembler:
         """
         if frame.content in self._declined:
             return None
-        part = self._parts.pop(frame.content, None)
-        if part is None or not part.ids:
+        partial_body = self._parts.pop(frame.content, None)
+        if partial_body is None or not partial_body.ids:
             raise self._transfer_fault("sent a chunk of a message that it did not announce", "unannounced")
-        self._parts[frame.content] = part
-        if frame.index >= part.count or len(frame.data) != part.length(frame.index):
+        self._parts[frame.content] = partial_body
+        if frame.index >= partial_body.count or len(frame.data) != partial_body.length(frame.index):
             raise self._transfer_fault("sent a chunk of a wrong length or place", "wrong-chunk")
-        self.held_bytes += part.put(frame.index, frame.data)
+        self.held_bytes += partial_body.put(frame.index, frame.data)
         if self._room is not None:
             self._room.make()
-        return self._take_if_finished(frame.content, part)
+        return self._take_if_finished(frame.content, partial_body)
 
     def new_stream(self) -> None:
         """Begins a new stream: forgets the announcements of the old one and keeps its chunks."""
         self._declined.clear()
-        for part in self._parts.values():
-            part.ids.clear()
+        for partial_body in self._parts.values():
+            partial_body.ids.clear()
 
     def drop_oldest(self) -> None:
         """Drops the unfinished message that was used least recently."""
@@ -303,21 +313,21 @@ class Reassembler:
     def _read_announcement(self, frame: wire.Transfer, largest_bytes: int | None) -> "_Announced":
         if len(frame.id) != ID_BYTES or len(frame.content) != CONTENT_BYTES:
             raise self._transfer_fault("sent a transfer without an id or a content hash", "no-id")
-        size = frame.size
+        body_bytes = frame.size
         plain_size = frame.plain_size
-        allowed = self._limits.message_bytes if largest_bytes is None else largest_bytes
-        if max(size, plain_size) > allowed:
+        allowed_bytes = self._limits.message_bytes if largest_bytes is None else largest_bytes
+        if max(body_bytes, plain_size) > allowed_bytes:
             raise self._transfer_fault(
-                f"announced a message of {max(size, plain_size)} bytes; {allowed} are allowed", "too-large"
+                f"announced a message of {max(body_bytes, plain_size)} bytes; {allowed_bytes} are allowed", "too-large"
             )
-        if not frame.deflated and size != plain_size:
+        if not frame.deflated and body_bytes != plain_size:
             raise self._transfer_fault("sent a message of two sizes", "two-sizes")
-        if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * size):
+        if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * body_bytes):
             raise self._transfer_fault(
                 f"announced a message that inflates to more than {LARGEST_INFLATION} times its size",
                 "inflates-too-much",
             )
-        return _Announced(frame.content, size, plain_size, frame.deflated)
+        return _Announced(frame.content, body_bytes, plain_size, frame.deflated)
 
     def _take_if_finished(self, content: bytes, part: "_Part") -> Arrived | None:
         if part.count_held < part.count or self._parts.get(content) is not part:
@@ -330,12 +340,12 @@ class Reassembler:
 
     def _make_room(self, keep: bytes) -> None:
         # The room is claimed with the announcement: a peer cannot make us allocate by promising.
-        claimed = sum(part.announced.size for part in self._parts.values())
-        for content in [content for content in self._parts if content != keep]:
-            if claimed <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
+        claimed_bytes = sum(part.announced.size for part in self._parts.values())
+        for content_hash in [content_hash for content_hash in self._parts if content_hash != keep]:
+            if claimed_bytes <= self._limits.held_bytes and len(self._parts) <= MAX_HELD_PARTS:
                 return
-            claimed -= self._parts[content].announced.size
-            self._drop_message(content)
+            claimed_bytes -= self._parts[content_hash].announced.size
+            self._drop_message(content_hash)
 
     def _transfer_fault(self, problem: str, code: str) -> PeerFault:
         return _transfer_fault(self._peer, problem, code)
@@ -387,28 +397,28 @@ def _transfer_fault(peer: str, problem: str, code: str) -> PeerFault:
 def _inflate_body(peer: str, body: bytes, plain_size: int) -> bytes:
     inflater = zlib.decompressobj()
     try:
-        data = inflater.decompress(body, plain_size) if plain_size else b""
-        excess = b""
+        plain_bytes = inflater.decompress(body, plain_size) if plain_size else b""
+        excess_bytes = b""
         if not inflater.eof:
-            excess = inflater.decompress(inflater.unconsumed_tail, 1)
+            excess_bytes = inflater.decompress(inflater.unconsumed_tail, 1)
     except zlib.error:
         raise _transfer_fault(peer, "sent a deflated message that does not inflate", "not-deflated") from None
-    if len(data) != plain_size or excess or not inflater.eof or inflater.unused_data:
+    if len(plain_bytes) != plain_size or excess_bytes or not inflater.eof or inflater.unused_data:
         raise _transfer_fault(peer, "sent a deflated message of another size than it announced", "other-size")
-    return data
+    return plain_bytes
 
 
 def worth_deflating(data: bytes) -> bool:
     """Returns True if compression shrinks a sample from the middle; masked vectors and packed blocks do not shrink."""
     if len(data) < 512:
         return False
-    middle = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
-    sample = data[middle : middle + _SAMPLE_BYTES]
-    if _is_even(sample):
+    sample_start = max(0, len(data) // 2 - _SAMPLE_BYTES // 2)
+    middle_bytes = data[sample_start : sample_start + _SAMPLE_BYTES]
+    if _is_even(middle_bytes):
         return False
     # A window as long as the sample, and tables to match: to set up the usual ones takes longer than to deflate it.
     deflater = zlib.compressobj(1, zlib.DEFLATED, _SAMPLE_WINDOW_BITS, 5)
-    return len(deflater.compress(sample) + deflater.flush()) <= _WORTH_DEFLATING * len(sample)
+    return len(deflater.compress(middle_bytes) + deflater.flush()) <= _WORTH_DEFLATING * len(middle_bytes)
 
 
 def _is_even(sample: bytes) -> bool:
@@ -417,19 +427,19 @@ def _is_even(sample: bytes) -> bool:
     Then no code for them is shorter, and what repeats itself shows in their counts, but for whole copies of such bytes.
     To count takes a fifth of the time of deflating.
     """
-    counts = np.bincount(np.frombuffer(sample, dtype=np.uint8), minlength=256)
+    byte_counts = np.bincount(np.frombuffer(sample, dtype=np.uint8), minlength=256)
     # If all byte values are equally frequent, so many ordered pairs of bytes are equal.
-    pairs = len(sample) * (len(sample) - 1) / 256
-    return float(counts @ counts) - len(sample) < _EVEN * pairs
+    expected_pairs = len(sample) * (len(sample) - 1) / 256
+    return float(byte_counts @ byte_counts) - len(sample) < _EVEN * expected_pairs
 
 
 def _pack_body(data: bytes) -> tuple[bytes, bool]:
     if not worth_deflating(data):
         return data, False
-    packed = zlib.compress(data, 6)
-    allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed))
-    if len(packed) < len(data) and allowed:
-        return (packed, True)
+    packed_bytes = zlib.compress(data, 6)
+    is_allowed = len(data) <= max(SMALL_BYTES, LARGEST_INFLATION * len(packed_bytes))
+    if len(packed_bytes) < len(data) and is_allowed:
+        return (packed_bytes, True)
     return (data, False)
 
 

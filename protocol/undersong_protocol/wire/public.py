@@ -75,8 +75,8 @@ class Block:
         return np.array([len(text.encode("utf-8")) for text in self.texts], dtype=np.int64)
 
     def __repr__(self) -> str:
-        shape = len(self.texts) if self.values is None else self.values.shape
-        return f"Block({self.id.hex()[:12]}, {shape})"
+        block_shape = len(self.texts) if self.values is None else self.values.shape
+        return f"Block({self.id.hex()[:12]}, {block_shape})"
 
 
 def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
@@ -88,17 +88,17 @@ def encode_embeddings(embeddings: Float32, labels: Int64) -> bytes:
     grid = (embeddings * np.float32(PUBLIC_GRID)).astype(np.int16)
     if not np.array_equal(grid, embeddings * np.float32(PUBLIC_GRID)):
         raise InternalError("embeddings were to be published that are not on the public grid", code="off-grid")
-    folded = ((grid << 1) ^ (grid >> 15)).astype("<u2")  # 0, -1, 1, -2 ... become 0, 1, 2, 3 ...
-    planes = folded.reshape(-1).view(np.uint8).reshape(-1, 2)
+    folded_grid = ((grid << 1) ^ (grid >> 15)).astype("<u2")  # 0, -1, 1, -2 ... become 0, 1, 2, 3 ...
+    byte_planes = folded_grid.reshape(-1).view(np.uint8).reshape(-1, 2)
     # Coordinates do not repeat: Huffman's code alone comes within 2 % of their entropy. High bytes are mostly zero.
-    packer = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
-    low = packer.compress(planes[:, 0].tobytes()) + packer.flush()
-    high = zlib.compress(planes[:, 1].tobytes(), 9)
+    huffman_packer = zlib.compressobj(9, strategy=zlib.Z_HUFFMAN_ONLY)
+    low_plane = huffman_packer.compress(byte_planes[:, 0].tobytes()) + huffman_packer.flush()
+    high_plane = zlib.compress(byte_planes[:, 1].tobytes(), 9)
     return _serialise_block(
         wire.Block(
             kind=wire.Block.EMBEDDINGS,
             shape=list(embeddings.shape),
-            payload=len(low).to_bytes(4, "little") + low + high,
+            payload=len(low_plane).to_bytes(4, "little") + low_plane + high_plane,
             labels=labels.tolist(),
         )
     )
@@ -109,19 +109,21 @@ def encode_texts(texts: Sequence[str]) -> bytes:
 
     Raises ConfigurationError for more or longer strings than a party accepts.
     """
-    joined = "".join(f"{text}\0" for text in texts).encode("utf-8")
-    if problem := _texts_problem(joined, len(texts)):
+    joined_bytes = "".join(f"{text}\0" for text in texts).encode("utf-8")
+    if problem := _texts_problem(joined_bytes, len(texts)):
         raise ConfigurationError(f"public texts: {problem}", "publish fewer or shorter texts in one block")
-    packed = zlib.compress(joined, 6)
-    if len(joined) > _inflated_bytes(packed):
-        packed = zlib.compress(joined, 0)
-    return _serialise_block(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed))
+    packed_bytes = zlib.compress(joined_bytes, 6)
+    if len(joined_bytes) > _inflated_bytes(packed_bytes):
+        packed_bytes = zlib.compress(joined_bytes, 0)
+    return _serialise_block(wire.Block(kind=wire.Block.TEXTS, shape=[len(texts)], payload=packed_bytes))
 
 
 def encode_numbers(values: Float64) -> bytes:
     """Serialises a block of float64 numbers of any shape."""
-    data = np.ascontiguousarray(values, dtype="<f8")
-    return _serialise_block(wire.Block(kind=wire.Block.NUMBERS, shape=list(data.shape), payload=data.tobytes()))
+    number_bytes = np.ascontiguousarray(values, dtype="<f8")
+    return _serialise_block(
+        wire.Block(kind=wire.Block.NUMBERS, shape=list(number_bytes.shape), payload=number_bytes.tobytes())
+    )
 
 
 def block_id(data: bytes) -> bytes:
@@ -135,8 +137,12 @@ def decode_block(data: bytes) -> Block:
     """
     if len(data) > LARGEST_BLOCK_BYTES:
         raise PeerFault("coordinator", f"sent a public block of {len(data)} bytes; {LARGEST_BLOCK_BYTES} are allowed")
-    fields = field_sizes(data, "coordinator", largest_count=16)
-    other_bytes = sum(len(content) for number, content in fields if number != wire.Block.PAYLOAD_FIELD_NUMBER)
+    block_fields = field_sizes(data, "coordinator", largest_count=16)
+    other_bytes = sum(
+        len(field_content)
+        for field_number, field_content in block_fields
+        if field_number != wire.Block.PAYLOAD_FIELD_NUMBER
+    )
     if other_bytes > 5 * LARGEST_BLOCK_ROWS:  # labels, up to five bytes each
         raise PeerFault("coordinator", f"sent a public block with labels of {other_bytes} bytes")
     message = wire.Block()
@@ -155,43 +161,45 @@ class _TooLarge(ValueError):
 
 
 def _read_block(message: wire.Block, identity: bytes) -> Block:
-    shape = tuple(message.shape)
-    if len(shape) > 4 or (shape and shape[0] > LARGEST_BLOCK_ROWS):
+    values_shape = tuple(message.shape)
+    if len(values_shape) > 4 or (values_shape and values_shape[0] > LARGEST_BLOCK_ROWS):
         raise _TooLarge(f"more than {LARGEST_BLOCK_ROWS} rows")
-    size = math.prod(shape) if shape else 0
-    if size > LARGEST_NUMBERS:
-        raise _TooLarge(f"{size} numbers; {LARGEST_NUMBERS} are allowed")
+    value_count = math.prod(values_shape) if values_shape else 0
+    if value_count > LARGEST_NUMBERS:
+        raise _TooLarge(f"{value_count} numbers; {LARGEST_NUMBERS} are allowed")
     if message.kind == wire.Block.EMBEDDINGS:
-        count, dimension = shape
-        if dimension > LARGEST_WIDTH or len(message.labels) != count:
+        row_count, dimension = values_shape
+        if dimension > LARGEST_WIDTH or len(message.labels) != row_count:
             raise ValueError("shape")
         payload = message.payload
-        if size > LARGEST_EMBEDDINGS_INFLATION * len(payload) + SMALL_EMBEDDINGS_NUMBERS:
-            raise _TooLarge(f"{size} coordinates in {len(payload)} bytes")
-        middle = 4 + int.from_bytes(payload[:4], "little")
-        planes = [
-            np.frombuffer(_inflate_bounded(part, size), np.uint8) for part in (payload[4:middle], payload[middle:])
+        if value_count > LARGEST_EMBEDDINGS_INFLATION * len(payload) + SMALL_EMBEDDINGS_NUMBERS:
+            raise _TooLarge(f"{value_count} coordinates in {len(payload)} bytes")
+        high_start = 4 + int.from_bytes(payload[:4], "little")
+        byte_planes = [
+            np.frombuffer(_inflate_bounded(packed_plane, value_count), np.uint8)
+            for packed_plane in (payload[4:high_start], payload[high_start:])
         ]
-        folded = np.stack(planes, axis=-1).reshape(-1).view("<u2").reshape(count, dimension)
-        grid = (folded >> 1).astype(np.int16) ^ -(folded & 1).astype(np.int16)
+        folded_grid = np.stack(byte_planes, axis=-1).reshape(-1).view("<u2").reshape(row_count, dimension)
+        grid = (folded_grid >> 1).astype(np.int16) ^ -(folded_grid & 1).astype(np.int16)
         labels = np.asarray(message.labels, dtype=np.int64)
         if labels.min(initial=0) < -1:
             raise ValueError("labels")
-        values = grid.astype(np.float32) / np.float32(PUBLIC_GRID)
-        if count and float(np.einsum("nd,nd->n", values, values, dtype=np.float64).max()) > 1.0 + 1e-12:
+        embedding_rows = grid.astype(np.float32) / np.float32(PUBLIC_GRID)
+        squared_norms = np.einsum("nd,nd->n", embedding_rows, embedding_rows, dtype=np.float64)
+        if float(squared_norms.max(initial=0.0)) > 1.0 + 1e-12:
             raise ValueError("norm")  # votes are exact only for embeddings of norm at most 1
-        return Block(identity, values, labels)
+        return Block(identity, embedding_rows, labels)
     if message.kind == wire.Block.TEXTS:
-        (count,) = shape
-        joined = _inflate_bounded(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
-        if problem := _texts_problem(joined, count):
+        (row_count,) = values_shape
+        joined_bytes = _inflate_bounded(message.payload, min(LARGEST_TEXTS_BYTES, _inflated_bytes(message.payload)))
+        if problem := _texts_problem(joined_bytes, row_count):
             raise _TooLarge(problem)
-        return Block(identity, None, None, tuple(joined.decode("utf-8").split("\0")[:-1]))
-    if message.kind == wire.Block.NUMBERS and shape:
-        values64 = np.frombuffer(message.payload, dtype="<f8").reshape(shape).astype(np.float64)
-        if not np.isfinite(values64).all():
+        return Block(identity, None, None, tuple(joined_bytes.decode("utf-8").split("\0")[:-1]))
+    if message.kind == wire.Block.NUMBERS and values_shape:
+        number_values = np.frombuffer(message.payload, dtype="<f8").reshape(values_shape).astype(np.float64)
+        if not np.isfinite(number_values).all():
             raise ValueError("not finite")
-        return Block(identity, values64)
+        return Block(identity, number_values)
     raise ValueError("kind")
 
 
@@ -201,10 +209,10 @@ def _texts_problem(joined: bytes, count: int) -> str:
         return f"{count} texts of {len(joined)} bytes; {LARGEST_TEXTS} of {LARGEST_TEXTS_BYTES} are allowed"
     if joined.count(b"\0") != count or (joined and not joined.endswith(b"\0")):
         return f"not {count} texts that each end with a zero byte"
-    ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0)
-    longest = int(np.diff(ends, prepend=-1).max(initial=1)) - 1
-    if longest > LONGEST_TEXT_BYTES:
-        return f"a text of {longest} bytes; {LONGEST_TEXT_BYTES} are allowed"
+    text_ends = np.flatnonzero(np.frombuffer(joined, dtype=np.uint8) == 0)
+    longest_text = int(np.diff(text_ends, prepend=-1).max(initial=1)) - 1
+    if longest_text > LONGEST_TEXT_BYTES:
+        return f"a text of {longest_text} bytes; {LONGEST_TEXT_BYTES} are allowed"
     return ""
 
 
@@ -220,12 +228,12 @@ def _serialise_block(message: wire.Block) -> bytes:
 def _inflate_bounded(data: bytes, largest: int) -> bytes:
     inflater = zlib.decompressobj()
     # The limit is at least 1, because zlib reads 0 as no limit.
-    inflated = inflater.decompress(data, max(1, largest))
-    if inflater.unconsumed_tail or len(inflated) > largest:
+    inflated_bytes = inflater.decompress(data, max(1, largest))
+    if inflater.unconsumed_tail or len(inflated_bytes) > largest:
         raise _TooLarge(f"it inflates to more than {largest} bytes")
     if not inflater.eof or inflater.unused_data:
         raise ValueError("cut, or followed by something")
-    return inflated
+    return inflated_bytes
 
 
 @dataclass(frozen=True)
@@ -269,16 +277,16 @@ def question(inputs: Iterable[Input]) -> bytes:
     >>> question([Input("a", (Segment(bytes(32)),))]).hex()[:16]
     'c794b8ea541bd063'
     """
-    parts: list[bytes] = []
+    hashed_parts: list[bytes] = []
     for public_input in inputs:
-        parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
+        hashed_parts += [public_input.name.encode("utf-8"), len(public_input.segments).to_bytes(8, "little")]
         for segment in public_input.segments:
             if segment.rows is None:
-                rows = b"all"
+                row_bytes = b"all"
             else:
-                rows = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
-            parts += [segment.block, rows]
-    return tagged_hash("undersong question", *parts)
+                row_bytes = b"rows" + np.asarray(segment.rows, dtype="<u8").tobytes()
+            hashed_parts += [segment.block, row_bytes]
+    return tagged_hash("undersong question", *hashed_parts)
 
 
 class HeldBlocks(Protocol):
@@ -303,23 +311,25 @@ class MemoryBlocks:
         return self._blocks.get(identity)
 
     def add(self, data: bytes) -> Block:
-        identity = block_id(data)
-        block = self._blocks.get(identity)
-        if block is None:
-            block = self._blocks[identity] = decode_block(data)
-        return block
+        block_identity = block_id(data)
+        held_block = self._blocks.get(block_identity)
+        if held_block is None:
+            held_block = self._blocks[block_identity] = decode_block(data)
+        return held_block
 
 
 def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
     """Reads the inputs that a request names. Raises PeerFault for more inputs than any sum has."""
-    segments = sum(len(public_input.segments) for public_input in inputs)
-    if segments <= LARGEST_SEGMENTS:
-        rows = sum(len(part.rows) for public_input in inputs for part in public_input.segments)
+    segment_count = sum(len(public_input.segments) for public_input in inputs)
+    if segment_count <= LARGEST_SEGMENTS:
+        row_count = sum(len(input_segment.rows) for public_input in inputs for input_segment in public_input.segments)
     else:
-        rows = 0
-    if len(inputs) > LARGEST_INPUTS or segments > LARGEST_SEGMENTS or rows > LARGEST_INPUT_ROWS:
+        row_count = 0
+    if len(inputs) > LARGEST_INPUTS or segment_count > LARGEST_SEGMENTS or row_count > LARGEST_INPUT_ROWS:
         raise PeerFault(
-            "coordinator", f"names {len(inputs)} inputs of {segments} segments and {rows} rows", code="inputs-too-large"
+            "coordinator",
+            f"names {len(inputs)} inputs of {segment_count} segments and {row_count} rows",
+            code="inputs-too-large",
         )
     if any(len(public_input.name) > LONGEST_INPUT_NAME for public_input in inputs):
         raise PeerFault(
@@ -330,13 +340,13 @@ def read_inputs(inputs: Sequence[wire.Input]) -> tuple[Input, ...]:
 
 def add_blocks(blocks: Iterable[bytes], inputs: Iterable[Input], store: BlockStore) -> None:
     """Stores the blocks that came with a request. Raises PeerFault for a block to which none of ``inputs`` refers."""
-    requested = set(named_blocks(inputs))
-    for data in blocks:
-        if block_id(data) not in requested:
+    requested_blocks = set(named_blocks(inputs))
+    for block_bytes in blocks:
+        if block_id(block_bytes) not in requested_blocks:
             raise PeerFault(
                 "coordinator", "sent a public block that no input of its request refers to", code="unwanted-block"
             )
-        store.add(data)
+        store.add(block_bytes)
 
 
 def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
@@ -344,29 +354,33 @@ def check_inputs(inputs: Iterable[Input], store: HeldBlocks) -> None:
 
     Raises PeerFault otherwise, and if ``store`` lacks a block.
     """
-    rows = numbers = text_bytes = 0
+    input_rows = number_count = text_bytes = 0
     for public_input in inputs:
         for segment in public_input.segments:
-            block = _held_block(public_input, segment, store)
+            held_block = _held_block(public_input, segment, store)
             rows_used: slice | Int64 = slice(None)
-            row_count = block.rows
+            row_count = held_block.rows
             if segment.rows is not None:
                 rows_used = np.asarray(segment.rows, dtype=np.int64)
                 row_count = len(segment.rows)
-            if segment.rows and max(segment.rows) >= block.rows:
+            if segment.rows and max(segment.rows) >= held_block.rows:
                 raise PeerFault(
                     "coordinator",
                     f"refers to a row of {public_input.name!r} that its block does not have",
                     code="no-such-row",
                 )
-            rows += row_count
-            numbers += row_count * block.width
-            if block.texts:
-                text_bytes += int(block.text_bytes[rows_used].sum())
-    if rows > LARGEST_INPUT_ROWS or numbers > LARGEST_INPUT_NUMBERS or text_bytes > LARGEST_INPUT_TEXTS_BYTES:
+            input_rows += row_count
+            number_count += row_count * held_block.width
+            if held_block.texts:
+                text_bytes += int(held_block.text_bytes[rows_used].sum())
+    if (
+        input_rows > LARGEST_INPUT_ROWS
+        or number_count > LARGEST_INPUT_NUMBERS
+        or text_bytes > LARGEST_INPUT_TEXTS_BYTES
+    ):
         raise PeerFault(
             "coordinator",
-            f"names inputs of {rows} rows, {numbers} numbers and {text_bytes} bytes of text",
+            f"names inputs of {input_rows} rows, {number_count} numbers and {text_bytes} bytes of text",
             code="inputs-too-large",
         )
 
@@ -378,7 +392,7 @@ def named_blocks(inputs: Iterable[Input]) -> list[bytes]:
 
 def missing_blocks(inputs: Iterable[Input], store: HeldBlocks) -> list[bytes]:
     """Returns the ids of the blocks to which ``inputs`` refer and that ``store`` lacks, each once and in order."""
-    return [identity for identity in named_blocks(inputs) if store.get(identity) is None]
+    return [block_identity for block_identity in named_blocks(inputs) if store.get(block_identity) is None]
 
 
 def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
@@ -391,11 +405,11 @@ def resolve(inputs: Iterable[Input], store: HeldBlocks) -> PublicInputs:
     """
     inputs = tuple(inputs)
     check_inputs(inputs, store)
-    key = question(inputs), *map(store.get, named_blocks(inputs))
-    resolved = _RESOLVED.get(key)
-    if resolved is None:
-        resolved = _RESOLVED[key] = _assemble_inputs(inputs, store)
-    return resolved
+    inputs_key = question(inputs), *map(store.get, named_blocks(inputs))
+    resolved_inputs = _RESOLVED.get(inputs_key)
+    if resolved_inputs is None:
+        resolved_inputs = _RESOLVED[inputs_key] = _assemble_inputs(inputs, store)
+    return resolved_inputs
 
 
 _RESOLVED: "WeakValueDictionary[tuple[object, ...], PublicInputs]" = WeakValueDictionary()
@@ -403,51 +417,51 @@ _RESOLVED: "WeakValueDictionary[tuple[object, ...], PublicInputs]" = WeakValueDi
 
 def _assemble_inputs(inputs: tuple[Input, ...], store: HeldBlocks) -> PublicInputs:
     embeddings: dict[str, LabelledEmbeddings] = {}
-    numbers: dict[str, Float64] = {}
-    texts: dict[str, Sequence[str]] = {}
+    numbers_by_name: dict[str, Float64] = {}
+    texts_by_name: dict[str, Sequence[str]] = {}
     for public_input in inputs:
-        parts = list(_input_parts(public_input, store))
-        values = [part.values for part in parts if part.values is not None]
-        labels = [part.labels for part in parts if part.labels is not None]
-        kinds = {(part.values is None, part.labels is None) for part in parts}
+        input_parts = list(_input_parts(public_input, store))
+        part_values = [input_part.values for input_part in input_parts if input_part.values is not None]
+        labels = [part.labels for part in input_parts if part.labels is not None]
+        part_kinds = {(part.values is None, part.labels is None) for part in input_parts}
         # Only rows of one shape can be concatenated, and a number of shape () has no rows.
-        row_shapes = {array.shape[1:] for array in values}
-        has_scalar = any(not array.ndim for array in values)
-        if len(kinds) != 1 or len(row_shapes) > 1 or has_scalar:
+        row_shapes = {part_array.shape[1:] for part_array in part_values}
+        has_scalar = any(not array.ndim for array in part_values)
+        if len(part_kinds) != 1 or len(row_shapes) > 1 or has_scalar:
             raise PeerFault("coordinator", f"publishes {public_input.name!r} in segments that do not make one array")
-        target: Container[str] = texts
-        if values:
-            target = embeddings if labels else numbers
-        if public_input.name in target:
+        names_in_use: Container[str] = texts_by_name
+        if part_values:
+            names_in_use = embeddings if labels else numbers_by_name
+        if public_input.name in names_in_use:
             raise PeerFault("coordinator", f"publishes {public_input.name!r} twice in one request")
-        if not values:
-            texts[public_input.name] = tuple(text for part in parts for text in part.texts)
+        if not part_values:
+            texts_by_name[public_input.name] = tuple(text for input_part in input_parts for text in input_part.texts)
         elif labels:
             embeddings[public_input.name] = LabelledEmbeddings(
-                np.concatenate(values).astype(np.float32, copy=False), np.concatenate(labels)
+                np.concatenate(part_values).astype(np.float32, copy=False), np.concatenate(labels)
             )
         else:
-            numbers[public_input.name] = np.concatenate(values).astype(np.float64, copy=False)
-    return PublicInputs(embeddings, numbers, texts)
+            numbers_by_name[public_input.name] = np.concatenate(part_values).astype(np.float64, copy=False)
+    return PublicInputs(embeddings, numbers_by_name, texts_by_name)
 
 
 def _input_parts(public_input: Input, store: HeldBlocks) -> Iterator[Block]:
     for segment in public_input.segments:
-        block = _held_block(public_input, segment, store)
+        held_block = _held_block(public_input, segment, store)
         if segment.rows is None:
-            yield block
+            yield held_block
             continue
-        rows = np.asarray(segment.rows, dtype=np.int64)
+        segment_rows = np.asarray(segment.rows, dtype=np.int64)
         yield Block(
-            block.id,
-            None if block.values is None else block.values[rows],
-            None if block.labels is None else block.labels[rows],
-            tuple(block.texts[row] for row in rows) if block.texts else (),
+            held_block.id,
+            None if held_block.values is None else held_block.values[segment_rows],
+            None if held_block.labels is None else held_block.labels[segment_rows],
+            tuple(held_block.texts[text_row] for text_row in segment_rows) if held_block.texts else (),
         )
 
 
 def _held_block(public_input: Input, segment: Segment, store: HeldBlocks) -> Block:
-    block = store.get(segment.block)
-    if block is None:
+    held_block = store.get(segment.block)
+    if held_block is None:
         raise PeerFault("coordinator", f"refers to a public block of {public_input.name!r} that it never sent")
-    return block
+    return held_block
