@@ -155,8 +155,8 @@ def best_guess_of(epsilon: float, delta: float, *, one_gaussian: bool) -> float:
         return 1.0
     if one_gaussian and epsilon > 0.0 and 0.0 < delta < 1.0:
         return best_guess([Gaussian(1.0 / gaussian_mu(epsilon, delta))])
-    shrunk = math.exp(-epsilon)
-    return min(1.0, (1.0 + delta * shrunk) / (1.0 + shrunk))
+    inverse_factor = math.exp(-epsilon)
+    return min(1.0, (1.0 + delta * inverse_factor) / (1.0 + inverse_factor))
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -176,12 +176,14 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     from scipy.optimize import brentq
 
     log_delta = np.log(delta)
-    low, high = 1e-1, 1.0
-    while _log_delta(low, epsilon) < log_delta:
-        low, high = low / 10, low
-    while _log_delta(high, epsilon) > log_delta:
-        low, high = high, high * 10
-    return 1.0 / float(brentq(lambda sigma: _log_delta(sigma, epsilon) - log_delta, low, high, xtol=_ROOT_TOLERANCE))
+    low_mu, high_mu = 1e-1, 1.0
+    while _log_delta(low_mu, epsilon) < log_delta:
+        low_mu, high_mu = low_mu / 10, low_mu
+    while _log_delta(high_mu, epsilon) > log_delta:
+        low_mu, high_mu = high_mu, high_mu * 10
+    return 1.0 / float(
+        brentq(lambda sigma: _log_delta(sigma, epsilon) - log_delta, low_mu, high_mu, xtol=_ROOT_TOLERANCE)
+    )
 
 
 def is_one_gaussian(events: Iterable[Event]) -> bool:
@@ -247,22 +249,22 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
             return 0.0  # The plan holds nothing that scales, and is affordable without noise.
         step = 1e-4
         root_and_slope = root, (excess(root + step, _COARSE_GRID) - excess(root - step, _COARSE_GRID)) / (2 * step)
-    root, slope = root_and_slope
+    root, excess_slope = root_and_slope
     # A loss distribution on the fine grid is ten times dearer: from the coarse root a few steps suffice.
     # They aim a little above it, since epsilon of what is returned is found by inverting delta, to some 1e-11.
-    value = excess(root, _GRID)
+    fine_excess = excess(root, _GRID)
     for _ in range(8):
-        beyond = value / slope if slope < 0.0 else 1e-7
-        if 5e-8 <= beyond <= 4e-7:
+        root_step = fine_excess / excess_slope if excess_slope < 0.0 else 1e-7
+        if 5e-8 <= root_step <= 4e-7:
             break
-        root += 2e-7 - beyond
-        value = excess(root, _GRID)
+        root += 2e-7 - root_step
+        fine_excess = excess(root, _GRID)
     step = 2e-7
     # Rounding may leave the root on the side that spends too much, so noise is added until the target holds.
-    while value > 0.0:
+    while fine_excess > 0.0:
         step *= 2
         root += step
-        value = excess(root, _GRID)
+        fine_excess = excess(root, _GRID)
     return math.exp(root)
 
 
@@ -272,22 +274,22 @@ def _likely_mu(merged: tuple[Event, ...]) -> float:
     Subsampled releases by their limit for small rates (Bu, Dong, Long, Su 2020), others by the mean of
     their privacy loss, which for a Gaussian is mu^2 / 2.
     """
-    square = 0.0
+    squared_mu = 0.0
     for event in merged:
         if _is_noiseless(event):
             return math.inf
         if isinstance(event, Gaussian):
             reciprocal_variance = 1.0 / event.noise_multiplier**2
-            square += event.count * min(
+            squared_mu += event.count * min(
                 reciprocal_variance, event.sampling_rate**2 * math.expm1(min(reciprocal_variance, 700.0))
             )
         elif isinstance(event, Laplace):
             loss = 1.0 / event.noise_multiplier
-            square += event.count * 2.0 * (loss + math.expm1(-loss))
+            squared_mu += event.count * 2.0 * (loss + math.expm1(-loss))
         else:
             loss = event.epsilon * (event.sensitivity if isinstance(event, DiscreteLaplace) else 1)
-            square += event.count * 2.0 * loss * math.tanh(loss / 2)
-    return math.sqrt(square)
+            squared_mu += event.count * 2.0 * loss * math.tanh(loss / 2)
+    return math.sqrt(squared_mu)
 
 
 def _secant_root(
@@ -299,46 +301,46 @@ def _secant_root(
     """
     from scipy.optimize import brentq
 
-    widest = 12.0
-    if likely(-widest) <= 0.0 or likely(widest) >= 0.0:
+    widest_step = 12.0
+    if likely(-widest_step) <= 0.0 or likely(widest_step) >= 0.0:
         return None
-    root = float(brentq(likely, -widest, widest, xtol=1e-4))
-    slope = (likely(root + 1e-3) - likely(root - 1e-3)) / 2e-3
-    value = excess(root)
+    root = float(brentq(likely, -widest_step, widest_step, xtol=1e-4))
+    likely_slope = (likely(root + 1e-3) - likely(root - 1e-3)) / 2e-3
+    root_excess = excess(root)
     for _ in range(8):
-        if not slope < -1e-3:
+        if not likely_slope < -1e-3:
             return None
-        move = -value / slope
-        if abs(move) < tolerance:
-            return root + move, slope
-        if abs(move) > 2.0:
+        root_step = -root_excess / likely_slope
+        if abs(root_step) < tolerance:
+            return root + root_step, likely_slope
+        if abs(root_step) > 2.0:
             return None
-        previous_value = value
-        root = root + move
-        value = excess(root)
-        slope = (value - previous_value) / move
+        previous_value = root_excess
+        root = root + root_step
+        root_excess = excess(root)
+        likely_slope = (root_excess - previous_value) / root_step
     return None
 
 
 def _bracketed_root(excess: Callable[[float], float], epsilon: float, delta: float) -> float:
     """Root of ``excess`` by bisection's safer kin; -inf if it has none because nothing scales."""
-    high = 0.0
-    while excess(high) > 0.0:
-        high += 1.0
-        if high > 40.0:
+    upper_end = 0.0
+    while excess(upper_end) > 0.0:
+        upper_end += 1.0
+        if upper_end > 40.0:
             raise PrivacyRefusal(
                 f"no amount of noise brings this plan to epsilon {epsilon:g} at delta {delta:g}",
                 "raise epsilon, or drop the releases whose noise is fixed",
                 code="no-noise-suffices",
             )
-    low = high - 1.0
-    while excess(low) <= 0.0:
-        low, high = low - 1.0, low
-        if low < -40.0:
+    lower_end = upper_end - 1.0
+    while excess(lower_end) <= 0.0:
+        lower_end, upper_end = lower_end - 1.0, lower_end
+        if lower_end < -40.0:
             return -math.inf
     from scipy.optimize import brentq
 
-    return float(brentq(excess, low, high, xtol=1e-6))
+    return float(brentq(excess, lower_end, upper_end, xtol=1e-6))
 
 
 def charged_sigma(variance: float) -> float:
@@ -394,8 +396,8 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
     """
     if math.isinf(epsilon):
         return delta
-    cost = samples * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
-    remaining_delta = math.nextafter(delta - cost, -math.inf)  # A cost below delta's last bit takes that bit.
+    delta_cost = samples * SAMPLER_DISTANCE * (1.0 + math.exp(min(epsilon, 700.0)))
+    remaining_delta = math.nextafter(delta - delta_cost, -math.inf)  # A cost below delta's last bit takes that bit.
     if not remaining_delta > 0.0:
         raise PrivacyRefusal(
             f"delta {delta:g} does not cover the noise sampler's own distance over {samples} samples at epsilon "
@@ -411,24 +413,26 @@ def usable_delta(delta: float, *, samples: int, epsilon: float) -> float:
 
 def _merge_events(events: Iterable[Event]) -> tuple[Event, ...]:
     """Canonical form: unsampled Gaussians become one, equal events are counted, events that release nothing go."""
-    noisy = [event for event in events if not _releases_nothing(event)]
-    square = math.fsum(
-        _squared_mu(event) for event in noisy if isinstance(event, Gaussian) and event.sampling_rate == 1.0
+    noisy_events = [event for event in events if not _releases_nothing(event)]
+    squared_mu = math.fsum(
+        _squared_mu(event) for event in noisy_events if isinstance(event, Gaussian) and event.sampling_rate == 1.0
     )
-    counts = count_events(event for event in noisy if not (isinstance(event, Gaussian) and event.sampling_rate == 1.0))
-    if square > 0.0:
-        gaussian = [Gaussian(1.0 / math.sqrt(square))]
+    event_counts = count_events(
+        event for event in noisy_events if not (isinstance(event, Gaussian) and event.sampling_rate == 1.0)
+    )
+    if squared_mu > 0.0:
+        gaussian_event = [Gaussian(1.0 / math.sqrt(squared_mu))]
     else:
-        gaussian = []
-    return (*gaussian, *(replace(event, count=counts[event]) for event in sorted(counts, key=repr)))
+        gaussian_event = []
+    return (*gaussian_event, *(replace(event, count=event_counts[event]) for event in sorted(event_counts, key=repr)))
 
 
 def count_events(events: Iterable[Event]) -> Counter[Event]:
     """Counts equal events; a key is the event with count 1."""
-    counts: Counter[Event] = Counter()
+    event_counts: Counter[Event] = Counter()
     for event in events:
-        counts[event if event.count == 1 else replace(event, count=1)] += event.count
-    return counts
+        event_counts[event if event.count == 1 else replace(event, count=1)] += event.count
+    return event_counts
 
 
 def _releases_nothing(event: Event) -> bool:
@@ -500,10 +504,10 @@ def _gaussian_delta(mu: float, epsilon: float) -> float:
         return 1.0
     from scipy.special import log_ndtr
 
-    first = float(log_ndtr(mu / 2 - epsilon / mu))
-    second = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
-    if second < first:
-        return math.exp(first) * -math.expm1(second - first)
+    first_log = float(log_ndtr(mu / 2 - epsilon / mu))
+    second_log = epsilon + float(log_ndtr(-mu / 2 - epsilon / mu))
+    if second_log < first_log:
+        return math.exp(first_log) * -math.expm1(second_log - first_log)
     return 0.0
 
 
@@ -516,10 +520,12 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     from scipy.optimize import brentq
 
-    low, high = 0.0, 1.0
-    while _log_delta(sigma, high) > log_delta:
-        low, high = high, high * 10
-    return float(brentq(lambda epsilon: _log_delta(sigma, epsilon) - log_delta, low, high, xtol=_ROOT_TOLERANCE))
+    low_epsilon, high_epsilon = 0.0, 1.0
+    while _log_delta(sigma, high_epsilon) > log_delta:
+        low_epsilon, high_epsilon = high_epsilon, high_epsilon * 10
+    return float(
+        brentq(lambda epsilon: _log_delta(sigma, epsilon) - log_delta, low_epsilon, high_epsilon, xtol=_ROOT_TOLERANCE)
+    )
 
 
 def _log_delta(sigma: float, epsilon: float) -> float:
@@ -530,25 +536,25 @@ def _log_delta(sigma: float, epsilon: float) -> float:
     """
     from scipy.special import log_ndtr
 
-    boundary = epsilon * sigma + 1 / (2 * sigma)
-    first = log_ndtr(1 / sigma - boundary)
-    second = epsilon + log_ndtr(-boundary)
-    if second <= first:
-        return float(first + np.log1p(-np.exp(second - first)))
+    loss_boundary = epsilon * sigma + 1 / (2 * sigma)
+    first_log = log_ndtr(1 / sigma - loss_boundary)
+    second_log = epsilon + log_ndtr(-loss_boundary)
+    if second_log <= first_log:
+        return float(first_log + np.log1p(-np.exp(second_log - first_log)))
     return -math.inf
 
 
 def _grid_cell(merged: tuple[Event, ...], grid: int) -> float:
     """Discretisation interval of the losses: fine against the range in which the composed loss can plausibly lie."""
-    square = math.fsum(
+    squared_mu = math.fsum(
         event.count * (event.sampling_rate / event.noise_multiplier) ** 2
         for event in merged
         if isinstance(event, Gaussian)
     )
-    single = max((1.0 / e.noise_multiplier for e in merged if isinstance(e, Gaussian)), default=0.0)
-    pure = math.fsum(_pure_bound(event) for event in merged if not isinstance(event, Gaussian))
-    span = pure + square / 2 + 8 * math.sqrt(square) + single**2 / 2 + 8 * single
-    cell = max(span / grid, _FINEST_CELL)
+    largest_mu = max((1.0 / event.noise_multiplier for event in merged if isinstance(event, Gaussian)), default=0.0)
+    pure_epsilon = math.fsum(_pure_bound(event) for event in merged if not isinstance(event, Gaussian))
+    loss_span = pure_epsilon + squared_mu / 2 + 8 * math.sqrt(squared_mu) + largest_mu**2 / 2 + 8 * largest_mu
+    cell = max(loss_span / grid, _FINEST_CELL)
     # Pure losses are rounded up to the grid: a grid that holds the commonest of them exactly wastes none of it.
     pure_events = [event for event in merged if isinstance(event, Pure | DiscreteLaplace) and event.epsilon >= cell]
     if pure_events:
@@ -567,27 +573,27 @@ def _loss_distribution(merged: tuple[Event, ...], grid: int) -> Any:
     from dp_accounting.pld.common import DifferentialPrivacyParameters
 
     cell = _grid_cell(merged, grid)
-    composed = None
+    composed_losses = None
     for event in merged:
         match event:
             case Gaussian():
-                single = pld.from_gaussian_mechanism(
+                event_losses = pld.from_gaussian_mechanism(
                     event.noise_multiplier, sampling_prob=event.sampling_rate, value_discretization_interval=cell
                 )
             case Laplace():
-                single = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
+                event_losses = pld.from_laplace_mechanism(event.noise_multiplier, value_discretization_interval=cell)
             case DiscreteLaplace():
-                single = _discrete_laplace_loss(event, cell)
+                event_losses = _discrete_laplace_loss(event, cell)
             case Pure():
-                single = pld.from_privacy_parameters(
+                event_losses = pld.from_privacy_parameters(
                     DifferentialPrivacyParameters(event.epsilon, 0.0), value_discretization_interval=cell
                 )
         if event.count > 1:
-            part = single.self_compose(event.count)
+            event_part = event_losses.self_compose(event.count)
         else:
-            part = single
-        composed = part if composed is None else composed.compose(part)
-    return composed
+            event_part = event_losses
+        composed_losses = event_part if composed_losses is None else composed_losses.compose(event_part)
+    return composed_losses
 
 
 def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
@@ -598,16 +604,18 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
     """
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    highest = math.ceil(event.epsilon * event.sensitivity / cell)
-    losses = np.arange(-highest, highest + 1)  # multiples of ``cell``
-    least = np.ceil((event.sensitivity - losses * (cell / event.epsilon)) / 2)  # the loss is at most this one from here
-    above = np.exp(-event.epsilon * least.clip(0, event.sensitivity)) / (1.0 + math.exp(-event.epsilon))
-    cumulative = np.where(least > event.sensitivity, 0.0, np.where(least > 0, above, 1.0))
-    cumulative[-1] = 1.0
-    masses = np.diff(cumulative, prepend=0.0)
-    mass_by_cell = dict(zip(losses[masses > 0].tolist(), masses[masses > 0].tolist(), strict=True))
-    losses_of = pld_pmf.create_pmf(mass_by_cell, cell, infinity_mass=0.0, pessimistic_estimate=True)
-    return privacy_loss_distribution.PrivacyLossDistribution(losses_of)
+    highest_loss = math.ceil(event.epsilon * event.sensitivity / cell)
+    losses = np.arange(-highest_loss, highest_loss + 1)  # multiples of ``cell``
+    least_noise = np.ceil(
+        (event.sensitivity - losses * (cell / event.epsilon)) / 2
+    )  # the loss is at most this one from here
+    tail_above = np.exp(-event.epsilon * least_noise.clip(0, event.sensitivity)) / (1.0 + math.exp(-event.epsilon))
+    cumulative_masses = np.where(least_noise > event.sensitivity, 0.0, np.where(least_noise > 0, tail_above, 1.0))
+    cumulative_masses[-1] = 1.0
+    loss_masses = np.diff(cumulative_masses, prepend=0.0)
+    mass_by_cell = dict(zip(losses[loss_masses > 0].tolist(), loss_masses[loss_masses > 0].tolist(), strict=True))
+    loss_pmf = pld_pmf.create_pmf(mass_by_cell, cell, infinity_mass=0.0, pessimistic_estimate=True)
+    return privacy_loss_distribution.PrivacyLossDistribution(loss_pmf)
 
 
 # ------------------------------------------------------------------------------------------------------ checks
@@ -616,10 +624,10 @@ def _discrete_laplace_loss(event: DiscreteLaplace, cell: float) -> Any:
 def _check_range(name: str, value: float, highest: float = math.inf) -> None:
     if not 0.0 <= value <= highest:  # The comparison refuses nan too.
         if math.isfinite(highest):
-            bound = f"between 0 and {highest:g}"
+            range_words = f"between 0 and {highest:g}"
         else:
-            bound = "0 or more"
-        raise ConfigurationError(f"{name} is {value}", f"give a number {bound}")
+            range_words = "0 or more"
+        raise ConfigurationError(f"{name} is {value}", f"give a number {range_words}")
 
 
 def _check_target(epsilon: float, delta: float) -> None:

@@ -57,9 +57,9 @@ def surest(epsilon: float, delta: float) -> str:
     >>> surest(4.0, 0.0), surest(4.0, 1e-5), surest(8.0, 0.0), surest(40.0, 0.0)
     ('98.2 %', '99.1 %', '99.97 %', '100 %')
     """
-    sure = 100.0 * certainty(epsilon, delta)
-    digits = next((digits for digits in range(1, 8) if round(sure, digits) < 100.0), 0)
-    return f"{sure:.{digits}f} %"
+    sure_percent = 100.0 * certainty(epsilon, delta)
+    shown_digits = next((shown_digits for shown_digits in range(1, 8) if round(sure_percent, shown_digits) < 100.0), 0)
+    return f"{sure_percent:.{shown_digits}f} %"
 
 
 def cases(right: float) -> str:
@@ -69,10 +69,10 @@ def cases(right: float) -> str:
     >>> cases(best_guess([Gaussian(1.08116)])), cases(0.9905), cases(1.0)
     ('68', '99.1', '100')
     """
-    for digits in range(7):
-        rounded = math.ceil(100 * right * 10**digits - 1e-6) / 10**digits
-        if rounded < 100.0:
-            return f"{rounded:.{digits}f}"
+    for shown_digits in range(7):
+        rounded_percent = math.ceil(100 * right * 10**shown_digits - 1e-6) / 10**shown_digits
+        if rounded_percent < 100.0:
+            return f"{rounded_percent:.{shown_digits}f}"
     return "100"
 
 
@@ -105,15 +105,17 @@ def total(epsilon: float, delta: float, *, composed: bool) -> str:
     >>> total(4.5, 3e-5, composed=False).partition(":")[0]
     'Epsilon 4.5 at delta 3e-5 adds up the promises of these runs, epsilon and delta alike'
     """
-    figure = f"Epsilon {number(epsilon)} at delta {number(delta)}"
+    epsilon_words = f"Epsilon {number(epsilon)} at delta {number(delta)}"
     if composed:
         return (
-            f"{figure} is what these records were charged, composed at the delta of their budget: each run draws its"
+            f"{epsilon_words} is what these records were charged, composed at the delta of their budget: each run"
+            " draws its"
             " noise anew, so that together they cost less than their sum. The operator, who sees no ledger, adds up the"
             " promises of its runs, epsilon and delta alike, and states more. Both bounds hold."
         )
     return (
-        f"{figure} adds up the promises of these runs, epsilon and delta alike: it bounds what they cost whoever took"
+        f"{epsilon_words} adds up the promises of these runs, epsilon and delta alike: it bounds what they cost"
+        " whoever took"
         " part in all of them. A hospital's ledger composes what its own records were charged, at the delta of their"
         " budget, and usually states less, as each run draws its noise anew. Both bounds hold."
     )
@@ -129,14 +131,15 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
     """
     if not math.isfinite(epsilon):
         return ("Epsilon of this run is infinite: nothing is promised, whatever else this page says.",)
-    more = f", but with a chance of {chance_of_more(delta)}" if delta else ""
+    delta_words_more = f", but with a chance of {chance_of_more(delta)}" if delta else ""
     return (
         f"Everything that was opened, and all that was computed from it (the texts, the weights, the report), is"
         f" ({epsilon:.4g}, {delta:.2g})-differentially private for one {unit}.",
         f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
-        f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at most{more}."
+        f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at"
+        f" most{delta_words_more}."
         f" Somebody for whom it was even chances may afterwards be {surest(epsilon, delta)} sure, at the very worst"
-        f"{more}.",
+        f"{delta_words_more}.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
     )
@@ -176,19 +179,21 @@ def _helpers(colluders: int, parties: int) -> str:
 
 def read_audit(path: Path) -> dict[str, Any]:
     """Reads a file with the output of ``undersong audit --json``. Raises ConfigurationError for another content."""
-    remedy = "write it with: undersong audit TASK.toml --json > FILE"
+    write_again = "write it with: undersong audit TASK.toml --json > FILE"
     try:
         with path.open("rb") as file:
-            content = file.read(LARGEST_AUDIT_BYTES + 1)
-        if len(content) > LARGEST_AUDIT_BYTES:
-            raise ConfigurationError(f"{path}: is larger than an audit's result", remedy)
-        value = dict(json.loads(content.decode("utf-8")))
-        audit_section(value)
+            audit_bytes = file.read(LARGEST_AUDIT_BYTES + 1)
+        if len(audit_bytes) > LARGEST_AUDIT_BYTES:
+            raise ConfigurationError(f"{path}: is larger than an audit's result", write_again)
+        audit_json = dict(json.loads(audit_bytes.decode("utf-8")))
+        audit_section(audit_json)
     except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", remedy) from None
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}", write_again) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise ConfigurationError(f"{path}: is not the result of an audit", remedy, code="no-audit-result") from None
-    return value
+        raise ConfigurationError(
+            f"{path}: is not the result of an audit", write_again, code="no-audit-result"
+        ) from None
+    return audit_json
 
 
 def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
@@ -203,12 +208,12 @@ def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
                 " --audit.",
             ),
         )
-    confidence = _checked_number(audit["confidence"], 1.0)
-    promised = _checked_number(audit["epsilon"])
-    rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
+    stated_confidence = _checked_number(audit["confidence"], 1.0)
+    promised_epsilon = _checked_number(audit["epsilon"])
+    attack_rows = [("attack", "proves epsilon of at least", "planted records found", "false alarms")]
     for verdict in _checked_list(audit["verdicts"]):
         detection = verdict["detection"]
-        rows.append(
+        attack_rows.append(
             (
                 printable(str(verdict["attack"]), 200),
                 f"{_checked_number(verdict['epsilon']):.3g}",
@@ -216,39 +221,39 @@ def audit_section(audit: Mapping[str, Any] | None) -> PageSection:
                 f"{_checked_count(detection['false_alarms'])} of {_checked_count(detection['absent'])}",
             )
         )
-    faults = [printable(str(fault), 400) for fault in _checked_list(audit["faults"])]
-    if not faults and any(_checked_number(verdict["epsilon"]) > promised for verdict in audit["verdicts"]):
-        faults = ["an attack proves more than the promise, whatever else the file says"]
-    played = _checked_list(audit.get("played", ()))
-    messages = sum(_checked_count(log["messages"]) for log in played)
-    points = [
+    fault_words = [printable(str(fault), 400) for fault in _checked_list(audit["faults"])]
+    if not fault_words and any(_checked_number(verdict["epsilon"]) > promised_epsilon for verdict in audit["verdicts"]):
+        fault_words = ["an attack proves more than the promise, whatever else the file says"]
+    played_parties = _checked_list(audit.get("played", ()))
+    messages = sum(_checked_count(log["messages"]) for log in played_parties)
+    audit_points = [
         f"a hostile coordinator sent {messages:,} messages to two copies of a"
         " party that differ in their records; it compared every byte of their answers but for masked vectors"
-    ] * bool(played)
+    ] * bool(played_parties)
     if "refutable_by_noise" in audit:
         refutable_epsilons = (audit["refutable_by_noise"], audit["refutable_by_attack"])
-        smallest = min(
+        smallest_provable = min(
             (_checked_number(epsilon) for epsilon in refutable_epsilons if epsilon is not None), default=math.inf
         )
-        points.append(
-            f"of a build that draws too little noise, it could have refuted epsilon {smallest:.3g} and more"
-            if math.isfinite(smallest)
+        audit_points.append(
+            f"of a build that draws too little noise, it could have refuted epsilon {smallest_provable:.3g} and more"
+            if math.isfinite(smallest_provable)
             else "it could have refuted no epsilon: it had too few runs"
         )
-    points += [f"REFUTED: {fault}" for fault in faults] or ["nothing refuted the promise"]
+    audit_points += [f"REFUTED: {fault}" for fault in fault_words] or ["nothing refuted the promise"]
     return PageSection(
         title,
         (
             f"The task {printable(str(audit['task']), 120)!r} with the method {printable(str(audit['method']), 60)!r}"
             f" was attacked in {_checked_count(audit['runs'])} simulated runs with"
-            f" {_checked_count(audit['canaries'])} planted records each, at a promise of epsilon {promised:g}."
-            f" The figures hold together with {confidence:.1%} confidence.",
+            f" {_checked_count(audit['canaries'])} planted records each, at a promise of epsilon {promised_epsilon:g}."
+            f" The figures hold together with {stated_confidence:.1%} confidence.",
             "An attack that fails proves nothing: these are lower bounds. One that succeeded beyond the promise would"
             " refute it.",
         ),
-        points=tuple(points),
-        table=tuple(rows),
-        loud=bool(faults),
+        points=tuple(audit_points),
+        table=tuple(attack_rows),
+        loud=bool(fault_words),
     )
 
 
@@ -273,9 +278,9 @@ def _checked_list(value: Any) -> list[Any]:
 def for_the_assessment(unit: str, *, post_quantum: bool) -> PageSection:
     """Returns the section on risks and measures, in the order of Article 35(7) of the GDPR."""
     if post_quantum:
-        later = "masks are hybrid, against later quantum computers too"
+        quantum_words = "masks are hybrid, against later quantum computers too"
     else:
-        later = "masks are NOT safe from later quantum computers"
+        quantum_words = "masks are NOT safe from later quantum computers"
     return PageSection(
         "For an impact assessment",
         (
@@ -302,7 +307,7 @@ def for_the_assessment(unit: str, *, post_quantum: bool) -> PageSection:
             (
                 "risk: the coordinator, or somebody on the line, reads a hospital's answer",
                 "Answers are masked end to end between the hospitals; only the sum opens. Between machines, connections"
-                f" use TLS 1.3 with certificates on both sides; {later}.",
+                f" use TLS 1.3 with certificates on both sides; {quantum_words}.",
             ),
             (
                 "risk: more is asked than was agreed",

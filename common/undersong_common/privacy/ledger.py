@@ -211,10 +211,10 @@ class Ledger:
         Args:
             charge: a run to come, whose ``alone`` holds the events of its whole plan; None for no further run.
         """
-        totals = self.totals()
+        run_totals = self.totals()
         if not all(charge_sent.alone for run in self._runs.values() for charge_sent in run.left()):
             return math.inf
-        runs = {total.run: total.alone for total in totals if total.alone}
+        runs = {total.run: total.alone for total in run_totals if total.alone}
         return self._spent_epsilon(runs if charge is None else {**runs, charge.run: charge.alone}, delta)
 
     def spent_with(self, charge: Charge, delta: float) -> float:
@@ -235,13 +235,13 @@ class Ledger:
     def costs(self, delta: float) -> list[RunCost]:
         """Returns each run's cost at ``delta``, in the order of the runs' first entries."""
         runs = self._counted_events()
-        divided = self._delta_parts(runs)
+        delta_parts = self._delta_parts(runs)
         run_costs: list[RunCost] = []
         so_far: dict[str, Sequence[Event]] = {}
         for run, events in runs.items():
             so_far[run] = events
-            run_epsilon = price({run: events}, delta, divided)
-            epsilon_so_far = self._spent_epsilon(so_far, delta, divided)
+            run_epsilon = price({run: events}, delta, delta_parts)
+            epsilon_so_far = self._spent_epsilon(so_far, delta, delta_parts)
             run_costs.append(
                 RunCost(run, len(self._runs[run].counted()), run_epsilon, epsilon_so_far, not is_one_gaussian(events))
             )
@@ -253,9 +253,9 @@ class Ledger:
         They lack number, time, hashes and share of the noise, so that they show nothing of other runs, the data set or
         the time.
         """
-        hidden = {"entry", "at", "previous", "hash", "alone", "unit"}
+        hidden_fields = {"entry", "at", "previous", "hash", "alone", "unit"}
         return [
-            {key: value for key, value in entry.items() if key not in hidden}
+            {entry_field: value for entry_field, value in entry.items() if entry_field not in hidden_fields}
             for entry in self.entries()
             if entry.get("run") == run and entry["kind"] in ("charge", "withdrawn", "void", "close")
         ]
@@ -318,9 +318,9 @@ class Ledger:
         with self._chain.locked():
             self._check_open(charge)
             if self._runs[charge.run].plan is None:
-                priced = plan.to_json()
-                priced["plan"] = priced.pop("events")
-                self._append_entry("run", at, run=charge.run, manifest=charge.manifest, **priced)
+                plan_json = plan.to_json()
+                plan_json["plan"] = plan_json.pop("events")
+                self._append_entry("run", at, run=charge.run, manifest=charge.manifest, **plan_json)
 
     def charge(self, charge: Charge, *, spare_attempts: int = 0, at: float = 0.0) -> None:
         """Records the charge for one attempt and returns once it is on the disk; call it before the vector is computed.
@@ -339,8 +339,8 @@ class Ledger:
         """
         with self._chain.locked():
             self._check_open(charge)
-            if (attempt := self._attempts.get(charge.slot)) is not None:
-                self._check_same(attempt, charge)
+            if (charged_attempt := self._attempts.get(charge.slot)) is not None:
+                self._check_same(charged_attempt, charge)
                 self._chain.sync()  # Another process may have written the charge and not yet have called fsync.
                 return
             self._check_question(charge)
@@ -359,13 +359,15 @@ class Ledger:
             PrivacyRefusal: the attempt was not charged, is withdrawn or void, or has sent other bytes.
         """
         with self._chain.locked():
-            attempt = self._attempts.get(charge.slot)
-            if attempt is None or attempt.state not in ("charged", "sent"):
-                state = "unknown" if attempt is None else attempt.state
-                problem = f"{charge} is {'not charged' if attempt is None else state}: no vector may leave"
-                raise PrivacyRefusal(problem, "start a new attempt", code=f"attempt-{state}")
-            if attempt.state == "sent":
-                if attempt.vector != vector:
+            charged_attempt = self._attempts.get(charge.slot)
+            if charged_attempt is None or charged_attempt.state not in ("charged", "sent"):
+                attempt_state = "unknown" if charged_attempt is None else charged_attempt.state
+                problem = (
+                    f"{charge} is {'not charged' if charged_attempt is None else attempt_state}: no vector may leave"
+                )
+                raise PrivacyRefusal(problem, "start a new attempt", code=f"attempt-{attempt_state}")
+            if charged_attempt.state == "sent":
+                if charged_attempt.vector != vector:
                     raise PrivacyRefusal(
                         f"{charge} has sent another vector", "start a new attempt", code="other-vector"
                     )
@@ -379,11 +381,11 @@ class Ledger:
         Does nothing for an attempt that was not charged, or is withdrawn or void. Raises PrivacyRefusal if it was sent.
         """
         with self._chain.locked():
-            state = self._charge_state(charge)
-            if state == "sent":
-                remedy = "only a void certificate refunds it"
-                raise PrivacyRefusal(f"{charge} has sent its vector", remedy, code="attempt-sent")
-            if state == "charged":
+            attempt_state = self._charge_state(charge)
+            if attempt_state == "sent":
+                refund_remedy = "only a void certificate refunds it"
+                raise PrivacyRefusal(f"{charge} has sent its vector", refund_remedy, code="attempt-sent")
+            if attempt_state == "charged":
                 self._append_entry("withdrawn", at, **_charge_slot(charge))
 
     def void(self, charge: Charge, certificate: str, *, at: float = 0.0) -> None:
@@ -425,9 +427,11 @@ class Ledger:
             budgets: budgets that count as wholly spent; None for an unknown budget, which counts as infinite spending.
         """
         field_names = ("run", "manifest", "events", "alone", "unit")
-        runs = [{key: value for key, value in charge.to_json().items() if key in field_names} for charge in charges]
+        lost_charges = [
+            {key: value for key, value in charge.to_json().items() if key in field_names} for charge in charges
+        ]
         with self._chain.locked():
-            self._append_entry("lost", at, runs=runs, budgets=[budget_json(budget) for budget in budgets])
+            self._append_entry("lost", at, runs=lost_charges, budgets=[budget_json(budget) for budget in budgets])
 
     def declare(self, budget: Budget | None, *, at: float = 0.0) -> None:
         """Records a new budget, which replaces the earlier one; None means no limit."""
@@ -445,15 +449,15 @@ class Ledger:
 
     def _apply_entry(self, entry: Mapping[str, Any]) -> None:
         """Applies an entry to what is known. Raises ValueError, KeyError or TypeError if it cannot follow."""
-        kind = entry["kind"]
-        if (kind == "genesis") != (not self._chain.entries):
+        entry_kind = entry["kind"]
+        if (entry_kind == "genesis") != (not self._chain.entries):
             raise ValueError
         if "run" in entry:
             run = self._runs[entry["run"]]
         else:
             run = RunRecord()
         run.total = None  # This comes first, so that half of an entry leaves no total that is too small.
-        match kind:
+        match entry_kind:
             case "genesis":
                 if entry["version"] != VERSION:
                     raise ConfigurationError(
@@ -473,11 +477,11 @@ class Ledger:
                 run.manifests.add(charge.manifest)
             case "sent" | "withdrawn" | "void":
                 attempt = self._attempts[entry["run"], entry["query"], entry["attempt"]]
-                if attempt.state != _STATE_BEFORE[kind]:
+                if attempt.state != _STATE_BEFORE[entry_kind]:
                     raise ValueError
-                if kind == "sent":
+                if entry_kind == "sent":
                     attempt.vector = entry["vector"]
-                attempt.state = kind
+                attempt.state = entry_kind
             case "close":
                 run.closed = True
             case "budget":
@@ -485,8 +489,8 @@ class Ledger:
             case "data":
                 self.fingerprint = entry["data"]
             case "lost":
-                for spending in entry["runs"]:
-                    self._apply_lost(Charge.from_json({"query": "", "attempt": 0, "question": "", **spending}))
+                for run_spending in entry["runs"]:
+                    self._apply_lost(Charge.from_json({"query": "", "attempt": 0, "question": "", **run_spending}))
                 self._lost_budgets += [budget_from_json(budget) for budget in entry["budgets"]]
             case _:
                 raise ValueError
@@ -501,10 +505,10 @@ class Ledger:
     # Rules
 
     def _charge_state(self, charge: Charge) -> State:
-        attempt = self._attempts.get(charge.slot)
-        if attempt is None:
+        charged_attempt = self._attempts.get(charge.slot)
+        if charged_attempt is None:
             return "unknown"
-        return attempt.state
+        return charged_attempt.state
 
     def _counted_events(self) -> dict[str, Sequence[Event]]:
         """Events that count, by run, equal ones merged."""
@@ -512,14 +516,14 @@ class Ledger:
 
     def _check_open(self, charge: Charge) -> None:
         run = self._runs[charge.run]
-        remedy = "start a new run under a new name"
+        new_run_remedy = "start a new run under a new name"
         if run.manifests - {charge.manifest}:
             problem = f"run {charge.run!r} was charged under another manifest"
-            raise PrivacyRefusal(problem, remedy, code="other-manifest")
+            raise PrivacyRefusal(problem, new_run_remedy, code="other-manifest")
         if run.closed:
-            raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", remedy, code="run-ended")
-        charged = {total.unit for total in self.totals() if total.events or total.alone} - {""}
-        if charge.unit and (spent_units := charged - {charge.unit}):
+            raise PrivacyRefusal(f"run {charge.run!r} has ended at this party", new_run_remedy, code="run-ended")
+        charged_units = {total.unit for total in self.totals() if total.events or total.alone} - {""}
+        if charge.unit and (spent_units := charged_units - {charge.unit}):
             spent_unit = min(spent_units)
             raise PrivacyRefusal(
                 f"run {charge.run!r} protects the privacy unit {charge.unit!r}, and this data set's budget was spent on"
@@ -549,8 +553,8 @@ class Ledger:
             raise PrivacyRefusal(problem, "start a new attempt", code="data-replaced")
 
     def _check_question(self, charge: Charge) -> None:
-        questions = {attempt.charge.question for attempt in self._runs[charge.run].of(charge.query)}
-        if questions - {charge.question, ""}:
+        charged_questions = {attempt.charge.question for attempt in self._runs[charge.run].of(charge.query)}
+        if charged_questions - {charge.question, ""}:
             raise PrivacyRefusal(
                 f"{charge} was charged with other public inputs before",
                 "a sum asks one question, in repeated and spare attempts too; plan another sum for another question",
@@ -559,10 +563,11 @@ class Ledger:
 
     def _check_spare(self, charge: Charge, spare_attempts: int) -> None:
         charges_by_query = Counter(counted_charge.query for counted_charge in self._runs[charge.run].counted())
-        spares = charges_by_query.total() - len(charges_by_query)
-        if charge.query in charges_by_query and spares >= spare_attempts:
+        spare_charges = charges_by_query.total() - len(charges_by_query)
+        if charge.query in charges_by_query and spare_charges >= spare_attempts:
             raise PrivacyRefusal(
-                f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {spares} are used",
+                f"{charge.query}: attempt {charge.attempt} needs a spare attempt, and the plan's {spare_charges} are"
+                " used",
                 "stop the run, or plan one with federation.spare_attempts",
                 code="no-spare-attempt",
             )
@@ -572,23 +577,23 @@ class Ledger:
         if self.budget is None or math.isinf(self.budget.epsilon):
             return
         events_by_run = self._counted_events()
-        divided = self._delta_parts(events_by_run)
+        delta_parts = self._delta_parts(events_by_run)
         runs = {**events_by_run, charge.run: events}
         budget_parts = parts(runs)
-        if len(budget_parts) > divided:
+        if len(budget_parts) > delta_parts:
             raise PrivacyRefusal(
-                f"{charge} would need a part of this data set's budget, whose delta is divided into {divided}: "
+                f"{charge} would need a part of this data set's budget, whose delta is divided into {delta_parts}: "
                 "runs of unsampled Gaussian noise share one, every other run takes one",
                 "plan the run with unsampled Gaussian sums only, or have the hospital declare a budget of more parts",
                 code="too-many-parts",
                 told=f"{charge}: the budget of this data set does not allow a run that is not purely Gaussian",
             )
-        if not self._lost_budgets and surely_within(budget_parts, self.budget.epsilon, self.budget.delta / divided):
+        if not self._lost_budgets and surely_within(budget_parts, self.budget.epsilon, self.budget.delta / delta_parts):
             return
-        total = self._spent_epsilon(runs, self.budget.delta, divided)
-        if total > self.budget.epsilon * (1 + TOLERANCE):
+        total_epsilon = self._spent_epsilon(runs, self.budget.delta, delta_parts)
+        if total_epsilon > self.budget.epsilon * (1 + TOLERANCE):
             raise PrivacyRefusal(
-                f"{charge} would bring this data set to epsilon {total:.6g} at delta {self.budget.delta:g}; "
+                f"{charge} would bring this data set to epsilon {total_epsilon:.6g} at delta {self.budget.delta:g}; "
                 f"its budget is {self.budget.epsilon:g}",
                 "plan the run with a smaller privacy.epsilon",
                 code="over-budget",

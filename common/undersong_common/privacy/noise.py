@@ -81,57 +81,59 @@ class CumulativeTable:
         Each boundary is rounded to 2^-127, so a value's probability is off by at most 2^-127 and the draw is within
         ``len(weights) * 2^-128 + tail`` of the exact law. Raises InternalError for weights that are no law.
         """
-        total = sum(weights)
-        if total <= 0 or min(weights) < 0:
+        total_weight = sum(weights)
+        if total_weight <= 0 or min(weights) < 0:
             raise InternalError("a table needs non-negative weights with a positive sum", code="no-law")
-        boundaries: list[bytes] = []
-        top = 1 << TABLE_BITS
-        running = 0
+        boundary_bytes: list[bytes] = []
+        largest_boundary = 1 << TABLE_BITS
+        cumulative_weight = 0
         for weight in weights:
-            running += weight
-            boundary = ((running << (TABLE_BITS + 1)) + total) // (2 * total)
-            if boundary >= top:
+            cumulative_weight += weight
+            rounded_boundary = ((cumulative_weight << (TABLE_BITS + 1)) + total_weight) // (2 * total_weight)
+            if rounded_boundary >= largest_boundary:
                 break
-            boundaries.append((2 * boundary).to_bytes(BLOCK_BYTES, "little"))
-        words = np.frombuffer(bytearray().join(boundaries), dtype="<u8").reshape(-1, 2).astype(np.uint64)
-        sentinel = np.array([2**64 - 1], dtype=np.uint64)
-        high = np.concatenate([words[:, 1], sentinel])
-        low = np.concatenate([words[:, 0], sentinel])
-        bucket_sizes = np.bincount((high[:-1] >> _GUIDE_SHIFT).view(np.int64), minlength=1 << GUIDE_BITS)
-        guide = np.cumsum(bucket_sizes) - bucket_sizes
-        if len(high) <= NARROW:
-            guide = guide.astype(np.int16)
-        guide[bucket_sizes > (len(high) > NARROW)] = _SEARCH
-        for array in (high, low, guide):
-            array.setflags(write=False)
-        return CumulativeTable(high, low, guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail)
+            boundary_bytes.append((2 * rounded_boundary).to_bytes(BLOCK_BYTES, "little"))
+        boundary_words = np.frombuffer(bytearray().join(boundary_bytes), dtype="<u8").reshape(-1, 2).astype(np.uint64)
+        sentinel_word = np.array([2**64 - 1], dtype=np.uint64)
+        high_words = np.concatenate([boundary_words[:, 1], sentinel_word])
+        low_words = np.concatenate([boundary_words[:, 0], sentinel_word])
+        bucket_sizes = np.bincount((high_words[:-1] >> _GUIDE_SHIFT).view(np.int64), minlength=1 << GUIDE_BITS)
+        bucket_guide = np.cumsum(bucket_sizes) - bucket_sizes
+        if len(high_words) <= NARROW:
+            bucket_guide = bucket_guide.astype(np.int16)
+        bucket_guide[bucket_sizes > (len(high_words) > NARROW)] = _SEARCH
+        for table_array in (high_words, low_words, bucket_guide):
+            table_array.setflags(write=False)
+        return CumulativeTable(
+            high_words, low_words, bucket_guide, Fraction(len(weights), 1 << (TABLE_BITS + 1)) + tail
+        )
 
     def draw(self, high: UInt64, low: UInt64) -> Signed:
         """Returns one value per pair of words, int64 or int16 [n] as the guide; the last bit of ``low`` is not used."""
-        value: Signed = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
-        tied = False
+        drawn_index: Signed = np.take(self.guide, (high >> _GUIDE_SHIFT).view(np.int64), mode="clip")
+        is_tied = False
         if len(self.high) > NARROW:
-            boundary = np.take(self.high, value, mode="clip")
-            value += high > boundary
-            tied = bool((high == boundary).any())
+            high_boundary = np.take(self.high, drawn_index, mode="clip")
+            drawn_index += high > high_boundary
+            is_tied = bool((high == high_boundary).any())
         # Still negative after the increment: the guide does not settle the bucket.
-        searched = np.flatnonzero(value < 0)
-        if searched.size:
-            unsettled_words = high[searched]
-            positions = np.searchsorted(self.high, unsettled_words, side="left")
-            value[searched] = positions
-            tied = tied or bool((self.high[positions] == unsettled_words).any())
-        if tied:
-            self._settle_boundaries(value, high, low)
-        return value
+        unsettled_rows = np.flatnonzero(drawn_index < 0)
+        if unsettled_rows.size:
+            unsettled_words = high[unsettled_rows]
+            searched_positions = np.searchsorted(self.high, unsettled_words, side="left")
+            drawn_index[unsettled_rows] = searched_positions
+            is_tied = is_tied or bool((self.high[searched_positions] == unsettled_words).any())
+        if is_tied:
+            self._settle_boundaries(drawn_index, high, low)
+        return drawn_index
 
     def _settle_boundaries(self, value: Signed, high: UInt64, low: UInt64) -> None:
         """Count the boundaries whose high word equals the draw's and whose low word does not exceed it, in place."""
-        last = len(self.high) - 1
-        for index in np.flatnonzero(self.high[np.minimum(value, last)] == high):
-            first = np.searchsorted(self.high[:last], high[index], side="left")
-            behind = np.searchsorted(self.high[:last], high[index], side="right")
-            value[index] = first + np.searchsorted(self.low[first:behind], low[index], side="right")
+        last_index = len(self.high) - 1
+        for index in np.flatnonzero(self.high[np.minimum(value, last_index)] == high):
+            first_equal = np.searchsorted(self.high[:last_index], high[index], side="left")
+            after_equal = np.searchsorted(self.high[:last_index], high[index], side="right")
+            value[index] = first_equal + np.searchsorted(self.low[first_equal:after_equal], low[index], side="right")
 
 
 class _Scratch(threading.local):
@@ -178,22 +180,22 @@ class IntegerNoise(ABC):
         """
         if sign not in (1, -1):
             raise InternalError(f"noise is added (1) or subtracted (-1), got sign {sign!r}", code="noise-sign")
-        width = BLOCK_BYTES * self.blocks
-        window = _SCRATCH.room[: width * min(_CHUNK, len(target))]
-        for start in range(0, len(target), _CHUNK):
-            part = target[start : start + _CHUNK]
-            random_bytes = window[: width * len(part)]
+        random_width = BLOCK_BYTES * self.blocks
+        window = _SCRATCH.room[: random_width * min(_CHUNK, len(target))]
+        for chunk_start in range(0, len(target), _CHUNK):
+            target_chunk = target[chunk_start : chunk_start + _CHUNK]
+            random_bytes = window[: random_width * len(target_chunk)]
             stream.fill(random_bytes)
-            words = (
+            random_words = (
                 np.frombuffer(random_bytes, dtype="<u8")
                 .astype(np.uint64, copy=False)
-                .reshape(len(part), 2 * self.blocks)
+                .reshape(len(target_chunk), 2 * self.blocks)
             )
-            noise = self._draw(words)
+            noise = self._draw(random_words)
             if sign == 1:
-                part += noise.astype(part.dtype, copy=False)
+                target_chunk += noise.astype(target_chunk.dtype, copy=False)
             else:
-                part -= noise.astype(part.dtype, copy=False)
+                target_chunk -= noise.astype(target_chunk.dtype, copy=False)
         wipe(window)
 
 
@@ -227,9 +229,9 @@ class DiscreteGaussian(IntegerNoise):
     @classmethod
     def of_variance(cls, variance: float | Fraction) -> "DiscreteGaussian":
         """Makes the law whose sigma^2 is exactly ``variance``; a float sigma would be rounded."""
-        law = cls.__new__(cls)
-        law._set_variance(Fraction(variance))
-        return law
+        gaussian_law = cls.__new__(cls)
+        gaussian_law._set_variance(Fraction(variance))
+        return gaussian_law
 
     @classmethod
     def check_variance(cls, variance: Fraction) -> None:
@@ -246,15 +248,15 @@ class DiscreteGaussian(IntegerNoise):
         self.variance = variance
         self._stride = 0
         self._coarse: CumulativeTable | None = None
-        fine = variance
+        fine_variance = variance
         if variance > self.TABLE_SIGMA**2:
             # A coarse variance of at most 2^24 keeps both tables below 2^16 entries.
             stride = math.isqrt(math.ceil(variance / (1 << 24)) - 1) + 1
-            coarse = math.floor(variance / stride**2) - 5
-            fine = variance - coarse * stride**2
+            coarse_variance = math.floor(variance / stride**2) - 5
+            fine_variance = variance - coarse_variance * stride**2
             self._stride = stride
-            self._coarse = _gaussian_table(coarse, 1)
-        self._fine = _gaussian_table(fine.numerator, fine.denominator)
+            self._coarse = _gaussian_table(coarse_variance, 1)
+        self._fine = _gaussian_table(fine_variance.numerator, fine_variance.denominator)
         self.blocks = 1 if self._coarse is None else 2
         self.distance = self._fine.distance
         if self._coarse is not None:
@@ -271,10 +273,10 @@ class DiscreteGaussian(IntegerNoise):
         return math.sqrt(self.variance)
 
     def _draw(self, words: UInt64) -> Int64:
-        value = _signed_draw(self._fine, words[:, 0], words[:, 1])
+        drawn_value = _signed_draw(self._fine, words[:, 0], words[:, 1])
         if self._coarse is not None:
-            value += self._stride * _signed_draw(self._coarse, words[:, 2], words[:, 3])
-        return value
+            drawn_value += self._stride * _signed_draw(self._coarse, words[:, 2], words[:, 3])
+        return drawn_value
 
 
 class DiscreteLaplaceShare(IntegerNoise):
@@ -322,22 +324,22 @@ class DiscreteLaplaceShare(IntegerNoise):
     @property
     def deviation(self) -> float:
         """Standard deviation of the share in integer units."""
-        rate = 1 / float(self.scale)
-        return math.sqrt(2 * math.exp(-rate) / self.n_min) / -math.expm1(-rate)
+        inverse_scale = 1 / float(self.scale)
+        return math.sqrt(2 * math.exp(-inverse_scale) / self.n_min) / -math.expm1(-inverse_scale)
 
     def _draw(self, words: UInt64) -> Int64:
-        value = self._cumulative_table.draw(words[:, 0], words[:, 1])
-        value -= self._cumulative_table.draw(words[:, 2], words[:, 3])
-        return value.astype(np.int64, copy=False)
+        drawn_value = self._cumulative_table.draw(words[:, 0], words[:, 1])
+        drawn_value -= self._cumulative_table.draw(words[:, 2], words[:, 3])
+        return drawn_value.astype(np.int64, copy=False)
 
 
 def _signed_draw(table: CumulativeTable, high: UInt64, low: UInt64) -> Int64:
     """A folded table's magnitude with the low word's spare bit as sign; zero keeps its mass under either sign."""
-    value = table.draw(high, low)
-    flip: Signed = -(low.astype(value.dtype) & 1)
-    value ^= flip
-    value -= flip
-    return value.astype(np.int64, copy=False)
+    drawn_value = table.draw(high, low)
+    sign_flip: Signed = -(low.astype(drawn_value.dtype) & 1)
+    drawn_value ^= sign_flip
+    drawn_value -= sign_flip
+    return drawn_value.astype(np.int64, copy=False)
 
 
 def exp_fixed(exponent: Fraction) -> int:
@@ -345,19 +347,19 @@ def exp_fixed(exponent: Fraction) -> int:
 
     The Taylor series of exp(exponent / 2^h) < e has positive terms only; its reciprocal is squared h times.
     """
-    bits = _FRACTION_BITS + 64
+    working_bits = _FRACTION_BITS + 64
     halvings = math.ceil(exponent).bit_length()
-    reduced = (exponent.numerator << bits) // (exponent.denominator << halvings)
-    term = total = 1 << bits
-    order = 1
-    while term:
-        term = (term * reduced >> bits) // order
-        total += term
-        order += 1
-    value = (1 << 2 * bits) // total
+    reduced_exponent = (exponent.numerator << working_bits) // (exponent.denominator << halvings)
+    series_term = series_sum = 1 << working_bits
+    series_order = 1
+    while series_term:
+        series_term = (series_term * reduced_exponent >> working_bits) // series_order
+        series_sum += series_term
+        series_order += 1
+    exponential = (1 << 2 * working_bits) // series_sum
     for _ in range(halvings):
-        value = value * value >> bits
-    return value >> (bits - _FRACTION_BITS)
+        exponential = exponential * exponential >> working_bits
+    return exponential >> (working_bits - _FRACTION_BITS)
 
 
 # The tables' weights are fixed-point numbers with 256 fractional bits. Each recurrence truncates, so a cumulative sum
@@ -368,29 +370,29 @@ def exp_fixed(exponent: Fraction) -> int:
 def _gaussian_table(numerator: int, denominator: int) -> CumulativeTable:
     """Folded N_Z(0, v), v = numerator / denominator: weights 1, 2 e^(-1/2v), 2 e^(-4/2v), ..."""
     variance = Fraction(numerator, denominator)
-    ratio = exp_fixed(1 / (2 * variance))
-    shrink = exp_fixed(1 / variance)
-    weight = total = _ONE
-    weights = [_ONE]
-    while 2 * weight * ratio > (total >> TAIL_BITS) * (_ONE - ratio):
+    next_ratio = exp_fixed(1 / (2 * variance))
+    ratio_step = exp_fixed(1 / variance)
+    next_weight = total_weight = _ONE
+    table_weights = [_ONE]
+    while 2 * next_weight * next_ratio > (total_weight >> TAIL_BITS) * (_ONE - next_ratio):
         # Sixteen at a time: the test for the tail costs more than a step.
         for _ in range(16):
-            weight = weight * ratio >> _FRACTION_BITS
-            ratio = ratio * shrink >> _FRACTION_BITS
-            weights.append(2 * weight)
-            total += 2 * weight
-    return CumulativeTable.of_weights(weights, Fraction(1, 1 << TAIL_BITS))
+            next_weight = next_weight * next_ratio >> _FRACTION_BITS
+            next_ratio = next_ratio * ratio_step >> _FRACTION_BITS
+            table_weights.append(2 * next_weight)
+            total_weight += 2 * next_weight
+    return CumulativeTable.of_weights(table_weights, Fraction(1, 1 << TAIL_BITS))
 
 
 @lru_cache(maxsize=_CACHED_TABLES)
 def _polya_table(scale: Fraction, n: int) -> CumulativeTable:
     """Negative binomial NB(1/n, p), p = exp(-1 / scale): successive weights in the ratio p (k + 1/n) / (k + 1)."""
-    ratio = exp_fixed(1 / scale)
-    weight = total = _ONE
-    weights = [_ONE]
-    while weight * ratio > (total >> TAIL_BITS) * (_ONE - ratio):
-        k = len(weights) - 1
-        weight = (weight * ratio >> _FRACTION_BITS) * (k * n + 1) // ((k + 1) * n)
-        weights.append(weight)
-        total += weight
-    return CumulativeTable.of_weights(weights, Fraction(1, 1 << TAIL_BITS))
+    scale_ratio = exp_fixed(1 / scale)
+    next_weight = total_weight = _ONE
+    table_weights = [_ONE]
+    while next_weight * scale_ratio > (total_weight >> TAIL_BITS) * (_ONE - scale_ratio):
+        last_index = len(table_weights) - 1
+        next_weight = (next_weight * scale_ratio >> _FRACTION_BITS) * (last_index * n + 1) // ((last_index + 1) * n)
+        table_weights.append(next_weight)
+        total_weight += next_weight
+    return CumulativeTable.of_weights(table_weights, Fraction(1, 1 << TAIL_BITS))

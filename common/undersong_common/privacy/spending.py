@@ -71,9 +71,9 @@ def budget_from_json(value: Mapping[str, Any] | None) -> Budget | None:
 
 def parts(runs: Runs) -> list[list[Event]]:
     """Groups the events of all runs by part of the budget: purely Gaussian runs together, every other run by itself."""
-    gaussian = {run for run, events in runs.items() if accounting.is_one_gaussian(events)}
-    gaussian_events = [event for run in runs if run in gaussian for event in runs[run]]
-    other_runs = [list(events) for run, events in runs.items() if run not in gaussian]
+    gaussian_runs = {run for run, events in runs.items() if accounting.is_one_gaussian(events)}
+    gaussian_events = [event for run in runs if run in gaussian_runs for event in runs[run]]
+    other_runs = [list(events) for run, events in runs.items() if run not in gaussian_runs]
     return [gaussian_events, *other_runs] if gaussian_events else other_runs
 
 
@@ -148,10 +148,14 @@ def events_from_json(values: Iterable[Mapping[str, Any]]) -> tuple[Event, ...]:
     Raises ValueError, KeyError, TypeError or ConfigurationError for another value.
     """
     return tuple(
-        _EVENTS[value["mechanism"]](
-            **{key: math.inf if item == "inf" else item for key, item in value.items() if key != "mechanism"}
+        _EVENTS[event_json["mechanism"]](
+            **{
+                key: math.inf if field_value == "inf" else field_value
+                for key, field_value in event_json.items()
+                if key != "mechanism"
+            }
         )
-        for value in values
+        for event_json in values
     )
 
 
@@ -221,12 +225,12 @@ class Charge:
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> "Charge":
         """Reads a ledger's entry of kind ``charge``. Raises ValueError, KeyError or TypeError for a malformed entry."""
-        run, manifest, query, attempt = (entry[name] for name in ("run", "manifest", "query", "attempt"))
+        run, manifest, query, attempt = (entry[entry_field] for entry_field in ("run", "manifest", "query", "attempt"))
         # A receipt leaves out "alone", the events that a vector shows to everyone else, so the key may be missing.
         alone_events = events_from_json(entry.get("alone", ()))
-        unit = str(entry.get("unit", ""))
+        unit_hash = str(entry.get("unit", ""))
         return cls(
-            run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone_events, unit
+            run, manifest, query, attempt, events_from_json(entry["events"]), entry["question"], alone_events, unit_hash
         )
 
 
@@ -274,9 +278,9 @@ class RunSpending:
         Args:
             other: the same run's spending from another source, which the bound covers too.
         """
-        bound = charged_of if self.closed else at_least
-        run_events = bound(self.events, self.plan.events)
-        alone_events = bound(self.alone, self.plan.alone)
+        compare_events = charged_of if self.closed else at_least
+        run_events = compare_events(self.events, self.plan.events)
+        alone_events = compare_events(self.alone, self.plan.alone)
         if other is not None:
             run_events = at_least(run_events, other.events)
             alone_events = at_least(alone_events, other.alone)
@@ -287,12 +291,12 @@ class RunSpending:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "RunSpending":
-        spent = PlanPrice.from_json(value)
+        plan_price = PlanPrice.from_json(value)
         plan = PlanPrice.from_json(value["plan"])
         run = str(value["run"])
         manifest = str(value["manifest"])
-        unit = str(value.get("unit", ""))
-        return cls(run, manifest, spent.events, spent.alone, plan, bool(value["closed"]), unit)
+        unit_hash = str(value.get("unit", ""))
+        return cls(run, manifest, plan_price.events, plan_price.alone, plan, bool(value["closed"]), unit_hash)
 
 
 @dataclass
@@ -336,19 +340,27 @@ class RunRecord:
 
     def price(self, further: Sequence[Event] = ()) -> tuple[Event, ...]:
         """Returns the events that count as the run's cost if it charges the ``further`` ones too."""
-        charged = [event for charge in self.counted() for event in charge.events]
-        return charged_of([*charged, *further], self.plan.events if self.plan else ())
+        charged_events = [event for charge in self.counted() for event in charge.events]
+        return charged_of([*charged_events, *further], self.plan.events if self.plan else ())
 
     def spending(self) -> RunSpending:
         if self.total is None:
             if self.attempts:
-                last = self.attempts[-1].charge
+                last_charge = self.attempts[-1].charge
             else:
-                last = self.lost[-1]
+                last_charge = self.lost[-1]
             plan = self.plan or PlanPrice()
             alone_events = charged_of([event for charge in self.left() for event in charge.alone], plan.alone)
-            still = PlanPrice() if self.closed else plan
-            self.total = RunSpending(last.run, last.manifest, self.price(), alone_events, still, self.closed, last.unit)
+            remaining_price = PlanPrice() if self.closed else plan
+            self.total = RunSpending(
+                last_charge.run,
+                last_charge.manifest,
+                self.price(),
+                alone_events,
+                remaining_price,
+                self.closed,
+                last_charge.unit,
+            )
         return self.total
 
 
@@ -381,7 +393,7 @@ class Statement:
             "ledger_entries": self.entries,
             "released": self.released,
             "budget": budget_json(self.budget),
-            "runs": [spent.to_json() for spent in self.runs],
+            "runs": [run_spending.to_json() for run_spending in self.runs],
             "lost_budgets": [budget_json(budget) for budget in self.lost_budgets],
         }
 
@@ -397,13 +409,13 @@ class Statement:
             head=str(value["ledger_head"]),
             entries=int(value["ledger_entries"]),
             budget=budget_from_json(value["budget"]),
-            runs=tuple(RunSpending.from_json(spent) for spent in value["runs"]),
+            runs=tuple(RunSpending.from_json(run_spending) for run_spending in value["runs"]),
             lost_budgets=tuple(budget_from_json(budget) for budget in value["lost_budgets"]),
         )
 
     def missing(self, shown: Iterable[RunSpending]) -> list[Charge]:
         """Returns what this ledger lacks of the spending in ``shown``, as one charge per run of ``shown``."""
-        spending_by_run = {spent.run: spent for spent in self.runs}
+        spending_by_run = {run_spending.run: run_spending for run_spending in self.runs}
         charges = []
         for spent in shown:
             recorded_spending = spending_by_run.get(spent.run, RunSpending(spent.run, "", ()))

@@ -52,9 +52,9 @@ class KeyStream:
 
     def fill(self, out: memoryview) -> None:
         """Writes the next ``out.nbytes`` bytes of the stream to ``out``, a writable contiguous buffer of bytes."""
-        for start in range(0, out.nbytes, CHUNK_BYTES):
-            part = out[start : start + CHUNK_BYTES]
-            self.xor_into(ZEROS[: part.nbytes], part)
+        for chunk_start in range(0, out.nbytes, CHUNK_BYTES):
+            out_chunk = out[chunk_start : chunk_start + CHUNK_BYTES]
+            self.xor_into(ZEROS[: out_chunk.nbytes], out_chunk)
 
     def read(self, size: int) -> bytes:
         """Returns the next ``size`` bytes as a new object; for large amounts use :meth:`fill`."""
@@ -75,8 +75,8 @@ def long_stream(seed: bytes) -> tuple[XorInto, XorInto]:
 
     Raises InternalError unless ``seed`` is 32 bytes.
     """
-    head = KeyStream(seed).xor_into
-    return head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else head
+    xor_head = KeyStream(seed).xor_into
+    return xor_head, Cipher(AES256(seed), _BEHIND_HEAD).encryptor().update_into if gcm_is_faster() else xor_head
 
 
 class LongStream:
@@ -85,8 +85,8 @@ class LongStream:
     __slots__ = ("_head", "_rest")
 
     def __init__(self, seed: bytes) -> None:
-        head, self._rest = long_stream(seed)
-        self._head: XorInto | None = head
+        xor_head, self._rest = long_stream(seed)
+        self._head: XorInto | None = xor_head
 
     def __repr__(self) -> str:
         return "LongStream(AES-256-CTR)"
@@ -96,9 +96,9 @@ class LongStream:
         if self._head is not None:
             self._head(ZEROS[:HEAD_BYTES], out[:HEAD_BYTES])
             self._head, out = None, out[HEAD_BYTES:]
-        for start in range(0, out.nbytes, CHUNK_BYTES):
-            part = out[start : start + CHUNK_BYTES]
-            self._rest(ZEROS[: part.nbytes], part)
+        for chunk_start in range(0, out.nbytes, CHUNK_BYTES):
+            out_chunk = out[chunk_start : chunk_start + CHUNK_BYTES]
+            self._rest(ZEROS[: out_chunk.nbytes], out_chunk)
 
 
 class ShortStreams:
@@ -121,15 +121,15 @@ class ShortStreams:
         self._ciphers = [AESGCM(seed) for seed in seeds]
         self._heads = bytearray(HEAD_BYTES * len(seeds))
         tags = bytearray(2 * TAG_BYTES)
-        data = bytes(TAG_BYTES)
-        without = memoryview(tags)[:TAG_BYTES]
-        behind = memoryview(tags)[TAG_BYTES:]
-        start = 0
+        zero_tag = bytes(TAG_BYTES)
+        first_tag = memoryview(tags)[:TAG_BYTES]
+        second_tag = memoryview(tags)[TAG_BYTES:]
+        stream_start = 0
         for cipher in self._ciphers:
-            cipher.encrypt_into(_NONCE, b"", None, without)
-            cipher.encrypt_into(_NONCE, b"", data, behind)
-            self._heads[start : start + HEAD_BYTES] = tags
-            start += HEAD_BYTES
+            cipher.encrypt_into(_NONCE, b"", None, first_tag)
+            cipher.encrypt_into(_NONCE, b"", zero_tag, second_tag)
+            self._heads[stream_start : stream_start + HEAD_BYTES] = tags
+            stream_start += HEAD_BYTES
         wipe(tags)
         _tags_to_heads(self._heads)
 
@@ -143,15 +143,15 @@ class ShortStreams:
             room: a writable contiguous buffer of at least 48 and at most ``CHUNK_BYTES`` + 48 bytes; its last 16 bytes
                 are scratch space.
         """
-        head = room[:HEAD_BYTES]
-        behind = room[HEAD_BYTES:]
-        zeros = ZEROS[: len(behind) - TAG_BYTES]
-        heads = memoryview(self._heads)
-        start = 0
+        head_bytes = room[:HEAD_BYTES]
+        bytes_behind = room[HEAD_BYTES:]
+        zero_bytes = ZEROS[: len(bytes_behind) - TAG_BYTES]
+        head_view = memoryview(self._heads)
+        head_start = 0
         for cipher in self._ciphers:
-            cipher.encrypt_into(_NONCE, zeros, None, behind)
-            head[:] = heads[start : start + HEAD_BYTES]
-            start += HEAD_BYTES
+            cipher.encrypt_into(_NONCE, zero_bytes, None, bytes_behind)
+            head_bytes[:] = head_view[head_start : head_start + HEAD_BYTES]
+            head_start += HEAD_BYTES
             yield
 
     def close(self) -> None:
@@ -171,32 +171,32 @@ def _tags_to_heads(tags: bytearray) -> None:
     divide by x^56, that multiple mP is added which leaves nothing below x^56: m = v / P mod x^56, where 1 / P is P^63
     because P^64 = 1 mod x^64, and P^63 is the product of P^1, P^2, P^4, ..., P^32.
     """
-    words = np.frombuffer(tags, dtype=">u8").reshape(-1, 2, 2)
-    low, high = (words[:, 0] ^ words[:, 1]).astype(np.uint64).T
-    multiple = low.copy()
-    for powers in _INVERSE:
-        multiple ^= reduce(np.bitwise_xor, [multiple >> power for power in powers])
-    multiple &= ~np.uint64(0xFF)
-    low ^= multiple ^ (multiple >> 1) ^ (multiple >> 2) ^ (multiple >> 7)
-    words[:, 1] = words[:, 0]
-    words[:, 0, 0] = (low << 56) | (high >> 8)
-    words[:, 0, 1] = (high << 56) | (multiple >> 8)
+    tag_words = np.frombuffer(tags, dtype=">u8").reshape(-1, 2, 2)
+    low_words, high_words = (tag_words[:, 0] ^ tag_words[:, 1]).astype(np.uint64).T
+    field_multiple = low_words.copy()
+    for inverse_powers in _INVERSE:
+        field_multiple ^= reduce(np.bitwise_xor, [field_multiple >> shift for shift in inverse_powers])
+    field_multiple &= ~np.uint64(0xFF)
+    low_words ^= field_multiple ^ (field_multiple >> 1) ^ (field_multiple >> 2) ^ (field_multiple >> 7)
+    tag_words[:, 1] = tag_words[:, 0]
+    tag_words[:, 0, 0] = (low_words << 56) | (high_words >> 8)
+    tag_words[:, 0, 1] = (high_words << 56) | (field_multiple >> 8)
 
 
 @cache
 def gcm_is_faster() -> bool:
     """Returns True if this machine computes blocks faster in GCM than in CTR mode; measured once, in 0.1 ms."""
     key_bytes = memoryview(bytearray(CHUNK_BYTES))
-    best = []
+    best_times_ns = []
     for mode in (_BEHIND_HEAD, _MODE):
-        write = Cipher(AES256(bytes(SEED_BYTES)), mode).encryptor().update_into
-        times = []
+        encrypt_into = Cipher(AES256(bytes(SEED_BYTES)), mode).encryptor().update_into
+        times_ns = []
         for _ in range(4):
-            start = time.perf_counter_ns()
-            write(ZEROS, key_bytes)
-            times.append(time.perf_counter_ns() - start)
-        best.append(min(times))
-    return best[0] < best[1]
+            start_ns = time.perf_counter_ns()
+            encrypt_into(ZEROS, key_bytes)
+            times_ns.append(time.perf_counter_ns() - start_ns)
+        best_times_ns.append(min(times_ns))
+    return best_times_ns[0] < best_times_ns[1]
 
 
 def _check_seed(seed: bytes) -> None:
