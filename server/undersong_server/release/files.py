@@ -91,32 +91,33 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
     A full disk changes nothing; a crash between two renames can leave old files beside new ones. Text is written as
     UTF-8, a lone surrogate as "?". Raises ConfigurationError if there is no space, or no right to write.
     """
-    waiting: list[tuple[str, Path]] = []
+    temporary_files: list[tuple[str, Path]] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            for name, content in contents.items():
-                handle, temporary = tempfile.mkstemp(prefix=f".{name}.", suffix=".part", dir=folder)
-                waiting.append((temporary, folder / name))
+            for file_name, content in contents.items():
+                handle, temporary_path = tempfile.mkstemp(prefix=f".{file_name}.", suffix=".part", dir=folder)
+                temporary_files.append((temporary_path, folder / file_name))
                 with os.fdopen(handle, "wb") as file:
                     file.write(_encode(content))
                     file.flush()
                     os.fchmod(file.fileno(), 0o644)  # mkstemp gives 0600; the corpus is meant to be shared
                     os.fsync(file.fileno())
-            for temporary, final in waiting:
-                os.replace(temporary, final)
+            for temporary_path, final_path in temporary_files:
+                os.replace(temporary_path, final_path)
         finally:
-            for temporary, _ in waiting:
+            for temporary_path, _ in temporary_files:
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(temporary)
+                    os.unlink(temporary_path)
         sync_folder(folder)
     except OSError as error:
-        fault = fault_of(error, folder)
-        if isinstance(fault, MachineFault):
+        write_fault = fault_of(error, folder)
+        if isinstance(write_fault, MachineFault):
             raise MachineFault(
-                f"{fault.problem}: the results were not written, and nothing was changed there",
-                f"{fault.remedy}, or set output.dir to another disk; started again, the run continues where it is",
-                code=fault.code,
+                f"{write_fault.problem}: the results were not written, and nothing was changed there",
+                f"{write_fault.remedy}, or set output.dir to another disk; started again, the run continues where it"
+                " is",
+                code=write_fault.code,
             ) from None
         raise ConfigurationError(
             f"{folder}: cannot be written: {error.strerror or error}",
@@ -127,11 +128,13 @@ def write_files(folder: Path, contents: Mapping[str, bytes | str]) -> None:
 
 def copy_outputs(source: Path, target: Path) -> list[str]:
     """Copies what a finished run wrote and returns the names of the files, sorted."""
-    contents: dict[str, bytes | str] = {
-        name: (source / name).read_bytes() for name in OUTPUT_NAMES if (source / name).exists()
+    content_by_name: dict[str, bytes | str] = {
+        output_name: (source / output_name).read_bytes()
+        for output_name in OUTPUT_NAMES
+        if (source / output_name).exists()
     }
-    write_files(target, contents)
-    return sorted(contents)
+    write_files(target, content_by_name)
+    return sorted(content_by_name)
 
 
 LARGEST_BYTES = 256 << 20  # largest manifest.json; a thousand parties and a hundred sums need less
@@ -147,8 +150,8 @@ def read_text(path: Path) -> str | None:
         return None
     if not path.is_file():
         raise ConfigurationError(f"{path}: is no regular file", FRESH)
-    if (size := path.stat().st_size) > LARGEST_BYTES:
-        raise ConfigurationError(f"{path}: has {size} bytes, {LARGEST_BYTES} are allowed", FRESH)
+    if (file_bytes := path.stat().st_size) > LARGEST_BYTES:
+        raise ConfigurationError(f"{path}: has {file_bytes} bytes, {LARGEST_BYTES} are allowed", FRESH)
     try:
         return path.read_text(encoding="utf-8")
     except ValueError:
@@ -158,16 +161,16 @@ def read_text(path: Path) -> str | None:
 def published_manifest(folder: Path) -> dict[str, Any]:
     """``manifest.json`` of a published data set. Raises ConfigurationError if there is none that can be read."""
     path = folder / MANIFEST_NAME
-    text = read_text(path)
-    if text is None:
+    manifest_text = read_text(path)
+    if manifest_text is None:
         raise ConfigurationError(f"{path}: no such file", "name the output folder of a finished run")
     try:
-        value = json.loads(text, object_pairs_hook=once)
+        manifest_json = json.loads(manifest_text, object_pairs_hook=once)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is not JSON", FRESH) from None
-    if not isinstance(value, dict):
+    if not isinstance(manifest_json, dict):
         raise ConfigurationError(f"{path}: is not the manifest of a run", FRESH)
-    return value
+    return manifest_json
 
 
 def charges(folder: Path) -> list[dict[str, Any]]:
@@ -175,11 +178,11 @@ def charges(folder: Path) -> list[dict[str, Any]]:
 
     Raises ConfigurationError if its manifest holds no such receipts.
     """
-    published = published_manifest(folder)
+    published_json = published_manifest(folder)
     try:
         return [
             {**entry, "party": party}
-            for party, receipt in sorted(published["receipts"].items())
+            for party, receipt in sorted(published_json["receipts"].items())
             for entry in json.loads(receipt["body"], object_pairs_hook=once)["entries"]
         ]
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
@@ -199,10 +202,10 @@ def sha256_of(path: Path) -> str | None:
 def once(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Makes a JSON object of its pairs; raises ValueError if a key occurs twice, since readers would differ on it."""
     pairs = list(pairs)
-    value = dict(pairs)
-    if len(value) != len(pairs):
+    pair_mapping = dict(pairs)
+    if len(pair_mapping) != len(pairs):
         raise ValueError("a key stands twice")
-    return value
+    return pair_mapping
 
 
 def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
@@ -210,11 +213,11 @@ def corpus_files(samples: Sequence[Sample]) -> dict[str, bytes | str]:
 
     Equal samples give equal bytes.
     """
-    attributes = dict.fromkeys(name for sample in samples for name, _ in sample.attributes)
-    names = (*RESERVED_COLUMNS, *attributes)
-    rows = [_sample_row(sample, attributes) for sample in samples]
-    lines = [json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in rows]
-    return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _write_parquet(names, rows)}
+    attributes = dict.fromkeys(attribute_name for sample in samples for attribute_name, _ in sample.attributes)
+    column_names = (*RESERVED_COLUMNS, *attributes)
+    sample_rows = [_sample_row(sample, attributes) for sample in samples]
+    lines = [json.dumps(dict(zip(column_names, row, strict=True)), ensure_ascii=False) + "\n" for row in sample_rows]
+    return {JSONL_NAME: "".join(lines).encode("utf-8"), PARQUET_NAME: _write_parquet(column_names, sample_rows)}
 
 
 @dataclass(frozen=True)
@@ -236,51 +239,53 @@ def corpus_without(folder: Path, rows: Iterable[int]) -> tuple[dict[str, bytes],
     """
     import pyarrow.parquet
 
-    lines = (folder / JSONL_NAME).read_bytes().splitlines(keepends=True)
-    left_out = {row - 1 for row in rows} & set(range(len(lines)))
-    remaining_rows = [row for row in range(len(lines)) if row not in left_out]
-    table = pyarrow.parquet.read_table(folder / PARQUET_NAME)
-    number = LeftOut(len(left_out), len(lines))
+    jsonl_lines = (folder / JSONL_NAME).read_bytes().splitlines(keepends=True)
+    left_out = {row - 1 for row in rows} & set(range(len(jsonl_lines)))
+    remaining_rows = [row for row in range(len(jsonl_lines)) if row not in left_out]
+    parquet_table = pyarrow.parquet.read_table(folder / PARQUET_NAME)
+    left_out_rows = LeftOut(len(left_out), len(jsonl_lines))
     header, end_of_header, card = (folder / CARD_NAME).read_text(encoding="utf-8").partition("\n---\n")
-    remark = f"> The coordinator left out {number.words} after the run. Every figure below is of all of them.\n\n"
+    card_note = (
+        f"> The coordinator left out {left_out_rows.words} after the run. Every figure below is of all of them.\n\n"
+    )
     if end_of_header:
-        changed_card = f"{header}{end_of_header}\n{remark}{card.lstrip()}"
+        changed_card = f"{header}{end_of_header}\n{card_note}{card.lstrip()}"
     else:
-        changed_card = f"{remark}{header}"
+        changed_card = f"{card_note}{header}"
     corpus = {
-        JSONL_NAME: b"".join(lines[row] for row in remaining_rows),
-        PARQUET_NAME: _parquet_bytes(table.take(remaining_rows)),
+        JSONL_NAME: b"".join(jsonl_lines[row] for row in remaining_rows),
+        PARQUET_NAME: _parquet_bytes(parquet_table.take(remaining_rows)),
         CARD_NAME: changed_card.encode("utf-8"),
     }
-    return corpus, number
+    return corpus, left_out_rows
 
 
 def _sample_row(sample: Sample, attributes: Iterable[str]) -> tuple[str | int, ...]:
     # A lone surrogate (half an emoji, from a broken answer) is no text and would stop either format.
-    text = sample.text.encode("utf-8", "replace").decode("utf-8")
-    has = dict(sample.attributes)  # A method of another package may leave attributes out.
-    values = (has.get(name, "") for name in attributes)
-    return (text, sample.label, sample.generator, sample.round, sample.kind, *values)
+    clean_text = sample.text.encode("utf-8", "replace").decode("utf-8")
+    attribute_values = dict(sample.attributes)  # A method of another package may leave attributes out.
+    row_values = (attribute_values.get(name, "") for name in attributes)
+    return (clean_text, sample.label, sample.generator, sample.round, sample.kind, *row_values)
 
 
 def _write_parquet(names: Sequence[str], rows: Sequence[tuple[str | int, ...]]) -> bytes:
     import pyarrow
 
-    kinds = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
+    column_types = [pyarrow.int32() if name == "round" else pyarrow.string() for name in names]
     if rows:
         columns = list(zip(*rows, strict=True))
     else:
         columns = [()] * len(names)
-    arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, kinds, strict=True)]
-    return _parquet_bytes(pyarrow.Table.from_arrays(arrays, names=list(names)))
+    column_arrays = [pyarrow.array(column, type=kind) for column, kind in zip(columns, column_types, strict=True)]
+    return _parquet_bytes(pyarrow.Table.from_arrays(column_arrays, names=list(names)))
 
 
 def _parquet_bytes(table: Any) -> bytes:
     import pyarrow.parquet
 
-    sink = io.BytesIO()
-    pyarrow.parquet.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    parquet_buffer = io.BytesIO()
+    pyarrow.parquet.write_table(table, parquet_buffer, compression="zstd")
+    return parquet_buffer.getvalue()
 
 
 # The signatures under a published data set: its files and papers are those that its run wrote.
@@ -314,16 +319,18 @@ class Signer:
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the contents of ``manifest.json``: ``published``, plain finite JSON values, with the signature."""
-        publisher = {
+        publisher_fields = {
             "name": self.name,
             "ca_certificate": self.authority.certificate_pem.decode("ascii"),
             "signing_key": self.authority.signing_public.hex(),
         }
-        names = [member["name"] for member in published["manifest"]["roster"]]
-        enrolled = {name: party_fingerprint(name, self.identities[name]) for name in names if name in self.identities}
-        published = {**published, ENROLLED: enrolled}
-        signature = self.authority.signing_key.sign(_hash_statement(published, publisher))
-        return {**published, KEY: {**publisher, "signature": signature.hex()}}
+        member_names = [member["name"] for member in published["manifest"]["roster"]]
+        enrolled_fingerprints = {
+            name: party_fingerprint(name, self.identities[name]) for name in member_names if name in self.identities
+        }
+        published = {**published, ENROLLED: enrolled_fingerprints}
+        signature = self.authority.signing_key.sign(_hash_statement(published, publisher_fields))
+        return {**published, KEY: {**publisher_fields, "signature": signature.hex()}}
 
 
 @dataclass(frozen=True)
@@ -335,8 +342,14 @@ class SimulationSigner:
 
     def sign(self, published: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the contents of ``manifest.json``: ``published`` with the signature of every party."""
-        statement = tagged_hash(SIMULATION_TAG, canonical_json(published))
-        return {**published, SIMULATION: {name: key.sign(statement).hex() for name, key in self.identities.items()}}
+        statement_hash = tagged_hash(SIMULATION_TAG, canonical_json(published))
+        return {
+            **published,
+            SIMULATION: {
+                party_name: signing_key.sign(statement_hash).hex()
+                for party_name, signing_key in self.identities.items()
+            },
+        }
 
 
 @dataclass(frozen=True)
@@ -355,12 +368,14 @@ def read_signature(published: Mapping[str, Any]) -> PublisherSignature | None:
     signed_part = published.get(KEY)
     if signed_part is None:
         return None
-    contents = {key: value for key, value in published.items() if key != KEY}
+    signed_contents = {key: value for key, value in published.items() if key != KEY}
     try:
-        publisher = {key: str(signed_part[key]) for key in ("name", "ca_certificate", "signing_key")}
-        key = bytes.fromhex(publisher["signing_key"])
-        verified(key, _hash_statement(contents, publisher), bytes.fromhex(signed_part["signature"]))
-        return PublisherSignature(publisher["name"], coordinator_fingerprint(publisher["ca_certificate"], key))
+        publisher_fields = {key: str(signed_part[key]) for key in ("name", "ca_certificate", "signing_key")}
+        key = bytes.fromhex(publisher_fields["signing_key"])
+        verified(key, _hash_statement(signed_contents, publisher_fields), bytes.fromhex(signed_part["signature"]))
+        return PublisherSignature(
+            publisher_fields["name"], coordinator_fingerprint(publisher_fields["ca_certificate"], key)
+        )
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
             "its signature is not of these contents", "get a fresh copy from the coordinator"
@@ -389,13 +404,13 @@ def sign_archive(
     Args:
         left_out: the texts that the corpus in ``contents`` lacks; None if it is the published one.
     """
-    statement = {
+    archive_statement = {
         "manifest": _hash_content(manifest),
-        "files": {name: _hash_content(content) for name, content in contents.items()},
+        "files": {file_name: _hash_content(content) for file_name, content in contents.items()},
         **({} if left_out is None else {"left_out": asdict(left_out)}),
     }
-    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(statement)))
-    return json.dumps({**statement, "signature": signature.hex()}, indent=2) + "\n"
+    signature = signing_key.sign(tagged_hash(ARCHIVE_TAG, canonical_json(archive_statement)))
+    return json.dumps({**archive_statement, "signature": signature.hex()}, indent=2) + "\n"
 
 
 def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
@@ -404,19 +419,23 @@ def read_archive(folder: Path, published: Mapping[str, Any]) -> ArchivePapers:
     Raises PrivacyRefusal if it is not signed by the coordinator that signed ``manifest.json``, for that file; raises
     ConfigurationError if it is no text.
     """
-    text = read_text(folder / ARCHIVE_NAME)
-    if text is None:
+    archive_text = read_text(folder / ARCHIVE_NAME)
+    if archive_text is None:
         return ArchivePapers({})
     try:
-        archive = json.loads(text, object_pairs_hook=once)
-        files = {str(name): str(digest) for name, digest in archive["files"].items()}
-        statement: dict[str, Any] = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
+        archive = json.loads(archive_text, object_pairs_hook=once)
+        files = {str(file_name): str(digest) for file_name, digest in archive["files"].items()}
+        archive_statement: dict[str, Any] = {"manifest": sha256_of(folder / MANIFEST_NAME), "files": files}
         left_out = None
         if "left_out" in archive:
             left_out = LeftOut(int(archive["left_out"]["texts"]), int(archive["left_out"]["of"]))
-            statement["left_out"] = asdict(left_out)
-        key = bytes.fromhex(published[KEY]["signing_key"])
-        verified(key, tagged_hash(ARCHIVE_TAG, canonical_json(statement)), bytes.fromhex(archive["signature"]))
+            archive_statement["left_out"] = asdict(left_out)
+        signing_key = bytes.fromhex(published[KEY]["signing_key"])
+        verified(
+            signing_key,
+            tagged_hash(ARCHIVE_TAG, canonical_json(archive_statement)),
+            bytes.fromhex(archive["signature"]),
+        )
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal("it is not signed by this coordinator, for this manifest.json", FRESH) from None
     if not set(files) <= {DOSSIER_NAME, *(() if left_out is None else (JSONL_NAME, PARQUET_NAME, CARD_NAME))}:
@@ -431,12 +450,12 @@ def check_simulation(published: Mapping[str, Any], roster: Sequence[Member]) -> 
     """
     if SIMULATION not in published:
         return False
-    contents = {key: value for key, value in published.items() if key != SIMULATION}
+    signed_contents = {key: value for key, value in published.items() if key != SIMULATION}
     try:
-        statement = tagged_hash(SIMULATION_TAG, canonical_json(contents))
+        statement_hash = tagged_hash(SIMULATION_TAG, canonical_json(signed_contents))
         signatures = published[SIMULATION]
         for member in roster:
-            verified(member.identity, statement, bytes.fromhex(signatures[member.name]))
+            verified(member.identity, statement_hash, bytes.fromhex(signatures[member.name]))
     except (KeyError, TypeError, ValueError, InvalidSignature, ConfigurationError):
         raise PrivacyRefusal(
             "its parties' signatures are not of these contents", "get a fresh copy from its maker"
@@ -472,8 +491,8 @@ def report_data(
         figures: accuracies and measures of the corpus beside the public test file.
     """
     task = run_plan.task
-    texts = [sample.text for sample in outcome.samples]
-    weights, weight_errors = _read_weights(outcome)
+    corpus_texts = [sample.text for sample in outcome.samples]
+    weights_by_round, weight_errors = _read_weights(outcome)
     accuracy, measures = figures
     return ReportData(
         run=outcome.manifest.run,
@@ -483,7 +502,7 @@ def report_data(
         method=task.method.name,
         labels=task.task.labels,
         generators=run_plan.setting.generators,
-        weights=weights,
+        weights=weights_by_round,
         weight_errors=weight_errors,
         samples=outcome.samples,
         privacy=_privacy_statement(run_plan, insecure_noise, outcome),
@@ -501,18 +520,18 @@ def report_data(
         embedder=outcome.manifest.embedder,
         score=_read_score(outcome),
         gain=_read_gain(outcome),
-        set_aside=sum(len(recorded) for _, recorded in outcome.records.get(support.RECORD, ())),
+        set_aside=sum(len(set_aside_rows) for _, set_aside_rows in outcome.records.get(support.RECORD, ())),
         support_measured=_is_support_told(outcome),
         participation=participation_of(
-            outcome.manifest, {name: facts["survivors"] for name, facts in outcome.sums.items()}
+            outcome.manifest, {sum_name: sum_facts["survivors"] for sum_name, sum_facts in outcome.sums.items()}
         ),
         questions=words.questions(outcome.manifest.plan),
-        steered=tuple(_list_steered(outcome, weights)),
+        steered=tuple(_list_steered(outcome, weights_by_round)),
         remarks=(
             *task.remarks,
             *(str(remark) for _, remark in outcome.records.get("remarks", ())),
-            *_warn_readers(outcome, are_equal(weights[-1] if weights else (), weight_errors)),
-            *filter(None, [lengths(texts).words]),
+            *_warn_readers(outcome, are_equal(weights_by_round[-1] if weights_by_round else (), weight_errors)),
+            *filter(None, [lengths(corpus_texts).words]),
         ),
     )
 
@@ -525,13 +544,13 @@ def _list_usage(task: Task, outcome: Outcome) -> Iterator[GeneratorUse]:
 
 def _read_weights(outcome: Outcome) -> tuple[tuple[tuple[float, ...], ...], tuple[float, ...]]:
     """Returns the generators' weights of each round, and the standard errors of the last ones."""
-    recorded = outcome.records.get("weights", ())
+    recorded_weights = outcome.records.get("weights", ())
     noise = dict(outcome.records.get("weights noise", ()))
-    if recorded:
-        weight_errors = tuple(noise.get(recorded[-1][0], ()))
+    if recorded_weights:
+        weight_errors = tuple(noise.get(recorded_weights[-1][0], ()))
     else:
         weight_errors = ()
-    return tuple(tuple(row) for _, row in recorded), weight_errors
+    return tuple(tuple(round_weights) for _, round_weights in recorded_weights), weight_errors
 
 
 def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
@@ -544,38 +563,38 @@ def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
 
 def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
     """Yields the name of each option of a method, and its value with the first sentence of its description."""
-    said = descriptions(type(options))
-    for name, value in options.model_dump().items():
-        if isinstance(value, bool):
-            shown = {True: "yes", False: "no"}[value]
+    option_sentences = descriptions(type(options))
+    for option_name, option_value in options.model_dump().items():
+        if isinstance(option_value, bool):
+            shown_value = {True: "yes", False: "no"}[option_value]
         else:
-            shown = str(value)
-        first = said.get(name, "").partition(". ")[0].rstrip(".")
+            shown_value = str(option_value)
+        first_sentence = option_sentences.get(option_name, "").partition(". ")[0].rstrip(".")
         # An option that is off says what it would do, and nobody should read that as done.
-        if value is False and first:
-            first = f"with yes: {first}"
-        yield name.replace("_", " "), f"{shown} ({first})" if first else shown
+        if option_value is False and first_sentence:
+            first_sentence = f"with yes: {first_sentence}"
+        yield option_name.replace("_", " "), f"{shown_value} ({first_sentence})" if first_sentence else shown_value
 
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:
     """Returns who is in which opened sum. ``survivors``: the hospitals by the name of each opened sum."""
-    names = [planned_sum.name for planned_sum in manifest.plan.sums if planned_sum.name in survivors]
+    opened_names = [planned_sum.name for planned_sum in manifest.plan.sums if planned_sum.name in survivors]
     return Participation(
-        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in names)
+        tuple(member.name for member in manifest.roster), tuple((name, tuple(survivors[name])) for name in opened_names)
     )
 
 
 def _last_record(outcome: Outcome, name: str) -> Any:
     """Returns what the run recorded last under a name; None if it recorded nothing."""
-    recorded = outcome.records.get(name, ())
-    return recorded[-1][1] if recorded else None
+    record_entries = outcome.records.get(name, ())
+    return record_entries[-1][1] if record_entries else None
 
 
 def _read_score(outcome: Outcome) -> PrivateScore | None:
-    recorded = _last_record(outcome, private_score.RECORD)
-    if recorded is None:
+    recorded_score = _last_record(outcome, private_score.RECORD)
+    if recorded_score is None:
         return None
-    return PrivateScore.from_json(recorded)
+    return PrivateScore.from_json(recorded_score)
 
 
 def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Iterator[str]:
@@ -585,9 +604,12 @@ def _list_steered(outcome: Outcome, weights: Sequence[Sequence[float]]) -> Itera
         yield "how many texts of each label were ordered"
     if any(tuple(row) != tuple(weights[0]) for row in weights):
         yield "how many texts each generator was asked for"
-    if any(recorded for _, recorded in records.get(support.RECORD, ())):
+    if any(recorded_rows for _, recorded_rows in records.get(support.RECORD, ())):
         yield "which texts were set aside"
-    if any(facts["taken"] and facts.get("compared", True) for _, facts in records.get("verdict", ())):
+    if any(
+        verdict_facts["taken"] and verdict_facts.get("compared", True)
+        for _, verdict_facts in records.get("verdict", ())
+    ):
         yield "which texts and labels are published"
 
 
@@ -596,19 +618,19 @@ def _is_support_told(outcome: Outcome) -> bool:
 
     Without that, none is judged.
     """
-    opened_sums = (planned for planned in outcome.manifest.plan.sums if planned.name in outcome.sums)
+    opened_sums = (planned_sum for planned_sum in outcome.manifest.plan.sums if planned_sum.name in outcome.sums)
     if not any(planned.statistic == SupportVotes.name for planned in opened_sums):
         return False
-    recorded = _last_record(outcome, "support")
-    return recorded is not None and bool(support.Support.from_json(recorded).supported.any())
+    recorded_support = _last_record(outcome, "support")
+    return recorded_support is not None and bool(support.Support.from_json(recorded_support).supported.any())
 
 
 def _read_gain(outcome: Outcome) -> tuple[float, float] | None:
     """Reads what the records' choice gained over all texts; None if the two were the same or were not compared."""
-    facts = _last_record(outcome, "verdict")
-    if facts is None or not facts.get("compared", True):  # what an earlier version wrote does not say
+    verdict_facts = _last_record(outcome, "verdict")
+    if verdict_facts is None or not verdict_facts.get("compared", True):  # what an earlier version wrote does not say
         return None
-    return facts["gain"], facts["error"]
+    return verdict_facts["gain"], verdict_facts["error"]
 
 
 def publish(
@@ -628,14 +650,14 @@ def publish(
         signer: the coordinator, or the simulation, that signs it.
         rounds: figures by round.
     """
-    statement = _make_manifest(outcome, report)
+    manifest_fields = _make_manifest(outcome, report)
     report = replace(
         report,
         publisher=signer.publisher,
         simulated=isinstance(signer, SimulationSigner),
-        statement_hash=_hash_content(_statement_text(statement)),
+        statement_hash=_hash_content(_statement_text(manifest_fields)),
     )
-    hashed = {
+    content_by_name = {
         **corpus_files(outcome.samples),
         **_set_aside_file(outcome),
         **_sequence_file(outcome),
@@ -645,12 +667,12 @@ def publish(
         CARD_NAME: render_card(report),
         REPORT_NAME: render_html(report),
     }
-    papers = {
-        **statement,
-        "files": {name: _hash_content(content) for name, content in hashed.items()},
+    extra_papers = {
+        **manifest_fields,
+        "files": {name: _hash_content(content) for name, content in content_by_name.items()},
     }
-    manifest = json.dumps(signer.sign(papers), indent=2, ensure_ascii=False) + "\n"
-    write_files(folder, {**hashed, MANIFEST_NAME: manifest})
+    manifest = json.dumps(signer.sign(extra_papers), indent=2, ensure_ascii=False) + "\n"
+    write_files(folder, {**content_by_name, MANIFEST_NAME: manifest})
 
 
 def _statement_text(statement: Mapping[str, Any]) -> str:
@@ -679,8 +701,8 @@ def _hash_content(content: bytes | str) -> str:
 
 def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome) -> PrivacyStatement:
     plan = run_plan.plan
-    private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
-    epsilon_alone = plan.epsilon_if_all_others_collude() if private else None
+    is_private = math.isfinite(plan.privacy.epsilon) and bool(plan.sums)
+    epsilon_alone = plan.epsilon_if_all_others_collude() if is_private else None
     receipts = {
         party: check_receipt(outcome.manifest, party, receipt.body, receipt.signature)
         for party, receipt in outcome.receipts.items()
@@ -688,34 +710,36 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome
     return PrivacyStatement(
         plan.privacy,
         plan.quorum,
-        tuple(plan.epsilon_after(count) for count in range(1, len(plan.sums) + 1)),
+        tuple(plan.epsilon_after(sum_count) for sum_count in range(1, len(plan.sums) + 1)),
         epsilon_alone,
         insecure_noise,
-        accounting.best_guess(plan.charged_events()) if private else None,
+        accounting.best_guess(plan.charged_events()) if is_private else None,
         accounting.best_guess(plan.alone_events())
         if epsilon_alone is not None and math.isfinite(epsilon_alone)
         else None,
-        exposure(outcome.manifest, receipts)[0] if private else None,
+        exposure(outcome.manifest, receipts)[0] if is_private else None,
     )
 
 
 def _set_aside_file(outcome: Outcome) -> dict[str, bytes | str]:
     """The texts that a method set aside, as rows of the corpus with a reason; no file if there are none."""
-    rows = [row for _, recorded in outcome.records.get(support.RECORD, ()) for row in recorded]
-    if not rows:
+    aside_rows = [row for _, recorded_rows in outcome.records.get(support.RECORD, ()) for row in recorded_rows]
+    if not aside_rows:
         return {}
-    names = (*RESERVED_COLUMNS, "reason")
-    lines = (json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) for row in rows)
-    return {SET_ASIDE_NAME: "".join(f"{line}\n" for line in lines)}
+    column_names = (*RESERVED_COLUMNS, "reason")
+    json_lines = (json.dumps(dict(zip(column_names, row, strict=True)), ensure_ascii=False) for row in aside_rows)
+    return {SET_ASIDE_NAME: "".join(f"{line}\n" for line in json_lines)}
 
 
 def _sequence_file(outcome: Outcome) -> dict[str, bytes | str]:
     """The keyphrase sequences that a method recorded, one per line with its label; no file if there are none."""
-    rows = [row for _, recorded in outcome.records.get("sequences", ()) for row in recorded]
-    if not rows:
+    sequence_rows = [row for _, recorded_rows in outcome.records.get("sequences", ()) for row in recorded_rows]
+    if not sequence_rows:
         return {}
-    lines = (json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in rows)
-    return {SEQUENCES_NAME: "".join(f"{line}\n" for line in lines)}
+    json_lines = (
+        json.dumps({"label": label, "terms": list(terms)}, ensure_ascii=False) for label, terms in sequence_rows
+    )
+    return {SEQUENCES_NAME: "".join(f"{line}\n" for line in json_lines)}
 
 
 def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
@@ -725,54 +749,56 @@ def lineage(corpus: Sequence[Sample], origins: Sequence[Origin]) -> str:
     which round by which operator, the ids of its parents and of the good and bad examples, and how many texts the
     request showed that no generator of the run wrote.
     """
-    first: dict[str, Origin] = {}
+    first_origins: dict[str, Origin] = {}
     for origin in origins:
-        first.setdefault(origin.sample.text, origin)
+        first_origins.setdefault(origin.sample.text, origin)
     row_of = {sample.text: row for row, sample in enumerate(corpus)}
-    included = dict.fromkeys(row_of)
-    waiting = list(row_of)
-    while waiting:
-        text = waiting.pop()
-        examples = first[text].shown if text in first else ()
-        further = [text for text in examples if text in first and text not in included]
-        included |= dict.fromkeys(further)
-        waiting += further
-    of_corpus = {sample.text: Origin(sample) for sample in corpus if sample.text not in first}
-    included_origins = {text: origin for text, origin in (first | of_corpus).items() if text in included}
-    number = {text: place for place, text in enumerate(included_origins)}
-    lines = []
-    for text, origin in included_origins.items():
-        if text in row_of:
-            sample = corpus[row_of[text]]
-            place: dict[str, Any] = {"row": row_of[text]}
+    included_texts = dict.fromkeys(row_of)
+    unread_texts = list(row_of)
+    while unread_texts:
+        unread_text = unread_texts.pop()
+        examples = first_origins[unread_text].shown if unread_text in first_origins else ()
+        further_texts = [text for text in examples if text in first_origins and text not in included_texts]
+        included_texts |= dict.fromkeys(further_texts)
+        unread_texts += further_texts
+    corpus_origins = {sample.text: Origin(sample) for sample in corpus if sample.text not in first_origins}
+    included_origins = {
+        text: origin for text, origin in (first_origins | corpus_origins).items() if text in included_texts
+    }
+    line_numbers = {text: place for place, text in enumerate(included_origins)}
+    lineage_lines = []
+    for unread_text, origin in included_origins.items():
+        if unread_text in row_of:
+            sample = corpus[row_of[unread_text]]
+            place: dict[str, Any] = {"row": row_of[unread_text]}
         else:
             sample = origin.sample
-            place = {"text": text.encode("utf-8", "replace").decode("utf-8")}
+            place = {"text": unread_text.encode("utf-8", "replace").decode("utf-8")}
         ids = {
-            name: [number[example] for example in texts if example in number]
-            for name, texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
+            part_name: [line_numbers[example] for example in part_texts if example in line_numbers]
+            for part_name, part_texts in (("parents", origin.parents), ("good", origin.good), ("bad", origin.bad))
         }
-        line = {
-            "id": number[text],
+        lineage_line = {
+            "id": line_numbers[unread_text],
             **place,
             "label": sample.label,
             "generator": sample.generator,
             "round": sample.round,
             "operator": sample.kind,
             **ids,
-            "public": sum(example not in number for example in origin.shown),
+            "public": sum(example not in line_numbers for example in origin.shown),
         }
-        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
-    return "".join(lines)
+        lineage_lines.append(json.dumps(lineage_line, ensure_ascii=False) + "\n")
+    return "".join(lineage_lines)
 
 
 def _adapter_file(outcome: Outcome) -> dict[str, bytes | str]:
     """A folder of each tuned generator's adapter, as peft reads it, in one file; equal adapters give equal bytes."""
     if not outcome.adapters:
         return {}
-    packed = io.BytesIO()
-    with zipfile.ZipFile(packed, "w") as archive:
-        for name, files in sorted(outcome.adapters.items()):
-            for file, content in sorted(files.items()):
-                archive.writestr(zipfile.ZipInfo(f"{name}/{file}"), content)
-    return {ADAPTERS_NAME: packed.getvalue()}
+    zip_buffer = io.BytesIO()
+    with zipfile.ZipFile(zip_buffer, "w") as archive:
+        for adapter_name, adapter_files in sorted(outcome.adapters.items()):
+            for file, file_bytes in sorted(adapter_files.items()):
+                archive.writestr(zipfile.ZipInfo(f"{adapter_name}/{file}"), file_bytes)
+    return {ADAPTERS_NAME: zip_buffer.getvalue()}

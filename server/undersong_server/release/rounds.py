@@ -47,18 +47,18 @@ class RoundFigure:
 def recorded_figures(origins: Sequence[Origin], records: Records, generators: Sequence[str]) -> list[RoundFigure]:
     """Returns the texts that each generator wrote in each round, and its share of the round as the method set it."""
     text_counts = Counter((origin.sample.round, origin.sample.generator) for origin in origins)
-    rows = [
-        RoundFigure(round_number + 1, "texts", name, float(count))
-        for (round_number, name), count in sorted(text_counts.items())
+    figure_rows = [
+        RoundFigure(round_number + 1, "texts", generator_name, float(text_count))
+        for (round_number, generator_name), text_count in sorted(text_counts.items())
     ]
     noise = dict(records.get("weights noise", ()))
-    for round_number, weights in records.get("weights", ()):
-        errors = noise.get(round_number, [None] * len(weights))
-        rows += [
-            RoundFigure(round_number + 1, "weight", name, float(weight), error)
-            for name, weight, error in zip(generators, weights, errors, strict=True)
+    for round_number, round_weights in records.get("weights", ()):
+        weight_errors = noise.get(round_number, [None] * len(round_weights))
+        figure_rows += [
+            RoundFigure(round_number + 1, "weight", generator_name, float(weight), error)
+            for generator_name, weight, error in zip(generators, round_weights, weight_errors, strict=True)
         ]
-    return rows
+    return figure_rows
 
 
 def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, seed: int = 0) -> list[RoundFigure]:
@@ -69,50 +69,60 @@ def public_distances(corpora: Corpora, test: Sequence[str], embed: Embed, *, see
     """
     rng = np.random.default_rng(seed)
     corpora = {round_number: corpus for round_number, corpus in corpora.items() if len(corpus) >= FEWEST_TEXTS}
-    size = min([MOST_TEXTS, len(test), *(len(corpus) for corpus in corpora.values())])
-    if size < FEWEST_TEXTS:
+    text_count = min([MOST_TEXTS, len(test), *(len(corpus) for corpus in corpora.values())])
+    if text_count < FEWEST_TEXTS:
         return []
-    real = embed([test[place] for place in rng.permutation(len(test))[:size]])
-    rows = []
+    test_embeddings = embed([test[place] for place in rng.permutation(len(test))[:text_count]])
+    figure_rows = []
     for round_number, corpus in sorted(corpora.items()):
-        synthetic = embed([corpus[place].text for place in rng.permutation(len(corpus))[:size]])
-        near = neighbourhoods(synthetic, real)
-        figures = {"Frechet distance": frechet_distance(synthetic, real)}
-        figures |= {name: near[name] for name in ("precision", "recall")}
-        rows += [RoundFigure(round_number + 1, name, "", value) for name, value in figures.items()]
-    return rows
+        round_embeddings = embed([corpus[place].text for place in rng.permutation(len(corpus))[:text_count]])
+        neighbour_figures = neighbourhoods(round_embeddings, test_embeddings)
+        figure_by_name = {"Frechet distance": frechet_distance(round_embeddings, test_embeddings)}
+        figure_by_name |= {name: neighbour_figures[name] for name in ("precision", "recall")}
+        figure_rows += [RoundFigure(round_number + 1, name, "", value) for name, value in figure_by_name.items()]
+    return figure_rows
 
 
 def private_distances(corpora: Corpora, noisy_sum: NoisySum, records: int, embed: Embed) -> list[RoundFigure]:
     """Returns each round's squared distance of means to the records, and its change since the first round."""
-    means = {
+    mean_by_round = {
         round_number: _mean_embedding(embed([sample.text for sample in corpus]))
         for round_number, corpus in sorted(corpora.items())
         if corpus
     }
-    rows = []
-    for round_number, mean in means.items():
-        estimate = distance.squared_distance(noisy_sum, records, mean)
-        rows.append(RoundFigure(round_number + 1, "squared distance of means", "", estimate.value, estimate.error))
-        if (first := min(means)) != round_number:
-            change = distance.squared_distance_change(noisy_sum, records, mean, means[first])
-            rows.append(
-                RoundFigure(round_number + 1, "squared distance of means, change", "", change.value, change.error)
+    figure_rows = []
+    for round_number, mean in mean_by_round.items():
+        distance_estimate = distance.squared_distance(noisy_sum, records, mean)
+        figure_rows.append(
+            RoundFigure(
+                round_number + 1, "squared distance of means", "", distance_estimate.value, distance_estimate.error
             )
-    return rows
+        )
+        if (first_round := min(mean_by_round)) != round_number:
+            distance_change = distance.squared_distance_change(noisy_sum, records, mean, mean_by_round[first_round])
+            figure_rows.append(
+                RoundFigure(
+                    round_number + 1,
+                    "squared distance of means, change",
+                    "",
+                    distance_change.value,
+                    distance_change.error,
+                )
+            )
+    return figure_rows
 
 
 def figures_by_round(
     run_plan: RunPlan, outcome: Outcome, embed: Embed, test: Sequence[str], *, seed: int
 ) -> list[RoundFigure]:
     """Returns all figures by round of a finished run; ``test`` are public texts, empty where there are none."""
-    figures = recorded_figures(outcome.origins, outcome.records, run_plan.setting.generators)
+    round_figures = recorded_figures(outcome.origins, outcome.records, run_plan.setting.generators)
     if test and outcome.corpora:
-        figures += public_distances(outcome.corpora, test, embed, seed=seed)
+        round_figures += public_distances(outcome.corpora, test, embed, seed=seed)
     if outcome.distance is not None:
-        records = run_plan.task.privacy.expected_records
-        figures += private_distances(outcome.corpora, outcome.distance, records, embed)
-    return figures
+        expected_records = run_plan.task.privacy.expected_records
+        round_figures += private_distances(outcome.corpora, outcome.distance, expected_records, embed)
+    return round_figures
 
 
 def _mean_embedding(embeddings: Float32) -> Float64:
@@ -122,10 +132,10 @@ def _mean_embedding(embeddings: Float32) -> Float64:
 
 def table_of_rounds(figures: Sequence[RoundFigure]) -> str:
     """Returns the figures as CSV with a heading, ordered by round; a figure that cannot be computed is left out."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(field.name for field in fields(RoundFigure))
+    csv_text = io.StringIO()
+    writer = csv.writer(csv_text, lineterminator="\n")
+    writer.writerow(figure_field.name for figure_field in fields(RoundFigure))
     for figure in sorted(figures, key=lambda figure: figure.round):
         if math.isfinite(figure.value):
-            writer.writerow("" if value is None else value for value in astuple(figure))
-    return text.getvalue()
+            writer.writerow("" if figure_value is None else figure_value for figure_value in astuple(figure))
+    return csv_text.getvalue()

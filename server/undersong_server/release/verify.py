@@ -69,17 +69,19 @@ def verify(
     Raises ConfigurationError if there is nothing to check, PrivacyRefusal if the manifest itself cannot be read
     or its plan does not hold; every other fault stands in the verdict.
     """
-    published = published_manifest(folder)
-    faults: list[str] = []
+    published_json = published_manifest(folder)
+    fault_words: list[str] = []
     try:
-        manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
-        sums = dict(published["sums"])
-        receipts = dict(published["receipts"])
-        signatures = {str(party): bytes.fromhex(value) for party, value in published["signatures"].items()}
+        manifest = Manifest.from_bytes(canonical_json(published_json["manifest"]))
+        sums = dict(published_json["sums"])
+        receipts = dict(published_json["receipts"])
+        signatures = {
+            str(party): bytes.fromhex(signature_hex) for party, signature_hex in published_json["signatures"].items()
+        }
     except MALFORMED:
         raise PrivacyRefusal(f"{folder}: manifest.json is not the manifest of a run", REMEDY) from None
-    if published.get("manifest_hash") != manifest.hash.hex():
-        faults.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
+    if published_json.get("manifest_hash") != manifest.hash.hex():
+        fault_words.append(f"the manifest was changed: its hash is {manifest.hash.hex()[:16]}..., not the one stated")
     register_named_statistics((planned.statistic, planned.source) for planned in manifest.plan.sums)
     try:
         manifest.verify()
@@ -88,53 +90,55 @@ def verify(
         raise PrivacyRefusal(f"the plan: {printable(error.problem, 600)}", REMEDY, code=error.code) from None
     except MALFORMED:
         raise PrivacyRefusal("the plan: cannot be read", REMEDY) from None
-    with _note_faults(faults, "the manifest's signatures"):
+    with _note_faults(fault_words, "the manifest's signatures"):
         manifest.check_signatures(signatures)
-    opened_sums = _check_sums(manifest, sums, faults)
-    checked = _check_receipts(manifest, receipts, faults)
-    final = {name: receipt for name, receipt in checked.items() if receipt.closed}
-    charged = _charged_events(manifest, opened_sums, final, faults)
-    spent = {name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged.items()}
-    further = ArchivePapers({})
+    opened_sums = _check_sums(manifest, sums, fault_words)
+    receipt_by_party = _check_receipts(manifest, receipts, fault_words)
+    final_receipts = {name: receipt for name, receipt in receipt_by_party.items() if receipt.closed}
+    charged_events = _charged_events(manifest, opened_sums, final_receipts, fault_words)
+    epsilon_by_party = {
+        name: _price_events(manifest, events, manifest.plan.privacy.delta) for name, events in charged_events.items()
+    }
+    archive_papers = ArchivePapers({})
     if (folder / ARCHIVE_NAME).exists():
-        with _note_faults(faults, ARCHIVE_NAME):
-            further = read_archive(folder, published)
-    unchecked, outside_files = _check_files(folder, published, further.files, faults)
-    signature = _publisher_signature(published, fingerprint, faults)
-    simulated = False
-    with _note_faults(faults, "the simulation's signatures"):
-        simulated = check_simulation(published, manifest.roster)
-    workspace = simulated and (folder / WORKSPACE_NAME).is_dir()
+        with _note_faults(fault_words, ARCHIVE_NAME):
+            archive_papers = read_archive(folder, published_json)
+    unchecked_files, outside_files = _check_files(folder, published_json, archive_papers.files, fault_words)
+    signature = _publisher_signature(published_json, fingerprint, fault_words)
+    is_simulated = False
+    with _note_faults(fault_words, "the simulation's signatures"):
+        is_simulated = check_simulation(published_json, manifest.roster)
+    workspace = is_simulated and (folder / WORKSPACE_NAME).is_dir()
     if workspace:
         outside_files = tuple(name for name in outside_files if name != WORKSPACE_NAME)
-    confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
-    confirmed_parties = _confirm_parties(manifest, published if confirmed else {}, parties or {}, faults)
-    total = max(spent.values(), default=0.0)
-    epsilon_alone, guess_alone = exposure(manifest, final)
-    if total > manifest.plan.privacy.epsilon * (1 + 1e-6):
-        faults.append(f"the parties were charged epsilon {total:.6g}, more than the promised amount")
-    names = [planned.name for planned in manifest.plan.sums]
+    is_confirmed = signature is not None and same_fingerprint(fingerprint or "", signature.fingerprint)
+    confirmed_parties = _confirm_parties(manifest, published_json if is_confirmed else {}, parties or {}, fault_words)
+    largest_epsilon = max(epsilon_by_party.values(), default=0.0)
+    epsilon_alone, guess_alone = exposure(manifest, final_receipts)
+    if largest_epsilon > manifest.plan.privacy.epsilon * (1 + 1e-6):
+        fault_words.append(f"the parties were charged epsilon {largest_epsilon:.6g}, more than the promised amount")
+    sum_names = [planned.name for planned in manifest.plan.sums]
     return PrivacyVerdict(
         manifest=manifest,
-        epsilon=total,
-        spent=spent,
+        epsilon=largest_epsilon,
+        spent=epsilon_by_party,
         alone=epsilon_alone,
-        guess=_best_guess(charged.values(), total),
+        guess=_best_guess(charged_events.values(), largest_epsilon),
         guess_alone=guess_alone,
-        voided=sum(len(receipt.voided) for receipt in checked.values()),
-        without_receipt=tuple(name for name in spent if name not in final),
+        voided=sum(len(receipt.voided) for receipt in receipt_by_party.values()),
+        without_receipt=tuple(name for name in epsilon_by_party if name not in final_receipts),
         opened=opened_sums,
-        unopened=tuple(name for name in names if name not in opened_sums),
-        faults=tuple(faults),
-        insecure=published.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
+        unopened=tuple(name for name in sum_names if name not in opened_sums),
+        faults=tuple(fault_words),
+        insecure=published_json.get("private") is False and math.isfinite(manifest.plan.privacy.epsilon),
         signature=signature,
-        confirmed=confirmed,
+        confirmed=is_confirmed,
         known=confirmed_parties,
-        simulated=simulated,
-        unchecked=unchecked,
+        simulated=is_simulated,
+        unchecked=unchecked_files,
         outside=outside_files,
         workspace=workspace,
-        left_out=further.left_out,
+        left_out=archive_papers.left_out,
     )
 
 
@@ -161,18 +165,22 @@ def _confirm_parties(
     Args:
         published: what a coordinator that is confirmed has signed; empty if none is.
     """
-    enrolled = published.get(ENROLLED, {})
-    certified = enrolled if isinstance(enrolled, Mapping) else {}
+    enrolled_fingerprints = published.get(ENROLLED, {})
+    certified_fingerprints = enrolled_fingerprints if isinstance(enrolled_fingerprints, Mapping) else {}
     roster_fingerprints = {member.name: party_fingerprint(member.name, member.identity) for member in manifest.roster}
-    for source, fingerprints in (("the coordinator has enrolled", certified), ("was stated", stated_fingerprints)):
-        for name, fingerprint in fingerprints.items():
-            if name not in roster_fingerprints:
-                faults.append(f"{name}: takes no part in this run")
-            elif not same_fingerprint(str(fingerprint), roster_fingerprints[name]):
+    for fingerprint_source, fingerprints in (
+        ("the coordinator has enrolled", certified_fingerprints),
+        ("was stated", stated_fingerprints),
+    ):
+        for party_name, fingerprint in fingerprints.items():
+            if party_name not in roster_fingerprints:
+                faults.append(f"{party_name}: takes no part in this run")
+            elif not same_fingerprint(str(fingerprint), roster_fingerprints[party_name]):
                 faults.append(
-                    f"{name}: has signed with another key ({roster_fingerprints[name]}) than the one that {source}"
+                    f"{party_name}: has signed with another key ({roster_fingerprints[party_name]}) than the one that"
+                    f" {fingerprint_source}"
                 )
-    return tuple(name for name in roster_fingerprints if name in certified or name in stated_fingerprints)
+    return tuple(name for name in roster_fingerprints if name in certified_fingerprints or name in stated_fingerprints)
 
 
 def _publisher_signature(
@@ -192,32 +200,35 @@ def _publisher_signature(
 
 def _check_sums(manifest: Manifest, sums: Mapping[str, Any], faults: list[str]) -> "dict[str, ProvedSum]":
     opened_sums: dict[str, ProvedSum] = {}
-    for name, facts in sums.items():
-        with _note_faults(faults, f"private sum {name}"):
-            attempt = int(facts["attempt"])
-            parameters = manifest.sum_parameters(name, attempt)
-            proved = check_evidence(parameters, bytes.fromhex(facts["evidence"]))
-            if list(proved.survivors) != list(facts["survivors"]):
+    for sum_name, sum_facts in sums.items():
+        with _note_faults(faults, f"private sum {sum_name}"):
+            attempt = int(sum_facts["attempt"])
+            parameters = manifest.sum_parameters(sum_name, attempt)
+            proved_survivors = check_evidence(parameters, bytes.fromhex(sum_facts["evidence"]))
+            if list(proved_survivors.survivors) != list(sum_facts["survivors"]):
                 raise PrivacyRefusal("its survivors are not those that the parties signed for")
-            if facts["scale"] != manifest.plan[name].scale:
+            if sum_facts["scale"] != manifest.plan[sum_name].scale:
                 raise PrivacyRefusal("its scale is not the plan's")
-            dropped = parameters.size - len(proved.survivors)
+            dropped_count = parameters.size - len(proved_survivors.survivors)
             plan = parameters.noise_plan
-            possible = [float(plan.opened_variance(dropped, unopened)) for unopened in range(len(proved.survivors) + 1)]
-            if not any(math.isclose(facts["variance"], variance, rel_tol=1e-9) for variance in possible):
+            possible_variances = [
+                float(plan.opened_variance(dropped_count, unopened_count))
+                for unopened_count in range(len(proved_survivors.survivors) + 1)
+            ]
+            if not any(math.isclose(sum_facts["variance"], variance, rel_tol=1e-9) for variance in possible_variances):
                 raise PrivacyRefusal("the variance of its noise is not one that the plan allows")
-            opened_sums[name] = ProvedSum(attempt, proved)
+            opened_sums[sum_name] = ProvedSum(attempt, proved_survivors)
     return opened_sums
 
 
 def _check_receipts(manifest: Manifest, receipts: Mapping[str, Any], faults: list[str]) -> dict[str, Receipt]:
-    checked: dict[str, Receipt] = {}
+    receipt_by_party: dict[str, Receipt] = {}
     for party, receipt in receipts.items():
         with _note_faults(faults, "receipt of ", party):
-            body = receipt["body"].encode("utf-8")
+            body_bytes = receipt["body"].encode("utf-8")
             signature = bytes.fromhex(receipt["signature"])
-            checked[party] = check_receipt(manifest, party, body, signature)
-    return checked
+            receipt_by_party[party] = check_receipt(manifest, party, body_bytes, signature)
+    return receipt_by_party
 
 
 def _charged_events(
@@ -240,14 +251,14 @@ def _charged_events(
             events_by_party[member.name] = tuple(plan_events)
         else:
             took_part = (
-                (name, opened_sum.attempt, opened_sum.by.question.hex())
-                for name, opened_sum in opened_sums.items()
+                (sum_name, opened_sum.attempt, opened_sum.by.question.hex())
+                for sum_name, opened_sum in opened_sums.items()
                 if member.name in opened_sum.by.survivors
             )
             faults.extend(receipt.uncharged(took_part))
-            charged = [plan[charge.query].event() for charge in receipt.counted]
+            charged_events = [plan[charge.query].event() for charge in receipt.counted]
             if receipt.charges:
-                events_by_party[member.name] = tuple(charged_of(charged, plan_events))
+                events_by_party[member.name] = tuple(charged_of(charged_events, plan_events))
             else:
                 events_by_party[member.name] = ()
     return events_by_party
@@ -277,27 +288,27 @@ def _check_files(
     Args:
         further: hashes of the files that the console's archive has beside the published ones, or instead of them.
     """
-    present = sorted(os.listdir(folder))
+    file_names = sorted(os.listdir(folder))
     hashes = published.get("files", {})
     if not isinstance(hashes, Mapping) or not set(hashes) <= set(HASHED_NAMES):
         faults.append(f"{MANIFEST_NAME}: its list of files cannot be read")
         return (), ()
-    for name in HASHED_NAMES:
-        if name not in present:
+    for hashed_name in HASHED_NAMES:
+        if hashed_name not in file_names:
             continue
-        if name in further:
+        if hashed_name in further:
             continue  # The archive's own file; it is compared below.
-        if name in hashes:
-            if sha256_of(folder / name) != hashes[name]:
-                faults.append(f"{name}: is not the file that the run wrote")
-        elif name in CORPUS_NAMES:
-            faults.append(f"{name}: the papers know no such file")
-    for name, digest in further.items():
-        if name in present and sha256_of(folder / name) != digest:
-            faults.append(f"{name}: is not the file that the coordinator put into the archive")
+        if hashed_name in hashes:
+            if sha256_of(folder / hashed_name) != hashes[hashed_name]:
+                faults.append(f"{hashed_name}: is not the file that the run wrote")
+        elif hashed_name in CORPUS_NAMES:
+            faults.append(f"{hashed_name}: the papers know no such file")
+    for hashed_name, digest in further.items():
+        if hashed_name in file_names and sha256_of(folder / hashed_name) != digest:
+            faults.append(f"{hashed_name}: is not the file that the coordinator put into the archive")
     archive = {*further, ARCHIVE_NAME} if further else set()
-    unnamed = (name for name in present if name not in {*hashes, *archive, MANIFEST_NAME})
-    return tuple(name for name in hashes if name not in present), tuple(unnamed)
+    unnamed_files = (file_name for file_name in file_names if file_name not in {*hashes, *archive, MANIFEST_NAME})
+    return tuple(name for name in hashes if name not in file_names), tuple(unnamed_files)
 
 
 REMEDY = "the files are not those that the run wrote: get a fresh copy from the coordinator"
@@ -384,7 +395,7 @@ class PrivacyVerdict:
         )
 
     def to_json(self) -> dict[str, Any]:
-        promise = self.manifest.plan.privacy
+        promised_privacy = self.manifest.plan.privacy
         return {
             "run": self.manifest.run,
             "manifest": self.manifest.hash.hex(),
@@ -396,14 +407,14 @@ class PrivacyVerdict:
             "faults": list(self.faults),
             "private": not self.insecure and math.isfinite(self.epsilon),
             "epsilon": finite(self.epsilon),
-            "delta": promise.delta,
-            "promised_epsilon": finite(promise.epsilon),
+            "delta": promised_privacy.delta,
+            "promised_epsilon": finite(promised_privacy.epsilon),
             "epsilon_if_all_others_collude": finite(self.alone),
             "void_vectors": self.voided,
-            "unit": promise.unit,
+            "unit": promised_privacy.unit,
             "parties": list(self.spent),
             "coordinator": None if self.signature is None else asdict(self.signature),
-            "epsilon_by_party": {party: finite(spent) for party, spent in self.spent.items()},
+            "epsilon_by_party": {party: finite(party_epsilon) for party, party_epsilon in self.spent.items()},
             "without_receipt": list(self.without_receipt),
             "sums": [
                 {
@@ -424,25 +435,26 @@ class PrivacyVerdict:
     def lines(self) -> list[str]:
         """The verdict as a person reads it."""
         if self.faults:
-            fault_lines = [f"  {printable(fault, 600)}" for fault in self.faults[:LONGEST_LIST]]
+            fault_lines = [f"  {printable(fault_line, 600)}" for fault_line in self.faults[:LONGEST_LIST]]
             return ["NOT VERIFIED:", *fault_lines, *_count_rest(self.faults), REMEDY, *self.conclusion()]
-        integrity = "every signature, charge and statement holds" if self.holds else "its papers fit together"
+        integrity_words = "every signature, charge and statement holds" if self.holds else "its papers fit together"
         signer = "" if self.signature is None else printable(self.signature.name, 63)
-        nominal = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
-        promise = self.manifest.plan.privacy
+        nominal_words = f"{words.NOMINAL}, for the noise protects nobody: " if self.insecure else ""
+        promised_privacy = self.manifest.plan.privacy
         questions = words.questions(self.manifest.plan)
-        statements = that_hold(
+        verdict_statements = that_hold(
             (True, f"run '{printable(self.manifest.run)}'"),
-            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {integrity}"),
+            (True, f"manifest {self.manifest.hash.hex()[:16]}...: {integrity_words}"),
             (
                 True,
-                f"{nominal}epsilon {self.epsilon:.6g} at delta {promise.delta:g} for one {UNIT_WORDS[promise.unit]}"
-                f" (promised: {promise.epsilon:.6g}), add/remove neighbours",
+                f"{nominal_words}epsilon {self.epsilon:.6g} at delta {promised_privacy.delta:g} for one"
+                f" {UNIT_WORDS[promised_privacy.unit]}"
+                f" (promised: {promised_privacy.epsilon:.6g}), add/remove neighbours",
             ),
             (self.guess is not None and not self.insecure, f"  in words: {self._in_words(self.guess)}"),
             (
                 math.isfinite(self.alone),
-                f"{nominal}epsilon {self.alone:.6g} against the coordinator and all other parties together,"
+                f"{nominal_words}epsilon {self.alone:.6g} against the coordinator and all other parties together,"
                 f" {words.AS_IT_RAN}",
             ),
             (self.guess_alone is not None and not self.insecure, f"  in words: {self._in_words(self.guess_alone)}"),
@@ -455,7 +467,7 @@ class PrivacyVerdict:
             *((True, f"  {printable(question)}") for question in words.further(questions, "its")),
             (True, f"took part: {', '.join(self.spent)}"),
             *((True, f"  {sentence}") for sentence in self.participation.sentences),
-            *((True, self._describe_sum(name, opened_sum.by)) for name, opened_sum in self.opened.items()),
+            *((True, self._describe_sum(sum_name, opened_sum.by)) for sum_name, opened_sum in self.opened.items()),
             (self.unopened, f"planned and never opened: {_quote_names(self.unopened)}"),
             (
                 self.without_receipt,
@@ -479,7 +491,7 @@ class PrivacyVerdict:
                 "NOT PRIVATE: the run promises nothing (epsilon is infinite)",
             ),
         )
-        return [*self._state_doubts(), *statements, NOT_CHECKED, *self.conclusion()]
+        return [*self._state_doubts(), *verdict_statements, NOT_CHECKED, *self.conclusion()]
 
     def conclusion(self) -> list[str]:
         """The last three lines: if the files are whole, by whom they are, and what is promised of them."""
@@ -488,9 +500,9 @@ class PrivacyVerdict:
         else:
             signer = f"the coordinator '{printable(self.signature.name, 63)}'"
         if self.faults:
-            integrity = f"CHANGED: {counted(len(self.faults), 'fault')}, named above"
+            files_line = f"CHANGED: {counted(len(self.faults), 'fault')}, named above"
             signer_words = "nobody: no word here counts"
-            promise = "none that counts"
+            promise_words = "none that counts"
         else:
             if self.left_out is None:
                 integrity_words = "whole: every file here is as it was when the papers were made"
@@ -498,13 +510,13 @@ class PrivacyVerdict:
                 integrity_words = (
                     f"whole, but for {self.left_out.words} that the coordinator left out of the corpus afterwards"
                 )
-            missing = ""
+            missing_words = ""
             if self.unchecked:
-                missing = f"; {counted(len(self.unchecked), 'file')} not here"
-            foreign = ""
+                missing_words = f"; {counted(len(self.unchecked), 'file')} not here"
+            foreign_words = ""
             if self.outside:
-                foreign = f"; {counted(len(self.outside), 'further file')} of unknown origin"
-            integrity = f"{integrity_words}{missing}{foreign}"
+                foreign_words = f"; {counted(len(self.outside), 'further file')} of unknown origin"
+            files_line = f"{integrity_words}{missing_words}{foreign_words}"
             if self.simulated:
                 signer_words = "a simulation, which signed them itself"
             elif self.holds:
@@ -516,22 +528,22 @@ class PrivacyVerdict:
                     f": {signer} signed, by their own word" if signer else ": nobody signed them"
                 )
             delta = self.manifest.plan.privacy.delta
-            unit = UNIT_WORDS[self.manifest.plan.privacy.unit]
-            private = math.isfinite(self.epsilon) and not self.insecure
-            promise = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit}, {words.AS_IT_RAN}"
-            promise = promise if private else "none: NOT PRIVATE"
-        return [f"Files: {integrity}.", f"By: {signer_words}.", f"Promise: {promise}."]
+            unit_words = UNIT_WORDS[self.manifest.plan.privacy.unit]
+            is_private = math.isfinite(self.epsilon) and not self.insecure
+            promise_words = f"epsilon {self.epsilon:.6g} at delta {delta:g} for one {unit_words}, {words.AS_IT_RAN}"
+            promise_words = promise_words if is_private else "none: NOT PRIVATE"
+        return [f"Files: {files_line}.", f"By: {signer_words}.", f"Promise: {promise_words}."]
 
     def _in_words(self, guess: float | None) -> str:
         return impact.guess(0.5 if guess is None else guess, f"one {UNIT_WORDS[self.manifest.plan.privacy.unit]}")
 
     def _describe_sum(self, name: str, opened_by: OpenedBy) -> str:
-        away = sorted(set(self.spent) - set(opened_by.survivors))
-        without = ""
-        if away:
-            without = f", without {', '.join(away)}"
+        absent_parties = sorted(set(self.spent) - set(opened_by.survivors))
+        absence_words = ""
+        if absent_parties:
+            absence_words = f", without {', '.join(absent_parties)}"
         return (
-            f"  the sum of {counted(len(opened_by.survivors), 'party', 'parties')}{without};"
+            f"  the sum of {counted(len(opened_by.survivors), 'party', 'parties')}{absence_words};"
             f" {len(opened_by.signers)} signed for it: '{printable(name)}'"
         )
 
@@ -544,29 +556,31 @@ class PrivacyVerdict:
             ]
         if self.holds:
             return []
-        lines = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
+        doubt_lines = ["NOT CONFIRMED: the papers fit together, and nothing shows yet who made them."]
         if self.signature is None:
-            lines += [
+            doubt_lines += [
                 "  No coordinator has signed them, nor a simulation. Whoever made this folder may have invented",
                 "  its hospitals, with their keys, signatures and receipts, and may have changed every text.",
             ]
         elif not self.confirmed:
-            lines += [
+            doubt_lines += [
                 f"  A coordinator with the fingerprint {self.signature.fingerprint} has signed them;",
                 f"  it calls itself '{printable(self.signature.name, 63)}'. Anybody can make one of that name:",
                 "  have one of its hospitals tell you the true fingerprint, and pass it by --fingerprint.",
             ]
         if self.known:
-            lines.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")
+            doubt_lines.append(f"  By their fingerprints these are who they are called: {', '.join(self.known)}.")
         if self.strangers:
-            lines.append(f"  Only their names are known of {', '.join(self.strangers)}.")
-        return lines
+            doubt_lines.append(f"  Only their names are known of {', '.join(self.strangers)}.")
+        return doubt_lines
 
 
 def _quote_names(names: Sequence[str]) -> str:
     """Writes names that a stranger chose: each in quotes, in ASCII, so that no letter looks like another."""
-    quoted = [f"'{printable(name.encode('ascii', 'backslashreplace').decode(), 120)}'" for name in names[:LONGEST_LIST]]
-    return ", ".join(quoted) + "".join(_count_rest(names))
+    quoted_names = [
+        f"'{printable(name.encode('ascii', 'backslashreplace').decode(), 120)}'" for name in names[:LONGEST_LIST]
+    ]
+    return ", ".join(quoted_names) + "".join(_count_rest(names))
 
 
 def _count_rest(names: Sequence[str]) -> list[str]:
@@ -601,7 +615,7 @@ def dossier_page(
         audit: what ``undersong audit --json`` wrote, if there is one.
     """
     manifest = verdict.manifest
-    unit = UNIT_WORDS[manifest.plan.privacy.unit]
+    unit_words = UNIT_WORDS[manifest.plan.privacy.unit]
     return PrintedPage(
         f"Dossier of the data set {printable(str(manifest.task['name']), 120)!r}, run {printable(manifest.run, 120)!r}",
         (
@@ -609,7 +623,7 @@ def dossier_page(
             _purpose_section(verdict),
             _flow_section(manifest),
             _sums_section(verdict),
-            _guarantee_section(verdict, unit),
+            _guarantee_section(verdict, unit_words),
             PageSection(
                 "Assumptions",
                 points=impact.assumptions(
@@ -621,7 +635,7 @@ def dossier_page(
             _parties_section(verdict),
             _files_section(folder, published_manifest(folder)),
             _steps_section(folder, verdict, fingerprint),
-            impact.for_the_assessment(unit, post_quantum=manifest.plan.quorum.post_quantum),
+            impact.for_the_assessment(unit_words, post_quantum=manifest.plan.quorum.post_quantum),
         ),
         note="Everything on it is recomputed from the published papers, as `undersong verify` does.",
         signature="Filed for:",
@@ -631,29 +645,34 @@ def dossier_page(
 def _faults_section(verdict: PrivacyVerdict) -> list[PageSection]:
     if not verdict.faults:
         return []
-    points = tuple(printable(fault, 600) for fault in verdict.faults)
-    return [PageSection("NOT VERIFIED: the papers do not hold, and nothing below counts", points=points, loud=True)]
+    fault_points = tuple(printable(fault, 600) for fault in verdict.faults)
+    return [
+        PageSection("NOT VERIFIED: the papers do not hold, and nothing below counts", points=fault_points, loud=True)
+    ]
 
 
 def _purpose_section(verdict: PrivacyVerdict) -> PageSection:
     manifest = verdict.manifest
-    task, unstated = manifest.task, "its operator has not stated it"
-    unsigned = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
+    task, unstated_words = manifest.task, "its operator has not stated it"
+    unsigned_words = "a simulation: one program played every party" if verdict.simulated else "nobody has signed it"
     if verdict.signature is None:
-        publisher = unsigned
+        publisher_words = unsigned_words
     else:
-        publisher = printable(verdict.signature.name, 63)
+        publisher_words = printable(verdict.signature.name, 63)
     if verdict.signature is not None:
-        publisher += f", fingerprint {verdict.signature.fingerprint}"
+        publisher_words += f", fingerprint {verdict.signature.fingerprint}"
     return PageSection(
         "What it is",
         figures=(
-            ("purpose", printable(str(task.get("purpose") or unstated), 600)),
-            ("published by", publisher),
-            ("what one text is", printable(str(task.get("description") or unstated), 600)),
+            ("purpose", printable(str(task.get("purpose") or unstated_words), 600)),
+            ("published by", publisher_words),
+            ("what one text is", printable(str(task.get("description") or unstated_words), 600)),
             ("labels", printable(", ".join(map(str, task.get("labels") or ())), 600) or "none"),
-            ("who writes the texts", printable(", ".join(map(str, task.get("generators") or ())) or unstated, 600)),
-            ("where it is published", printable(str(task.get("publication") or unstated), 600)),
+            (
+                "who writes the texts",
+                printable(", ".join(map(str, task.get("generators") or ())) or unstated_words, 600),
+            ),
+            ("where it is published", printable(str(task.get("publication") or unstated_words), 600)),
             ("method", printable(manifest.method, 120)),
             ("plan, SHA-256", manifest.hash.hex()),
         ),
@@ -678,30 +697,31 @@ def _flow_section(manifest: Manifest) -> PageSection:
 
 def _sums_section(verdict: PrivacyVerdict) -> PageSection:
     plan = verdict.manifest.plan
-    rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
-    for planned in plan.sums:
-        opened_sum = verdict.opened.get(planned.name)
-        rows.append(
+    sum_rows = [("sum", "statistic", "numbers", "bytes per answer", "noise", "one unit changes it by", "parties in it")]
+    for planned_sum in plan.sums:
+        opened_sum = verdict.opened.get(planned_sum.name)
+        sum_rows.append(
             (
-                printable(planned.name, 60),
-                printable(planned.statistic, 60),
-                f"{planned.dimension:,}",
-                f"{math.ceil(planned.dimension * planned.modulus_bits / 8):,}",
-                f"{planned.sigma:.3g}",
-                f"{planned.l2:.3g}",
+                printable(planned_sum.name, 60),
+                printable(planned_sum.statistic, 60),
+                f"{planned_sum.dimension:,}",
+                f"{math.ceil(planned_sum.dimension * planned_sum.modulus_bits / 8):,}",
+                f"{planned_sum.sigma:.3g}",
+                f"{planned_sum.l2:.3g}",
                 "never opened" if opened_sum is None else f"{len(opened_sum.by.survivors)} of {len(verdict.spent)}",
             )
         )
-    numbers = sum(planned.dimension for planned in plan.sums)
+    total_numbers = sum(planned.dimension for planned in plan.sums)
     return PageSection(
         "What left the parties",
         (
-            f"{counted(len(verdict.opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned ({numbers:,}"
-            f" {noun(numbers, 'number')})."
+            f"{counted(len(verdict.opened), 'sum was', 'sums were')} opened of {len(plan.sums)} planned"
+            f" ({total_numbers:,}"
+            f" {noun(total_numbers, 'number')})."
             " What each message of a party was, with its hash, stands in that party's own dossier.",
             "Noise and change are in the same unit: a deviation, and a length.",
         ),
-        table=tuple(rows),
+        table=tuple(sum_rows),
     )
 
 
@@ -711,58 +731,67 @@ def _guarantee_section(verdict: PrivacyVerdict, unit: str) -> PageSection:
         alone_words = "nothing that can be stated"
     else:
         alone_words = f"epsilon {verdict.alone:.6g}"
-    nominal = f"{words.NOMINAL}: " if verdict.insecure else ""
+    nominal_words = f"{words.NOMINAL}: " if verdict.insecure else ""
     if verdict.guess_alone is not None and not verdict.insecure:
         alone_words += f": {impact.guess(verdict.guess_alone, f'one {unit}')}"
-    promised = math.inf if verdict.insecure else plan.epsilon
-    figures = [
-        ("promised", f"{nominal}epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
-        ("spent, recomputed from receipts", f"{nominal}epsilon {verdict.epsilon:.6g}, the party that spent most"),
-        (f"against everybody else together, {words.AS_IT_RAN}", f"{nominal}{alone_words}"),
+    promised_epsilon = math.inf if verdict.insecure else plan.epsilon
+    guarantee_rows = [
+        ("promised", f"{nominal_words}epsilon {plan.epsilon:.6g} at delta {plan.delta:g}"),
+        ("spent, recomputed from receipts", f"{nominal_words}epsilon {verdict.epsilon:.6g}, the party that spent most"),
+        (f"against everybody else together, {words.AS_IT_RAN}", f"{nominal_words}{alone_words}"),
         ("neighbours", f"differ in the presence of one {unit}"),
     ]
     if plan.unit == "user":
-        figures.append(("records of a patient", f"at most {plan.max_per_unit} count; their {plan.contribution}"))
+        guarantee_rows.append(("records of a patient", f"at most {plan.max_per_unit} count; their {plan.contribution}"))
     if verdict.without_receipt:
-        figures.append(("no final receipt", f"{', '.join(verdict.without_receipt)}: priced at the whole plan"))
+        guarantee_rows.append(("no final receipt", f"{', '.join(verdict.without_receipt)}: priced at the whole plan"))
     return PageSection(
-        "The guarantee, and what it cost", impact.guarantee(promised, plan.delta, unit), figures=tuple(figures)
+        "The guarantee, and what it cost",
+        impact.guarantee(promised_epsilon, plan.delta, unit),
+        figures=tuple(guarantee_rows),
     )
 
 
 def _parties_section(verdict: PrivacyVerdict) -> PageSection:
-    rows = [("party", "fingerprint", "identity", "epsilon spent")]
+    party_rows = [("party", "fingerprint", "identity", "epsilon spent")]
     for member in verdict.manifest.roster:
-        unknown = "simulated" if verdict.simulated else "only its name is known"
-        identity_words = "confirmed" if member.name in verdict.known else unknown
-        spent = verdict.spent[member.name]
-        rows.append((member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent:.4g}"))
-    return PageSection("Who took part", verdict.participation.sentences, table=tuple(rows))
+        unknown_words = "simulated" if verdict.simulated else "only its name is known"
+        identity_words = "confirmed" if member.name in verdict.known else unknown_words
+        spent_epsilon = verdict.spent[member.name]
+        party_rows.append(
+            (member.name, party_fingerprint(member.name, member.identity), identity_words, f"{spent_epsilon:.4g}")
+        )
+    return PageSection("Who took part", verdict.participation.sentences, table=tuple(party_rows))
 
 
 def _files_section(folder: Path, published: Mapping[str, Any]) -> PageSection:
-    rows = [("file", "bytes", "SHA-256, as signed")]
-    for name, digest in sorted(dict(published.get("files", {})).items()):
-        is_here = name in OUTPUT_NAMES and (folder / name).is_file()
+    file_rows = [("file", "bytes", "SHA-256, as signed")]
+    for file_name, digest in sorted(dict(published.get("files", {})).items()):
+        is_here = file_name in OUTPUT_NAMES and (folder / file_name).is_file()
         if is_here:
-            size = f"{(folder / name).stat().st_size:,}"
+            size_words = f"{(folder / file_name).stat().st_size:,}"
         else:
-            size = "not here"
-        rows.append((printable(str(name), 60), size, printable(str(digest), 64)))
-    return PageSection("What was published", table=tuple(rows))
+            size_words = "not here"
+        file_rows.append((printable(str(file_name), 60), size_words, printable(str(digest), 64)))
+    return PageSection("What was published", table=tuple(file_rows))
 
 
 def _steps_section(folder: Path, verdict: PrivacyVerdict, fingerprint: str | None) -> PageSection:
     fingerprint_words = fingerprint or "THE COORDINATOR'S, AS A HOSPITAL HAS TOLD YOU"
-    state = "fits together; nothing shows whose it is"
+    state_words = "fits together; nothing shows whose it is"
     if verdict.holds:
-        state = "holds"
+        state_words = "holds"
     elif verdict.faults:
-        state = "does NOT hold"
-    request = "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
-    option = "" if verdict.simulated else f' --fingerprint "{fingerprint_words}"'
+        state_words = "does NOT hold"
+    fingerprint_request = (
+        "" if verdict.simulated else " Have a hospital that took part tell you the coordinator's fingerprint."
+    )
+    fingerprint_option = "" if verdict.simulated else f' --fingerprint "{fingerprint_words}"'
     return PageSection(
         "How to check it",
-        (f"On any machine, without a network.{request}", f"When this page was made the data set {state}."),
-        columns=(f"undersong verify {shell_path(folder)}{option}",),
+        (
+            f"On any machine, without a network.{fingerprint_request}",
+            f"When this page was made the data set {state_words}.",
+        ),
+        columns=(f"undersong verify {shell_path(folder)}{fingerprint_option}",),
     )

@@ -57,8 +57,8 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
     """Returns what the corpus is, whether it may be used, what is promised, how good it is, and how to check it."""
     command, warning = "", tuple(filter(None, [data.privacy.warning]))
     if data.simulated or data.publisher[1]:
-        option = f" --fingerprint {data.publisher[1]}" if data.publisher[1] else ""
-        command = f"undersong verify .{option}"
+        fingerprint_option = f" --fingerprint {data.publisher[1]}" if data.publisher[1] else ""
+        command = f"undersong verify .{fingerprint_option}"
     return (
         Answer("what", "What it is", (*warning, *_describe_corpus(data))),
         Answer("may-i", "May I use it", (*warning, *_state_permission(data))),
@@ -70,18 +70,19 @@ def answers(data: ReportData) -> tuple[Answer, ...]:
 
 def _describe_corpus(data: ReportData) -> tuple[str, ...]:
     labels = f" with {counted(len(data.named_labels), 'label')}" if data.named_labels else ""
-    texts = f"{counted(len(data.samples), 'synthetic text')}{labels}"
+    texts_words = f"{counted(len(data.samples), 'synthetic text')}{labels}"
     # Whether each text is what was ordered is a figure's matter, not the opening's.
-    kind = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
-    sentences = [f"{texts}{kind}.", *_name_authors(data)]
+    order_words = f", ordered as: {data.description.rstrip('.')}" if data.description else ""
+    sentences = [f"{texts_words}{order_words}.", *_name_authors(data)]
     if not data.privacy.epsilon_after:
         return (*sentences, "No private record was asked anything: the texts depend on public inputs only.")
     took_part = data.participation
-    noisy = "noisy sums" if data.privacy.is_private else "sums"
+    sums_words = "noisy sums" if data.privacy.is_private else "sums"
     holders = took_part.named if took_part else f"{counted(data.privacy.quorum.parties, 'hospital')}"
-    steered = joined(list(data.steered)) or "the method's choices"
+    steered_words = joined(list(data.steered)) or "the method's choices"
     sentences.append(
-        f"Private records steered {steered}, by {noisy} only; no model was shown a private text. They lie at {holders}."
+        f"Private records steered {steered_words}, by {sums_words} only; no model was shown a private text. They lie"
+        f" at {holders}."
     )
     if data.simulated:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")
@@ -92,60 +93,66 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
 
 def _name_authors(data: ReportData) -> list[str]:
     """Names who wrote the published texts, how such texts read, and whose texts are not published."""
-    kinds, authors = {use.name: use.kind for use in data.usage}, data.authors
-    described = [f"{name} ({KINDS[kinds[name]]})" if kinds.get(name) in KINDS else name for name in authors]
-    sentences = [f"Written by {joined(described)}, with the method {data.method}."]
-    if NGRAM in map(kinds.get, authors):
+    kind_by_generator, authors = {generator_use.name: generator_use.kind for generator_use in data.usage}, data.authors
+    described_authors = [
+        f"{name} ({KINDS[kind_by_generator[name]]})" if kind_by_generator.get(name) in KINDS else name
+        for name in authors
+    ]
+    sentences = [f"Written by {joined(described_authors)}, with the method {data.method}."]
+    if NGRAM in map(kind_by_generator.get, authors):
         sentences.append(WORD_SALAD)
-    others = [name for name in data.generators if name not in authors]
-    if others:
-        sentences.append(f"{joined(others)} wrote, too; none of their texts is in the corpus.")
+    other_generators = [name for name in data.generators if name not in authors]
+    if other_generators:
+        sentences.append(f"{joined(other_generators)} wrote, too; none of their texts is in the corpus.")
     return sentences
 
 
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
-    makers = publication.makers or data.publisher[0]
+    maker_names = publication.makers or data.publisher[0]
     limits = f" {publication.limits}" if publication.limits else ""
-    unfit = f" {UNFIT}" if is_unfit(data) else ""
+    unfit_words = f" {UNFIT}" if is_unfit(data) else ""
     return (
         f"Licence: {publication.licence}."
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
-        f"Made by {makers}." if makers else "Its makers have not named themselves.",
+        f"Made by {maker_names}." if maker_names else "Its makers have not named themselves.",
         f"Contact: {publication.contact}." if publication.contact else "Its makers have stated no contact.",
         f"Intended use: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
-        f"Limits:{unfit} The texts are invented. They may be wrong, and must not be read as facts about anybody or"
+        f"Limits:{unfit_words} The texts are invented. They may be wrong, and must not be read as facts about anybody"
+        " or"
         f" used for care. Nobody has read every text or checked every label.{limits}",
     )
 
 
 def _state_promise(data: ReportData) -> tuple[str, ...]:
-    privacy = data.privacy
-    if not privacy.is_private or not privacy.epsilon_after:
-        return (privacy.headline,)
-    epsilon, unit = privacy.promise.epsilon, UNIT_WORDS[privacy.promise.unit]
-    epsilon_alone = privacy.epsilon_if_all_others_collude
-    epsilon_ran = privacy.epsilon_against_all_as_it_ran
-    ran = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
-    delta = privacy.promise.delta
-    surest = impact.surest(epsilon, delta)
-    surer = f", or surer with a chance of at most {impact.chance_of_more(delta)}" if delta else ""
+    privacy_statement = data.privacy
+    if not privacy_statement.is_private or not privacy_statement.epsilon_after:
+        return (privacy_statement.headline,)
+    epsilon, unit_words = privacy_statement.promise.epsilon, UNIT_WORDS[privacy_statement.promise.unit]
+    epsilon_alone = privacy_statement.epsilon_if_all_others_collude
+    epsilon_ran = privacy_statement.epsilon_against_all_as_it_ran
+    ran_words = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
+    delta = privacy_statement.promise.delta
+    surest_words = impact.surest(epsilon, delta)
+    rare_words = f", or surer with a chance of at most {impact.chance_of_more(delta)}" if delta else ""
     return (
-        f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit} is among the records,"
-        f" may in the worst case be {surest} sure afterwards{surer}{_guess_words(privacy.best_guess, unit)}."
-        f" It protects {UNITS[privacy.promise.unit]}.",
-        f"For a specialist: {privacy.headline}{_odds_words(epsilon, delta)}",
+        f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit_words} is among the"
+        " records,"
+        f" may in the worst case be {surest_words} sure"
+        f" afterwards{rare_words}{_guess_words(privacy_statement.best_guess, unit_words)}."
+        f" It protects {UNITS[privacy_statement.promise.unit]}.",
+        f"For a specialist: {privacy_statement.headline}{_odds_words(epsilon, delta)}",
         *(
             [
                 OurWords(
                     f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
                     f" {number(epsilon_alone)}, {words.AS_PLANNED}"
-                    f"{_guess_words(privacy.best_guess_if_all_others_collude, unit)};"
-                    f" `undersong verify` states it {words.AS_IT_RAN}{ran}. {words.PLANNED}"
+                    f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)};"
+                    f" `undersong verify` states it {words.AS_IT_RAN}{ran_words}. {words.PLANNED}"
                 )
             ]
             if epsilon_alone is not None and math.isfinite(epsilon_alone)
@@ -159,8 +166,8 @@ def _odds_words(epsilon: float, delta: float) -> str:
     """Says by which rule the worst case follows from epsilon and delta (docs/privacy.md)."""
     if not delta:
         return ""
-    factor = number(impact.odds_factor(epsilon, delta))
-    return f" So the odds shift by at most 2 e^epsilon = {factor}, or by more with a chance of at most 2 delta."
+    odds_factor = number(impact.odds_factor(epsilon, delta))
+    return f" So the odds shift by at most 2 e^epsilon = {odds_factor}, or by more with a chance of at most 2 delta."
 
 
 def _guess_words(right: float | None, unit: str) -> str:
@@ -169,15 +176,16 @@ def _guess_words(right: float | None, unit: str) -> str:
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
     """The verdict, the private score, the panel on a test file, the texts set aside, the distance to the test file."""
-    test = data.test_set or "a public test file"
-    score = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
+    test_words = data.test_set or "a public test file"
+    score_sentence = data.score.sentence(is_private=data.privacy.is_private) if data.score else ""
     sentences = [
         verdict(data),
-        f"{score}{_scored_hospitals(data)}. Of 100 such intervals 95 hold the true figure; this one has the noise of"
+        f"{score_sentence}{_scored_hospitals(data)}. Of 100 such intervals 95 hold the true figure; this one has the"
+        " noise of"
         " the sum and the chance of which records there are."
         if data.score
         else f"On the hospitals' own records: {NOT_MEASURED}.",
-        *_state_panel(data, test),
+        *_state_panel(data, test_words),
     ]
     labels = len(data.named_labels)
     if labels > 1 and (data.score or data.own_accuracy):
@@ -186,10 +194,10 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
     if not data.support_measured and not data.set_aside:
         sentences.append(f"Whether the texts are of the task's kind: {NOT_MEASURED}.")
     sentences += filter(None, [data.unpublished or data.nothing_aside])
-    measures = {measure.name: measure for measure in data.measures}
-    distances = "; ".join(measures[name].in_words for name in SHOWN_DISTANCES if name in measures)
-    sentences.append(f"Distance to {test}: {distances or NOT_MEASURED}.")
-    if distances and (warning := caution(data)):
+    measure_by_name = {measure.name: measure for measure in data.measures}
+    distance_words = "; ".join(measure_by_name[name].in_words for name in SHOWN_DISTANCES if name in measure_by_name)
+    sentences.append(f"Distance to {test_words}: {distance_words or NOT_MEASURED}.")
+    if distance_words and (warning := caution(data)):
         sentences.append(warning)
     return tuple(sentences)
 
@@ -197,32 +205,36 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
 def _scored_hospitals(data: ReportData) -> str:
     """Names the hospitals of the sum that measured the score, where not all were in it."""
     sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
-    for name, hospitals in sums:
-        if name in SUMS:
-            return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(sorted(hospitals))}"
+    for sum_name, sum_hospitals in sums:
+        if sum_name in SUMS:
+            hospitals = counted(len(sum_hospitals), "hospital")
+            return f", over the records of {hospitals} alone: {joined(sorted(sum_hospitals))}"
     return ""
 
 
 def _state_panel(data: ReportData, test: str) -> list[str]:
     """The panel's score on the test file, and beside it those of texts that no record has steered."""
-    own = data.own_accuracy
-    if own is None:
+    own_accuracy = data.own_accuracy
+    if own_accuracy is None:
         reason = "" if data.test_set else ": the task names none"
         return [f"On a test file of real texts: {NOT_MEASURED}{reason}."]
-    models = _name_models(own.by_model)
-    comparisons = [f"{figure.data} {_share_words(figure)}" for figure in data.published_accuracy if figure.reference]
+    models = _name_models(own_accuracy.by_model)
+    comparison_words = [
+        f"{accuracy.data} {_share_words(accuracy)}" for accuracy in data.published_accuracy if accuracy.reference
+    ]
     return [
-        f"On {test}: small models trained on these texts label {_share_words(own)} of its texts rightly{models}."
-        f"{' The interval (95 %) is of the choice of test texts.' if own.by_texts else ''}",
+        f"On {test}: small models trained on these texts label {_share_words(own_accuracy)} of its texts"
+        f" rightly{models}."
+        f"{' The interval (95 %) is of the choice of test texts.' if own_accuracy.by_texts else ''}",
         f"Beside it, the same models on texts that no private record has steered:"
-        f" {'; '.join(comparisons) or NOT_MEASURED}.",
+        f" {'; '.join(comparison_words) or NOT_MEASURED}.",
     ]
 
 
 def _name_models(shares: Mapping[str, str]) -> str:
     """Says which models' mean a panel score is, with the score of each; "" for one model."""
-    models = [f"{PANEL_MODELS.get(name, name)} {share}" for name, share in shares.items()]
-    return f" (the mean of {', '.join(models)})" if models else ""
+    model_words = [f"{PANEL_MODELS.get(name, name)} {accuracy_words}" for name, accuracy_words in shares.items()]
+    return f" (the mean of {', '.join(model_words)})" if model_words else ""
 
 
 def _share_words(figure: Accuracy) -> str:
@@ -231,7 +243,7 @@ def _share_words(figure: Accuracy) -> str:
 
 
 def _explain_check(data: ReportData) -> tuple[str, ...]:
-    privately = "recomputes every figure of privacy offline and checks every file's hash and signature"
+    recompute_words = "recomputes every figure of privacy offline and checks every file's hash and signature"
     if data.simulated:
         signer_words = (
             "A simulation has no coordinator: the program that ran it has signed it with all its hospitals' keys."
@@ -246,7 +258,8 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
         return ("Nobody has signed these files, so nothing shows who made them.",)
     return (
         OurWords(
-            f"In the folder of the files, this command {privately}. `pip install undersong=={VERSION}` installs the"
+            f"In the folder of the files, this command {recompute_words}. `pip install undersong=={VERSION}` installs"
+            " the"
             " program. With `--test FILE` it also trains small models on the corpus and states their score on your own"
             " test file."
         ),

@@ -74,10 +74,10 @@ class PrivacyStatement:
         if not self.epsilon_after:
             return "No private record was asked anything: the texts depend on public inputs only."
         sums = len(self.epsilon_after)
-        scope = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
+        sums_scope = f"over all {sums} private sums together" if sums > 1 else "over its one private sum"
         return (
             f"The synthetic texts are ({number(self.promise.epsilon)}, {number(self.promise.delta)})-differentially"
-            f" private for one {UNIT_WORDS[self.promise.unit]} that is added or removed, {scope}."
+            f" private for one {UNIT_WORDS[self.promise.unit]} that is added or removed, {sums_scope}."
         )
 
     @property
@@ -88,29 +88,29 @@ class PrivacyStatement:
     @property
     def terms(self) -> tuple[tuple[str, str], ...]:
         """Unit, neighbouring relation and the other terms of the guarantee, as (term, meaning)."""
-        nominal = "" if self.is_private else f", {words.NOMINAL}"
+        nominal_suffix = "" if self.is_private else f", {words.NOMINAL}"
         caution = "" if self.is_private else f" ({words.NOMINAL}: they protect nobody here)"
-        rows = [
+        term_rows = [
             ("Privacy unit", UNITS[self.promise.unit]),
             ("Neighbouring data sets", "differ by the presence of one unit (add/remove)"),
             (f"Epsilon, delta{caution}", f"{number(self.promise.epsilon)}, {number(self.promise.delta)}"),
             ("Private sums", str(len(self.epsilon_after))),
         ]
         if self.promise.unit != "sample":
-            contribution = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
-            rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {contribution}"))
-        rows.append(
+            contribution_words = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
+            term_rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {contribution_words}"))
+        term_rows.append(
             ("Hospitals", f"{self.quorum.parties} (a sum opens without {self.quorum.tolerated_dropouts} at most)")
         )
-        rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
+        term_rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
         if self.epsilon_if_all_others_collude is not None:
-            name = f"Epsilon if all others collude, {words.AS_PLANNED}{nominal}"
-            rows.append((name, f"at most {number(self.epsilon_if_all_others_collude)}"))
+            alone_name = f"Epsilon if all others collude, {words.AS_PLANNED}{nominal_suffix}"
+            term_rows.append((alone_name, f"at most {number(self.epsilon_if_all_others_collude)}"))
         if self.epsilon_against_all_as_it_ran is not None:
-            name = f"The same, {words.AS_IT_RAN}{nominal}"
-            ran = number(self.epsilon_against_all_as_it_ran)
-            rows.append((name, f"{ran}, which undersong verify recomputes from the receipts"))
-        return tuple(rows)
+            alone_name = f"The same, {words.AS_IT_RAN}{nominal_suffix}"
+            ran_words = number(self.epsilon_against_all_as_it_ran)
+            term_rows.append((alone_name, f"{ran_words}, which undersong verify recomputes from the receipts"))
+        return tuple(term_rows)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
@@ -144,8 +144,10 @@ class GeneratorUse:
     @property
     def other(self) -> list[tuple[str, int]]:
         """Answers that were no text for another reason, by that reason."""
-        reported = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)
-        return sorted((fault, count) for fault, count in self.count.faults.items() if fault not in reported)
+        reported_faults = (REFUSED, CUT, DUPLICATE, NEAR_DUPLICATE)
+        return sorted(
+            (fault_kind, count) for fault_kind, count in self.count.faults.items() if fault_kind not in reported_faults
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -185,8 +187,10 @@ class Accuracy:
     @property
     def by_model(self) -> Mapping[str, str]:
         """The share of each of the panel's models, such as "91.0 %", by its name in ``model``; {} for one model."""
-        scores = (score.partition(" ") for score in self.model.partition(": ")[2].split(", ") if score)
-        return {name: share for name, _, share in scores}
+        model_scores = (
+            model_score.partition(" ") for model_score in self.model.partition(": ")[2].split(", ") if model_score
+        )
+        return {model_name: score_words for model_name, _, score_words in model_scores}
 
 
 @dataclass(frozen=True, eq=False)
@@ -278,18 +282,18 @@ class ReportData:
     @property
     def summary(self) -> str:
         """The finished run in a few figures: its texts, its promise, and its panel's score if one was measured."""
-        parts = [printable.counted(len(self.samples), "text")]
+        summary_parts = [printable.counted(len(self.samples), "text")]
         epsilon = number(self.privacy.promise.epsilon) if self.privacy.epsilon_after else "0"
-        parts.append(f"epsilon {epsilon}" if self.privacy.is_private else "not private")
+        summary_parts.append(f"epsilon {epsilon}" if self.privacy.is_private else "not private")
         if self.own_accuracy is not None:
-            parts.append(f"panel {100 * self.own_accuracy.accuracy:.1f} %")
-        return ", ".join(parts)
+            summary_parts.append(f"panel {100 * self.own_accuracy.accuracy:.1f} %")
+        return ", ".join(summary_parts)
 
     @property
     def authors(self) -> tuple[str, ...]:
         """The generators that wrote at least one text of the corpus; all of them if it has no text."""
-        wrote = {sample.generator for sample in self.samples}
-        return tuple(name for name in self.generators if name in wrote) or self.generators
+        writer_names = {sample.generator for sample in self.samples}
+        return tuple(name for name in self.generators if name in writer_names) or self.generators
 
     @property
     def nothing_aside(self) -> str:
@@ -299,23 +303,25 @@ class ReportData:
     @property
     def unpublished(self) -> str:
         """Says what became of the texts that generators gave and that are not published; "" if there are none."""
-        gave, published = sum(use.count.kept for use in self.usage), len(self.samples)
-        other_count = gave - published - self.set_aside
+        kept_texts, published_texts = sum(use.count.kept for use in self.usage), len(self.samples)
+        other_count = kept_texts - published_texts - self.set_aside
         if other_count <= 0:
             return ""
-        aside = ""
+        aside_words = ""
         if self.set_aside or self.support_measured:
-            aside = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
+            aside_words = f", {number(self.set_aside) if self.set_aside else 'none'} set aside"
         return (
-            f"Of {printable.counted(gave, 'text')} that were kept when they were written, {number(published)} are"
-            f" in the corpus{aside}, and the method left out the other {number(other_count)}, which are in no file: it"
+            f"Of {printable.counted(kept_texts, 'text')} that were kept when they were written,"
+            f" {number(published_texts)} are"
+            f" in the corpus{aside_words}, and the method left out the other {number(other_count)}, which are in no"
+            " file: it"
             " did not choose them, doubted their label, or had more than the task asks for."
         )
 
     @property
     def repeats(self) -> int:
         """Number of seeds of the task models; 1 if no interval was computed."""
-        return self.seeds if any(measure.interval for measure in self.measures) else 1
+        return self.seeds if any(text_measure.interval for text_measure in self.measures) else 1
 
     @property
     def rounds(self) -> int:
@@ -325,8 +331,8 @@ class ReportData:
     @property
     def label_names(self) -> tuple[str, ...]:
         """The task's labels, then every other label that a sample carries, such as ""."""
-        extra = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
-        return (*self.labels, *extra)
+        extra_labels = dict.fromkeys(sample.label for sample in self.samples if sample.label not in self.labels)
+        return (*self.labels, *extra_labels)
 
     @property
     def named_labels(self) -> tuple[str, ...]:
@@ -335,9 +341,9 @@ class ReportData:
 
     def counts(self) -> Int64:
         """Number of samples by label name and generator, int64 [labels, generators]."""
-        counts = Counter((sample.label, sample.generator) for sample in self.samples)
-        rows = [[counts[label, generator] for generator in self.generators] for label in self.label_names]
-        return np.array(rows, dtype=np.int64).reshape(len(rows), len(self.generators))
+        text_counts = Counter((sample.label, sample.generator) for sample in self.samples)
+        count_rows = [[text_counts[label, generator] for generator in self.generators] for label in self.label_names]
+        return np.array(count_rows, dtype=np.int64).reshape(len(count_rows), len(self.generators))
 
 
 number = partial(printable.number, nothing="–", infinite="infinity")
@@ -411,8 +417,10 @@ def are_equal(weights: Sequence[float], errors: Sequence[float]) -> bool:
     """
     if not errors or len(weights) < 2:
         return False
-    equal = 1 / len(weights)
-    return all(abs(weight - equal) <= WEIGHT_ERRORS * error for weight, error in zip(weights, errors, strict=True))
+    equal_weight = 1 / len(weights)
+    return all(
+        abs(weight - equal_weight) <= WEIGHT_ERRORS * error for weight, error in zip(weights, errors, strict=True)
+    )
 
 
 def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
@@ -420,14 +428,14 @@ def measures_of(report: EvaluationReport) -> tuple[Measure, ...]:
 
     Reads the panel's scores, the distances to the first reference and the label errors, nothing else.
     """
-    measures = [
+    measure_list = [
         _over_seeds(name, says, report.trained[0].interval(key)) for key, name, says in USEFUL if report.trained
     ]
-    measures += _distance_measures(report.distances[0]) if report.distances else []
+    measure_list += _distance_measures(report.distances[0]) if report.distances else []
     if report.label_errors is not None:
         says = "labels that models which did not see the text disagree with (confident learning)"
-        measures.append(_over_seeds("wrong labels", says, over_seeds(report.label_error_shares), "low"))
-    return tuple(measure for measure in measures if math.isfinite(measure.value))
+        measure_list.append(_over_seeds("wrong labels", says, over_seeds(report.label_error_shares), "low"))
+    return tuple(measure for measure in measure_list if math.isfinite(measure.value))
 
 
 PANEL_SCORE = "panel score"
@@ -445,13 +453,13 @@ def _over_seeds(name: str, says: str, interval: Interval, good: Good = "high") -
 
 
 def _distance_measures(distances: Distances) -> list[Measure]:
-    real = "the test texts'"
+    test_words = "the test texts'"
 
     def share(name: str, value: float, says: str, good: Good = "high") -> Measure:
         return Measure(name, says, value, "0 to 1", good)
 
     def alike(name: str, value: float, mark: float, says: str) -> Measure:
-        return Measure(name, says, value, "0 to 1", "beside", mark, real)
+        return Measure(name, says, value, "0 to 1", "beside", mark, test_words)
 
     return [
         Measure(
@@ -491,7 +499,7 @@ def _distance_measures(distances: Distances) -> list[Measure]:
             f"1 to {distances.rows}",
             "beside",
             distances.reference_vendi,
-            real,
+            test_words,
         ),
         alike(
             "self-similarity",

@@ -65,18 +65,21 @@ def make_evaluation(test: str, measures: Sequence[Measure], by_texts: Interval |
         by_texts: interval of the panel score by the choice of test texts; None without a panel.
         texts: number of the corpus's texts that were judged.
     """
-    intervals = {} if by_texts is None else {PANEL_SCORE: by_texts}
+    interval_by_measure = {} if by_texts is None else {PANEL_SCORE: by_texts}
     return Evaluated(
         test,
         {measure.name: measure.shown for measure in measures},
-        {measure.name: _kept_measure(measure, intervals.get(measure.name, measure.interval)) for measure in measures},
+        {
+            measure.name: _kept_measure(measure, interval_by_measure.get(measure.name, measure.interval))
+            for measure in measures
+        },
         texts,
     )
 
 
 def _kept_measure(measure: Measure, interval: Interval | None) -> KeptMeasure:
-    ends = None if interval is None else (interval.low, interval.high)
-    return KeptMeasure(measure.value, measure.good, measure.percent, ends)
+    interval_ends = None if interval is None else (interval.low, interval.high)
+    return KeptMeasure(measure.value, measure.good, measure.percent, interval_ends)
 
 
 def keep_evaluation(folder: RunFolder, evaluation: Evaluated) -> None:

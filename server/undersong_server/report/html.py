@@ -36,8 +36,8 @@ ROUNDS = (
 
 def render_html(data: ReportData) -> str:
     """Renders the report. The same data give the same bytes."""
-    script = _own_file("report.js")
-    counts = data.counts()
+    script_text = _own_file("report.js")
+    text_counts = data.counts()
     generator_colour = {name: colour(place) for place, name in enumerate(data.generators)}
     return template(
         "undersong_server.report", "report.html.j2", number=number, duration=duration, coded=_mark_code
@@ -45,11 +45,11 @@ def render_html(data: ReportData) -> str:
         data=data,
         privacy=data.privacy,
         style=Markup(_own_file("report.css")),  # noqa: S704 - our own file
-        script=Markup(script),  # noqa: S704 - our own file
-        script_hash=base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii"),
-        labels=_label_rows(data, counts),
+        script=Markup(script_text),  # noqa: S704 - our own file
+        script_hash=base64.b64encode(hashlib.sha256(script_text.encode("utf-8")).digest()).decode("ascii"),
+        labels=_label_rows(data, text_counts),
         generators=[
-            (name, generator_colour[name], int(n)) for name, n in zip(data.generators, counts.sum(0), strict=True)
+            (name, generator_colour[name], int(n)) for name, n in zip(data.generators, text_counts.sum(0), strict=True)
         ],
         authors=data.authors,
         rounds_words=ROUNDS,
@@ -70,7 +70,7 @@ def render_html(data: ReportData) -> str:
             for sample in spread(data.samples, SHOWN_TEXTS)
         ],
         show_labels=any(data.label_names),
-        total_seconds=sum(seconds for _, seconds in data.seconds),
+        total_seconds=sum(step_seconds for _, step_seconds in data.seconds),
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
         fault_columns=tuple(_count_faults(data.usage)),
     )
@@ -81,19 +81,22 @@ FAULT_NAMES = ("refused", "cut", "duplicate", "near duplicate", "asked again", "
 
 def _count_faults(usage: Sequence[GeneratorUse]) -> Iterator[tuple[str, dict[str, int]]]:
     """Yields a column of the generators' table with its count by generator, unless every count is 0."""
-    rows = {use.name: (*use.faults, use.count.retried, use.count.dropped) for use in usage}
-    for place, name in enumerate(FAULT_NAMES):
-        counts = {generator: row[place] for generator, row in rows.items()}
-        if any(counts.values()):
-            yield name, counts
+    fault_rows = {
+        generator_use.name: (*generator_use.faults, generator_use.count.retried, generator_use.count.dropped)
+        for generator_use in usage
+    }
+    for fault_index, fault_name in enumerate(FAULT_NAMES):
+        count_by_generator = {generator: generator_row[fault_index] for generator, generator_row in fault_rows.items()}
+        if any(count_by_generator.values()):
+            yield fault_name, count_by_generator
 
 
 def _mark_code(sentence: str) -> Markup:
     """Escapes a sentence, and writes the code in one of the program's own as code."""
-    escaped = str(escape(sentence))
+    escaped_sentence = str(escape(sentence))
     if isinstance(sentence, OurWords):
-        escaped = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped)
-    return Markup(escaped)  # noqa: S704 - escaped above
+        escaped_sentence = re.sub(r"`([^`]+)`", r"<code>\1</code>", escaped_sentence)
+    return Markup(escaped_sentence)  # noqa: S704 - escaped above
 
 
 def _weight_noise(data: ReportData) -> tuple[tuple[float, ...], ...]:
@@ -105,17 +108,17 @@ def _draw_lengths(data: ReportData) -> Markup:
     """Draws the number of texts by their length in words; the longest hundredth shares the last place."""
     if not data.samples:
         return Markup("")
-    words = np.array([len(sample.text.split()) for sample in data.samples])
-    lengths = np.minimum(words, math.ceil(np.quantile(words, 0.99)))
-    size = -(-(int(np.ptp(lengths)) + 1) // LENGTH_GROUPS)
-    counts = np.bincount((lengths - lengths.min()) // size)
-    least = [str(lengths.min() + size * place) for place in range(len(counts))]
-    least[-1] += " or more" if words.max() > lengths.max() else ""
+    word_counts = np.array([len(sample.text.split()) for sample in data.samples])
+    lengths = np.minimum(word_counts, math.ceil(np.quantile(word_counts, 0.99)))
+    group_words = -(-(int(np.ptp(lengths)) + 1) // LENGTH_GROUPS)
+    group_counts = np.bincount((lengths - lengths.min()) // group_words)
+    group_starts = [str(lengths.min() + group_words * group_index) for group_index in range(len(group_counts))]
+    group_starts[-1] += " or more" if word_counts.max() > lengths.max() else ""
     return series_chart(
-        f"Lengths of the texts in words, median {np.median(words):g}",
-        least,
-        {"texts": [(float(count), 0.0) for count in counts]},
-        axis=f"words (median {np.median(words):g})",
+        f"Lengths of the texts in words, median {np.median(word_counts):g}",
+        group_starts,
+        {"texts": [(float(group_count), 0.0) for group_count in group_counts]},
+        axis=f"words (median {np.median(word_counts):g})",
         measure="texts",
         form="bars",
         height=220,
@@ -124,16 +127,16 @@ def _draw_lengths(data: ReportData) -> Markup:
 
 def spread(samples: Sequence[Sample], count: int) -> list[Sample]:
     """Draws at most ``count`` samples, in turn from every (label, generator, round); the same at every call."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    positions_by_group: dict[tuple[str, str, int], list[int]] = {}
     for position, sample in enumerate(samples):
-        groups.setdefault((sample.label, sample.generator, sample.round), []).append(position)
+        positions_by_group.setdefault((sample.label, sample.generator, sample.round), []).append(position)
     rng = np.random.default_rng(0)  # The choice of samples is no secret and should not change from view to view.
-    waiting = [rng.permutation(members).tolist() for members in groups.values()]
-    positions: list[int] = []
-    while waiting and len(positions) < count:
-        positions.extend(members.pop() for members in waiting)
-        waiting = [members for members in waiting if members]
-    return [samples[positions[place]] for place in rng.permutation(min(count, len(positions)))]
+    shuffled_groups = [rng.permutation(group_positions).tolist() for group_positions in positions_by_group.values()]
+    drawn_positions: list[int] = []
+    while shuffled_groups and len(drawn_positions) < count:
+        drawn_positions.extend(members.pop() for members in shuffled_groups)
+        shuffled_groups = [members for members in shuffled_groups if members]
+    return [samples[drawn_positions[drawn_place]] for drawn_place in rng.permutation(min(count, len(drawn_positions)))]
 
 
 def _own_file(name: str) -> str:
@@ -141,18 +144,18 @@ def _own_file(name: str) -> str:
 
 
 def _label_rows(data: ReportData, counts: np.ndarray) -> list[dict[str, object]]:
-    largest = max(1, int(counts.sum(axis=1).max(initial=0)))
+    largest_row = max(1, int(counts.sum(axis=1).max(initial=0)))
     return [
         {
-            "name": name or "(no label)",
-            "count": int(row.sum()),
+            "name": label_name or "(no label)",
+            "count": int(label_counts.sum()),
             "parts": [
-                (colour(index), 100 * int(n) / largest, f"{data.generators[index]}: {int(n)}")
-                for index, n in enumerate(row)
-                if n
+                (colour(index), 100 * int(cell_count) / largest_row, f"{data.generators[index]}: {int(cell_count)}")
+                for index, cell_count in enumerate(label_counts)
+                if cell_count
             ],
         }
-        for name, row in zip(data.label_names, counts, strict=True)
+        for label_name, label_counts in zip(data.label_names, counts, strict=True)
     ]
 
 
@@ -179,9 +182,9 @@ def render_card(data: ReportData) -> str:
         "percent": lambda value: f"{100 * value:.1f} %",
         "yaml": _quote_yaml,
     }
-    counts = data.counts().tolist()
-    words = [len(sample.text.split()) for sample in data.samples]
-    card = environment.get_template("card.md.j2").render(
+    text_counts = data.counts().tolist()
+    word_counts = [len(sample.text.split()) for sample in data.samples]
+    card_text = environment.get_template("card.md.j2").render(
         data=data,
         rounds_words=ROUNDS,
         answers=answers(data),
@@ -190,9 +193,11 @@ def render_card(data: ReportData) -> str:
         spdx=re.fullmatch(r"[A-Za-z0-9.+-]+", data.publication.licence),
         texts=len(data.samples),
         named=data.named_labels,
-        counts=list(zip(data.label_names, counts, strict=True)),
-        totals=[sum(column) for column in zip(*counts, strict=True)],
-        lengths=[f"{value:.0f}" for value in np.quantile(words, [0.05, 0.5, 0.95])] if words else [],
+        counts=list(zip(data.label_names, text_counts, strict=True)),
+        totals=[sum(column) for column in zip(*text_counts, strict=True)],
+        lengths=[f"{length_quantile:.0f}" for length_quantile in np.quantile(word_counts, [0.05, 0.5, 0.95])]
+        if word_counts
+        else [],
         settings=(
             ("method", data.method),
             *data.settings,
@@ -203,13 +208,13 @@ def render_card(data: ReportData) -> str:
         ),
         panel_settings=panel.settings(),
     )
-    return re.sub(r"\n{3,}", "\n\n", card).rstrip("\n") + "\n"
+    return re.sub(r"\n{3,}", "\n\n", card_text).rstrip("\n") + "\n"
 
 
 def _escape_markdown(text: str) -> str:
     """Writes a name or sentence as plain Markdown text on one line."""
-    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return "".join("\\" + letter if letter in _ESCAPED else letter for letter in line)
+    escaped_line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return "".join("\\" + letter if letter in _ESCAPED else letter for letter in escaped_line)
 
 
 def _quote_yaml(text: Any) -> Markup:
@@ -263,105 +268,112 @@ def series_chart(
         percent: the figures are shares.
         planned: names of what is planned and not measured, whose lines are dashed.
     """
-    several = len(series) > 1 or bool(planned)
+    has_legend = len(series) > 1 or bool(planned)
     series, planned = _merge_series(series, planned, are_shares=percent)
-    present_points = [point for points in series.values() for point in points if point is not None]
+    present_points = [point for series_points in series.values() for point in series_points if point is not None]
     if not present_points:
         return Markup("")
-    low, high = min(mean - half for mean, half in present_points), max(mean + half for mean, half in present_points)
-    room = 0.05 * ((high - low) or 1.0)
+    lowest, highest = (
+        min(mean - half_width for mean, half_width in present_points),
+        max(mean + half_width for mean, half_width in present_points),
+    )
+    value_margin = 0.05 * ((highest - lowest) or 1.0)
     if form != "points":  # noise takes a share of votes below 0
-        low, high = min(0.0, low), _round_up(max(high, reference[0] if reference else 0.0))
+        lowest, highest = min(0.0, lowest), _round_up(max(highest, reference[0] if reference else 0.0))
     else:
-        low, high = low - room, high + room
-    right, bottom = width - RIGHT, height - BOTTOM
+        lowest, highest = lowest - value_margin, highest + value_margin
+    right_edge, bottom_edge = width - RIGHT, height - BOTTOM
 
     def x(place: float) -> float:
-        return LEFT + (right - LEFT) * place / len(ticks)
+        return LEFT + (right_edge - LEFT) * place / len(ticks)
 
     def y(value: float) -> float:
-        return TOP + (bottom - TOP) * (1 - (value - low) / (high - low))
+        return TOP + (bottom_edge - TOP) * (1 - (value - lowest) / (highest - lowest))
 
-    parts = [_draw_text(2, 11, measure, "axis")] if measure else []
-    digits = ".0f" if percent else ".4g"
-    for value in np.linspace(low, high, 5):
-        label = f"{100 * value:{digits}} %" if percent else f"{value:{digits}}"
-        parts += [
-            _draw_line("grid", LEFT, right, y(value), y(value)),
-            _draw_text(LEFT - 8, y(value) + 4, label, "tick end"),
+    svg_parts = [_draw_text(2, 11, measure, "axis")] if measure else []
+    number_format = ".0f" if percent else ".4g"
+    for grid_value in np.linspace(lowest, highest, 5):
+        label = f"{100 * grid_value:{number_format}} %" if percent else f"{grid_value:{number_format}}"
+        svg_parts += [
+            _draw_line("grid", LEFT, right_edge, y(grid_value), y(grid_value)),
+            _draw_text(LEFT - 8, y(grid_value) + 4, label, "tick end"),
         ]
-    parts += [
-        _draw_text(across, height - 10, label, f"tick {anchor}")
-        for across, label, anchor in _place_ticks(ticks, width, x)
+    svg_parts += [
+        _draw_text(x_centre, height - 10, label, f"tick {anchor}")
+        for x_centre, label, anchor in _place_ticks(ticks, width, x)
     ]
-    parts.append(_draw_text((LEFT + right) / 2, height + 6, axis, "axis middle"))
+    svg_parts.append(_draw_text((LEFT + right_edge) / 2, height + 6, axis, "axis middle"))
     if reference is not None:
-        mark = y(reference[0])
-        parts += [
-            _draw_line("budget", LEFT, right, mark, mark),
-            _draw_text(right - 4, mark - 5, reference[1], "note strong end")
+        reference_y = y(reference[0])
+        svg_parts += [
+            _draw_line("budget", LEFT, right_edge, reference_y, reference_y),
+            _draw_text(right_edge - 4, reference_y - 5, reference[1], "note strong end")
             if _leaves_at_right(series, reference[0])
-            else _draw_text(LEFT + 4, mark - 5, reference[1], "note strong"),
+            else _draw_text(LEFT + 4, reference_y - 5, reference[1], "note strong"),
         ]
-    for rank, (name, points) in enumerate(series.items()):
-        shift = (rank + 1) / (len(series) + 1) if form == "points" else 0.5
-        marks = [
-            (x(tick_index + shift), tick_index, *point) for tick_index, point in enumerate(points) if point is not None
+    for rank, (series_name, series_points) in enumerate(series.items()):
+        mark_shift = (rank + 1) / (len(series) + 1) if form == "points" else 0.5
+        point_marks = [
+            (x(tick_index + mark_shift), tick_index, *point)
+            for tick_index, point in enumerate(series_points)
+            if point is not None
         ]
-        kind = " planned" if name in planned else ""
-        parts.append(_fill_markup('<g class="series{} c{}">', kind, colour(rank)))
+        line_class = " planned" if series_name in planned else ""
+        svg_parts.append(_fill_markup('<g class="series{} c{}">', line_class, colour(rank)))
         if form == "line":
-            line = " ".join(f"{across:.1f},{y(mean):.1f}" for across, _, mean, _ in marks)
-            parts.append(_fill_markup('<polyline points="{}"/>', line))
-        for across, tick_index, mean, half in marks:
-            figure = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
-            title = f"{name}, {ticks[tick_index]}: {figure}"
-            parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
+            path_points = " ".join(f"{mark_x:.1f},{y(mean):.1f}" for mark_x, _, mean, _ in point_marks)
+            svg_parts.append(_fill_markup('<polyline points="{}"/>', path_points))
+        for across, tick_index, mean, half in point_marks:
+            value_words = f"{100 * mean:.1f} %" if percent else f"{mean:.4g}" + (f" ± {half:.2g}" if half else "")
+            title = f"{series_name}, {ticks[tick_index]}: {value_words}"
+            svg_parts.append(_draw_line("interval", across, across, y(mean - half), y(mean + half)))
             if form == "bars":
-                parts.append(_draw_bar(across, 0.8 * (right - LEFT) / len(ticks), y(mean), y(0.0), title))
+                svg_parts.append(_draw_bar(across, 0.8 * (right_edge - LEFT) / len(ticks), y(mean), y(0.0), title))
             else:
-                parts.append(_draw_mark(across, y(mean), title, rank))
-        below = height + 20 + ROW * rank
-        if several:
-            sample = (
-                _fill_markup('<polyline points="{},{} {},{}"/>', LEFT - 14, below, LEFT + 22, below)
+                svg_parts.append(_draw_mark(across, y(mean), title, rank))
+        legend_y = height + 20 + ROW * rank
+        if has_legend:
+            legend_mark = (
+                _fill_markup('<polyline points="{},{} {},{}"/>', LEFT - 14, legend_y, LEFT + 22, legend_y)
                 if form == "line"
                 else Markup("")
             )
-            parts += [sample, _draw_mark(LEFT + 4, below, name, rank)]
-        parts.append(Markup("</g>"))
-        parts += [_draw_text(LEFT + 28, below + 4, _cut_label(name, width - LEFT - 28), "")] if several else []
-    drawing = _fill_markup(
+            svg_parts += [legend_mark, _draw_mark(LEFT + 4, legend_y, series_name, rank)]
+        svg_parts.append(Markup("</g>"))
+        svg_parts += (
+            [_draw_text(LEFT + 28, legend_y + 4, _cut_label(series_name, width - LEFT - 28), "")] if has_legend else []
+        )
+    svg_markup = _fill_markup(
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>',
-        *(width, height + 12 + ROW * len(series) * several, description, Markup("").join(parts)),
+        *(width, height + 12 + ROW * len(series) * has_legend, description, Markup("").join(svg_parts)),
     )
-    return drawing + _figure_table(ticks, series, axis=axis, percent=percent)
+    return svg_markup + _figure_table(ticks, series, axis=axis, percent=percent)
 
 
 def _leaves_at_right(series: Mapping[str, Points], mark: float) -> bool:
     """True if a label of ``mark`` lies further from the figures at the right end than at the left."""
-    ends = [(points[0], points[-1]) for points in series.values() if points]
-    left = [abs(first[0] - mark) for first, _ in ends if first is not None]
-    right = [abs(last[0] - mark) for _, last in ends if last is not None]
-    return min(right, default=0.0) > min(left, default=0.0)
+    end_points = [(points[0], points[-1]) for points in series.values() if points]
+    left_gaps = [abs(first[0] - mark) for first, _ in end_points if first is not None]
+    right_gaps = [abs(last[0] - mark) for _, last in end_points if last is not None]
+    return min(right_gaps, default=0.0) > min(left_gaps, default=0.0)
 
 
 def _name_twins(twins: Sequence[str], *, are_shares: bool) -> str:
     """Names series of the same figures; of shares in such a way that nobody reads one as their sum."""
-    name = " and ".join(twins)
-    return f"{name} (each)" if are_shares and len(twins) > 1 else name
+    joined_name = " and ".join(twins)
+    return f"{joined_name} (each)" if are_shares and len(twins) > 1 else joined_name
 
 
 def _merge_series(
     series: Mapping[str, Points], planned: Collection[str], *, are_shares: bool
 ) -> tuple[dict[str, Points], set[str]]:
     """Returns the series with one name for those of the same figures, and the names of the planned ones."""
-    names: dict[tuple[tuple[float, float] | None, ...], list[str]] = {}
+    names_by_points: dict[tuple[tuple[float, float] | None, ...], list[str]] = {}
     for name, points in series.items():
-        names.setdefault(tuple(points), []).append(name)
+        names_by_points.setdefault(tuple(points), []).append(name)
     name_twins = partial(_name_twins, are_shares=are_shares)
-    joined = {name_twins(twins): points for points, twins in names.items()}
-    return dict(joined), {name_twins(twins) for twins in names.values() if set(twins) <= set(planned)}
+    merged_series = {name_twins(twins): points for points, twins in names_by_points.items()}
+    return dict(merged_series), {name_twins(twins) for twins in names_by_points.values() if set(twins) <= set(planned)}
 
 
 def _place_ticks(
@@ -371,25 +383,28 @@ def _place_ticks(
     if len(ticks) == 1:
         yield x(0.5), _cut_label(ticks[0], width - LEFT - RIGHT), "middle"
         return
-    room = (width - LEFT) * 0.45
-    last = _cut_label(ticks[-1], room)
-    reach = LETTER * len(last) / 2
-    end = min(x(len(ticks) - 0.5) + reach, width - 2.0)
-    occupied = 0.0
+    label_room = (width - LEFT) * 0.45
+    last_label = _cut_label(ticks[-1], label_room)
+    half_width = LETTER * len(last_label) / 2
+    last_end = min(x(len(ticks) - 0.5) + half_width, width - 2.0)
+    occupied_to = 0.0
     for tick_index in range(0, len(ticks) - 1, max(1, -(-len(ticks) // MOST_TICKS))):
-        label, across = _cut_label(ticks[tick_index], room), x(tick_index + 0.5)
-        half = LETTER * len(label) / 2
-        across = max(across, half + 2.0)
-        if across - half >= occupied and across + half + LETTER <= end - 2 * reach:
-            occupied = across + half + LETTER
-            yield across, label, "middle"
-    yield end, last, "end"
+        label, x_centre = _cut_label(ticks[tick_index], label_room), x(tick_index + 0.5)
+        label_half_width = LETTER * len(label) / 2
+        x_centre = max(x_centre, label_half_width + 2.0)
+        if (
+            x_centre - label_half_width >= occupied_to
+            and x_centre + label_half_width + LETTER <= last_end - 2 * half_width
+        ):
+            occupied_to = x_centre + label_half_width + LETTER
+            yield x_centre, label, "middle"
+    yield last_end, last_label, "end"
 
 
 def _cut_label(text: str, room: float) -> str:
     """Cuts a name to what fits into a room of a chart; the table below has it whole."""
-    longest = max(4, int(room / LETTER))
-    return text if len(text) <= longest else f"{text[: longest - 1]}…"
+    longest_label = max(4, int(room / LETTER))
+    return text if len(text) <= longest_label else f"{text[: longest_label - 1]}…"
 
 
 def _figure_table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: str, percent: bool) -> Markup:
@@ -398,23 +413,23 @@ def _figure_table(ticks: Sequence[str], series: Mapping[str, Points], *, axis: s
     def cell_text(point: tuple[float, float] | None) -> str:
         if point is None:
             return "–"
-        value, half = (100 * point[0], 100 * point[1]) if percent else point
-        return f"{value:.4g}{f' ± {half:.2g}' if half else ''}{' %' if percent else ''}"
+        shown_value, half_width = (100 * point[0], 100 * point[1]) if percent else point
+        return f"{shown_value:.4g}{f' ± {half_width:.2g}' if half_width else ''}{' %' if percent else ''}"
 
     cell = '<td class="n right">{}</td>'
-    rows = []
+    table_rows = []
     for tick_index, tick in enumerate(ticks):
-        cells = [
+        row_cells = [
             _fill_markup(cell, cell_text(points[tick_index] if tick_index < len(points) else None))
             for points in series.values()
         ]
-        rows.append(_fill_markup('<tr><th scope="row">{}</th>{}</tr>', tick, Markup("").join(cells)))
-    heads = Markup("").join(_fill_markup('<th scope="col" class="n right">{}</th>', name) for name in series)
+        table_rows.append(_fill_markup('<tr><th scope="row">{}</th>{}</tr>', tick, Markup("").join(row_cells)))
+    head_cells = Markup("").join(_fill_markup('<th scope="col" class="n right">{}</th>', name) for name in series)
     return _fill_markup(
         '<details class="numbers"><summary>Figures of this chart</summary><div class="scroll" tabindex="0"'
         ' role="region" aria-label="Figures: {}"><table><thead><tr><th scope="col">{}</th>{}</tr></thead>'
         "<tbody>{}</tbody></table></div></details>",
-        *(axis or "chart", axis or "place", heads, Markup("").join(rows)),
+        *(axis or "chart", axis or "place", head_cells, Markup("").join(table_rows)),
     )
 
 
@@ -436,34 +451,40 @@ def shares_chart(
     if len(generators) < 2:
         return Markup("")
     noise_rows = noise or ((),) * len(rows)
-    series = {
+    series_by_generator = {
         name: [
-            (row[generator_index], NOISE_DEVIATIONS * deviations[generator_index] if deviations else 0.0)
-            for row, deviations in zip(rows, noise_rows, strict=True)
+            (round_shares[generator_index], NOISE_DEVIATIONS * deviations[generator_index] if deviations else 0.0)
+            for round_shares, deviations in zip(rows, noise_rows, strict=True)
         ]
         for generator_index, name in enumerate(generators)
     }
-    last = "; ".join(f"{name} {100 * points[-1][0]:.0f} %" for name, points in series.items() if points)
+    last_shares = "; ".join(
+        f"{name} {100 * points[-1][0]:.0f} %" for name, points in series_by_generator.items() if points
+    )
     return series_chart(
-        f"{description}. In the last: {last}",
-        [str(first + number) for number in range(len(rows))],
-        series,
+        f"{description}. In the last: {last_shares}",
+        [str(first + round_index) for round_index in range(len(rows))],
+        series_by_generator,
         axis=axis,
         measure="share",
-        reference=(1 / len(series), "equal share"),
+        reference=(1 / len(series_by_generator), "equal share"),
         percent=True,
     )
 
 
 def epsilon_chart(spent: Sequence[float], budget: float, planned: Sequence[float] = ()) -> Markup:
     """Draws epsilon after each private sum beside its budget, and as it is planned; "" if there is neither."""
-    lines = {"as planned": planned, "as it ran": spent}  # The last line is drawn above the others.
-    ran = f"ran to {spent[-1]:.4g} after {len(spent)} sums" if spent else "nothing was opened yet"
+    epsilon_by_line = {"as planned": planned, "as it ran": spent}  # The last line is drawn above the others.
+    ran_words = f"ran to {spent[-1]:.4g} after {len(spent)} sums" if spent else "nothing was opened yet"
     plan = f", planned to {planned[-1]:.4g} after {len(planned)} sums" if planned else ""
     return series_chart(
-        f"Epsilon after each private sum: {ran}{plan}; the run's budget is {budget:.4g}",
-        [str(number + 1) for number in range(max(len(spent), len(planned)))],
-        {name: [(value, 0.0) for value in values] for name, values in lines.items() if values},
+        f"Epsilon after each private sum: {ran_words}{plan}; the run's budget is {budget:.4g}",
+        [str(sum_index + 1) for sum_index in range(max(len(spent), len(planned)))],
+        {
+            line_name: [(value, 0.0) for value in line_values]
+            for line_name, line_values in epsilon_by_line.items()
+            if line_values
+        },
         axis="private sum",
         measure="epsilon",
         reference=(budget, f"the run's budget, {budget:.4g}"),
@@ -495,20 +516,20 @@ MARKS = (
 
 def _draw_mark(x: float, y: float, title: str, rank: int) -> Markup:
     """Draws a mark: a disc, a square, a triangle or a diamond, so that names differ without colour."""
-    form = '<path class="mark" d="{}" transform="translate({:.1f},{:.1f})"><title>{}</title></path>'
-    return _fill_markup(form, MARKS[rank % len(MARKS)], x, y, title)
+    mark_markup = '<path class="mark" d="{}" transform="translate({:.1f},{:.1f})"><title>{}</title></path>'
+    return _fill_markup(mark_markup, MARKS[rank % len(MARKS)], x, y, title)
 
 
 def _draw_bar(x: float, width: float, top: float, bottom: float, title: str) -> Markup:
     """Draws the bar of a count around ``x``."""
-    bar = '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
-    return _fill_markup(bar, x - width / 2, top, width, bottom - top, title)
+    bar_markup = '<rect class="bar" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
+    return _fill_markup(bar_markup, x - width / 2, top, width, bottom - top, title)
 
 
 def _round_up(value: float) -> float:
     """Returns the next round number whose quarters are round too."""
     if value <= 0:
         return 1.0
-    power = 10.0 ** np.floor(np.log10(value))
-    steps = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
-    return float(power * next(step for step in steps if step * power >= value * (1 - 1e-9)))
+    power_of_ten = 10.0 ** np.floor(np.log10(value))
+    round_steps = (1, 1.2, 1.6, 2, 2.4, 3.2, 4, 6, 8, 10)
+    return float(power_of_ten * next(step for step in round_steps if step * power_of_ten >= value * (1 - 1e-9)))

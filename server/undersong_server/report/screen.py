@@ -20,81 +20,97 @@ LONGEST_NAME = 24  # columns of a generator's name
 
 def final_screen(data: ReportData, folder: Path) -> RenderableType:
     """Renders at most ten lines: texts, weights, panel, cost in privacy, place of the report, and the private score."""
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True, min_width=8)
-    rows.add_column(overflow="fold")
-    rows.add_row("written", _summary_text(data))
-    rows.add_row("verdict", Text(verdict(data)))
+    screen_rows = Table.grid(padding=(0, 2))
+    screen_rows.add_column(style="dim", no_wrap=True, min_width=8)
+    screen_rows.add_column(overflow="fold")
+    screen_rows.add_row("written", _summary_text(data))
+    screen_rows.add_row("verdict", Text(verdict(data)))
     accuracy = _accuracy_lines(data)
     if len(data.generators) > 1 and data.weights:
-        room = LINES - 5 - len(accuracy) - (data.score is not None)
-        rows.add_row("weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, room))
+        weight_rows = LINES - 5 - len(accuracy) - (data.score is not None)
+        screen_rows.add_row(
+            "weights", _equal_weights_text(data) if data.has_equal_weights else _weight_table(data, weight_rows)
+        )
     if accuracy:
-        rows.add_row("panel", Group(*accuracy))
-    rows.add_row("privacy", _privacy_text(data.privacy))
-    rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
+        screen_rows.add_row("panel", Group(*accuracy))
+    screen_rows.add_row("privacy", _privacy_text(data.privacy))
+    screen_rows.add_row("look at", Text(str(folder / "report.html"), style="bold"))
     if data.score is not None:
-        rows.add_row("score", _score_text(data.score, measured_words(is_private=data.privacy.is_private)))
+        screen_rows.add_row("score", _score_text(data.score, measured_words(is_private=data.privacy.is_private)))
     title = Text.assemble((data.task, "bold"), f"  {data.method}", style="")
-    return Group(title, rows)
+    return Group(title, screen_rows)
 
 
 def _summary_text(data: ReportData) -> Text:
     labels = len(data.named_labels)
-    dropped = sum(use.count.dropped for use in data.usage)
-    words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
-    words += f", {counted(labels, 'label')}" if labels else ""
-    words += f", {counted(data.rounds, 'round')}"
-    words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
-    words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
-    words += f"; {number(dropped)} dropped (no text of their own)" if dropped else ""
-    words += "".join(f"; {label}: no text (refused for its content)" for label in data.refused_labels)
+    dropped_texts = sum(use.count.dropped for use in data.usage)
+    texts_words = f"{number(len(data.samples))} {noun(len(data.samples), 'text')}"
+    texts_words += f", {counted(labels, 'label')}" if labels else ""
+    texts_words += f", {counted(data.rounds, 'round')}"
+    texts_words += f", {data.privacy.quorum.parties} parties" if data.privacy.quorum.parties > 1 else ""
+    texts_words += f"; {number(data.set_aside)} set aside" if data.set_aside else ""
+    texts_words += f"; {number(dropped_texts)} dropped (no text of their own)" if dropped_texts else ""
+    texts_words += "".join(f"; {label}: no text (refused for its content)" for label in data.refused_labels)
     lost_answers = sum(use.count.lost for use in data.usage)
-    words += f"; {counted(lost_answers, 'answer')} lost on the way" if lost_answers else ""
-    unreported = sum(use.count.notes.get(UNREPORTED, 0) for use in data.usage)
-    words += f"; {UNREPORTED}: {number(unreported)}" if unreported else ""
-    spent = sum(use.count.price_usd + use.count.lost_usd for use in data.usage)
-    seconds = sum(seconds for _, seconds in data.seconds)
-    return Text(words + (f"; {spent:.2f} US$" if spent else "") + (f"; {duration(seconds)}" if seconds else ""))
+    texts_words += f"; {counted(lost_answers, 'answer')} lost on the way" if lost_answers else ""
+    unreported_calls = sum(use.count.notes.get(UNREPORTED, 0) for use in data.usage)
+    texts_words += f"; {UNREPORTED}: {number(unreported_calls)}" if unreported_calls else ""
+    price_usd = sum(use.count.price_usd + use.count.lost_usd for use in data.usage)
+    total_seconds = sum(total_seconds for _, total_seconds in data.seconds)
+    return Text(
+        texts_words
+        + (f"; {price_usd:.2f} US$" if price_usd else "")
+        + (f"; {duration(total_seconds)}" if total_seconds else "")
+    )
 
 
 def _weight_table(data: ReportData, most_rows: int) -> Table:
     """Each generator's last weight as a bar, the largest first, beside its first one; the rest as one line."""
-    last, first = data.weights[-1], data.weights[0]
-    order = sorted(range(len(last)), key=lambda index: -last[index])
-    top = order if len(order) <= most_rows else order[: most_rows - 1]
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
-    for index in top:
+    last_weights, first_weights = data.weights[-1], data.weights[0]
+    generator_order = sorted(range(len(last_weights)), key=lambda index: -last_weights[index])
+    shown_generators = generator_order if len(generator_order) <= most_rows else generator_order[: most_rows - 1]
+    weight_table = Table.grid(padding=(0, 2))
+    weight_table.add_column(no_wrap=True, overflow="ellipsis", max_width=LONGEST_NAME)
+    for index in shown_generators:
         error = f" (s.e. {100 * data.weight_errors[index]:.0f})" if data.weight_errors else ""
-        change = f"{100 * first[index]:3.0f} % → {100 * last[index]:3.0f} %{error}"
-        table.add_row(Text(data.generators[index]), ProgressBar(total=1.0, completed=last[index], width=BAR), change)
-    if len(order) > len(top):
-        remainder = sum(last[index] for index in order[len(top) :])
-        table.add_row(Text(counted(len(order) - len(top), "other")), "", f"{100 * remainder:.0f} %")
-    return table
+        change_words = f"{100 * first_weights[index]:3.0f} % → {100 * last_weights[index]:3.0f} %{error}"
+        weight_table.add_row(
+            Text(data.generators[index]), ProgressBar(total=1.0, completed=last_weights[index], width=BAR), change_words
+        )
+    if len(generator_order) > len(shown_generators):
+        remaining_weight = sum(last_weights[index] for index in generator_order[len(shown_generators) :])
+        weight_table.add_row(
+            Text(counted(len(generator_order) - len(shown_generators), "other")), "", f"{100 * remaining_weight:.0f} %"
+        )
+    return weight_table
 
 
 def _equal_weights_text(data: ReportData) -> Text:
     """Says of weights whose differences are noise how far apart they are, in place of bars that would show noise."""
-    low, high = (round(100 * weight) for weight in (min(data.weights[-1]), max(data.weights[-1])))
+    lowest_percent, highest_percent = (round(100 * weight) for weight in (min(data.weights[-1]), max(data.weights[-1])))
     error = round(100 * max(data.weight_errors))
-    share = f"{low} % each" if low == high else f"{low} to {high} %"
-    return Text(f"{EQUAL_WEIGHTS}: {share}" + (f", s.e. up to {error} %" if error else ""))
+    share_words = (
+        f"{lowest_percent} % each" if lowest_percent == highest_percent else f"{lowest_percent} to {highest_percent} %"
+    )
+    return Text(f"{EQUAL_WEIGHTS}: {share_words}" + (f", s.e. up to {error} %" if error else ""))
 
 
 def _accuracy_lines(data: ReportData) -> list[Text]:
-    lines = []
-    panels = {
+    accuracy_lines = []
+    panel_shares = {
         accuracy.data: accuracy for accuracy in reversed(data.accuracy)
     }  # the panel is the first model of its data
-    for accuracy in sorted(panels.values(), key=lambda accuracy: (not accuracy.ours, data.accuracy.index(accuracy)))[
-        :3
-    ]:
-        note = " (not private)" if accuracy.reads_private and "no privacy" not in accuracy.data else ""
-        figure = (f"{100 * accuracy.accuracy:5.1f} %", "bold green" if accuracy.ours else "bold")
-        lines.append(Text.assemble(figure, f"  {accuracy.data}{note}  ", (accuracy.model.partition(": ")[2], "dim")))
-    return lines
+    for accuracy in sorted(
+        panel_shares.values(), key=lambda accuracy: (not accuracy.ours, data.accuracy.index(accuracy))
+    )[:3]:
+        privacy_note = " (not private)" if accuracy.reads_private and "no privacy" not in accuracy.data else ""
+        accuracy_words = (f"{100 * accuracy.accuracy:5.1f} %", "bold green" if accuracy.ours else "bold")
+        accuracy_lines.append(
+            Text.assemble(
+                accuracy_words, f"  {accuracy.data}{privacy_note}  ", (accuracy.model.partition(": ")[2], "dim")
+            )
+        )
+    return accuracy_lines
 
 
 def _score_text(score: PrivateScore, measured: str) -> Text:

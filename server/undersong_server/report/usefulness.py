@@ -42,13 +42,13 @@ def read_test_file(task: Task) -> Table | None:
 def table_of(samples: Iterable[Sample]) -> Table:
     """Makes a table of the texts, labels and attributes of samples."""
     sample_list = list(samples)
-    names = dict.fromkeys(name for sample in sample_list for name, _ in sample.attributes)
-    values = [dict(sample.attributes) for sample in sample_list]
+    attribute_names = dict.fromkeys(name for sample in sample_list for name, _ in sample.attributes)
+    attribute_rows = [dict(sample.attributes) for sample in sample_list]
     return Table(
         tuple(sample.text for sample in sample_list),
         tuple(sample.label for sample in sample_list),
         None,
-        {name: tuple(own.get(name, "") for own in values) for name in names},
+        {name: tuple(row_attributes.get(name, "") for row_attributes in attribute_rows) for name in attribute_names},
     )
 
 
@@ -98,30 +98,33 @@ def figures(
         repeats=settings.repeats,
         seed=seed,
     )
-    rows: list[Accuracy] = []
-    measures: tuple[Measure, ...] = ()
-    for number, (data, corpus) in enumerate(corpora.items()):
-        on_progress(number, len(corpora))
+    accuracies: list[Accuracy] = []
+    text_measures: tuple[Measure, ...] = ()
+    for corpus_number, (data_name, corpus) in enumerate(corpora.items()):
+        on_progress(corpus_number, len(corpora))
         if len(set(corpus.labels or ())) < 2:
             continue
-        report = evaluate_tables(data, corpus, options, embed=embed, only_task_models=data != OURS)
-        if data == OURS:
-            measures = measures_of(report)
-        rows += [_make_accuracy(data, trained, panel=trained is report.trained[0]) for trained in report.trained]
-    return tuple(rows), measures
+        report = evaluate_tables(data_name, corpus, options, embed=embed, only_task_models=data_name != OURS)
+        if data_name == OURS:
+            text_measures = measures_of(report)
+        accuracies += [
+            _make_accuracy(data_name, trained_models, panel=trained_models is report.trained[0])
+            for trained_models in report.trained
+        ]
+    return tuple(accuracies), text_measures
 
 
 def _make_accuracy(data: str, trained: TrainedModels, *, panel: bool) -> Accuracy:
-    intervals = {name: trained.interval(name) for name in FIGURES}
+    interval_by_figure = {name: trained.interval(name) for name in FIGURES}
     return Accuracy(
         data,
-        **{name: figure.value for name, figure in intervals.items()},
+        **{name: figure_interval.value for name, figure_interval in interval_by_figure.items()},
         ours=data == OURS and panel,
         reads_private=data == NO_PRIVACY,
         by_texts=trained.accuracy_by_texts,
         reference=panel and data not in (OURS, NO_PRIVACY),
         model=trained.description,
-        interval=intervals["accuracy"] if len(trained.runs) > 1 else None,
+        interval=interval_by_figure["accuracy"] if len(trained.runs) > 1 else None,
     )
 
 

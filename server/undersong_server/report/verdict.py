@@ -17,16 +17,16 @@ HARDLY = "Hardly better than guessing: do not train on it; fit for testing progr
 
 def verdict(data: ReportData) -> str:
     """Returns one sentence on how good the corpus is, and whether the records helped."""
-    score = data.score
-    if score is not None and score.zero_shot is not None:
-        gain = score.value - score.zero_shot.value
-        if gain > ERRORS * score.zero_shot.error:
+    private_figure = data.score
+    if private_figure is not None and private_figure.zero_shot is not None:
+        gain = private_figure.value - private_figure.zero_shot.value
+        if gain > ERRORS * private_figure.zero_shot.error:
             return "Nearer to the hospitals' records than texts that no record has steered."
         return "Not shown to be nearer to the hospitals' records than texts that no record has steered."
-    shares = _measured_shares(data)
-    if not shares:
+    measured_shares = _measured_shares(data)
+    if not measured_shares:
         return UNMEASURED
-    if any(is_guessing(data, low) for low in shares):
+    if any(is_guessing(data, low) for low in measured_shares):
         return HARDLY
     return f"Better than guessing; {_tell_help(data)}."
 
@@ -38,18 +38,26 @@ def is_unfit(data: ReportData) -> bool:
 
 def is_guessing(data: ReportData, low: float) -> bool:
     """True if ``low``, the lower end of a share that is labelled rightly, is hardly above guessing among the labels."""
-    guess = 1 / len(data.named_labels)
-    return low < guess + GUESSING * (1 - guess)
+    guessing_share = 1 / len(data.named_labels)
+    return low < guessing_share + GUESSING * (1 - guessing_share)
 
 
 def caution(data: ReportData) -> str:
     """Says that distances mean little where every model that reads embeddings hardly beats guessing; "" elsewhere."""
-    own = data.own_accuracy
-    if own is None or len(data.named_labels) < 2:
+    own_accuracy = data.own_accuracy
+    if own_accuracy is None or len(data.named_labels) < 2:
         return ""
-    shares = [float(share.rstrip(" %")) / 100 for name, share in own.by_model.items() if name in READ_EMBEDDINGS]
-    reach = 0.0 if own.by_texts is None else own.by_texts.value - own.by_texts.low
-    return FAR_FROM_TASK if shares and all(is_guessing(data, share - reach) for share in shares) else ""
+    model_shares = [
+        float(share_words.rstrip(" %")) / 100
+        for name, share_words in own_accuracy.by_model.items()
+        if name in READ_EMBEDDINGS
+    ]
+    interval_radius = 0.0 if own_accuracy.by_texts is None else own_accuracy.by_texts.value - own_accuracy.by_texts.low
+    return (
+        FAR_FROM_TASK
+        if model_shares and all(is_guessing(data, share - interval_radius) for share in model_shares)
+        else ""
+    )
 
 
 def _measured_shares(data: ReportData) -> list[float]:
@@ -58,17 +66,17 @@ def _measured_shares(data: ReportData) -> list[float]:
         return []
     low_ends = [data.score.low] if data.score is not None else []
     if data.own_accuracy is not None:
-        by_texts = data.own_accuracy.by_texts
-        low_ends.append(data.own_accuracy.accuracy if by_texts is None else by_texts.low)
+        accuracy_by_texts = data.own_accuracy.by_texts
+        low_ends.append(data.own_accuracy.accuracy if accuracy_by_texts is None else accuracy_by_texts.low)
     return low_ends
 
 
 def _tell_help(data: ReportData) -> str:
     """Says by the panel beside the best mixture without records, else by the sum on the choice, if records helped."""
-    ours = data.own_accuracy
-    beside = [figure.by_texts for figure in data.published_accuracy if figure.reference and figure.by_texts]
-    if ours is not None and ours.by_texts is not None and beside:
-        return _compare(ours.by_texts, max(beside, key=lambda interval: interval.value))
+    own_accuracy = data.own_accuracy
+    baseline_intervals = [figure.by_texts for figure in data.published_accuracy if figure.reference and figure.by_texts]
+    if own_accuracy is not None and own_accuracy.by_texts is not None and baseline_intervals:
+        return _compare(own_accuracy.by_texts, max(baseline_intervals, key=lambda interval: interval.value))
     if data.gain is None:
         return "whether the records helped was not measured"
     gain, error = data.gain
