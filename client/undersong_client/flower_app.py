@@ -36,9 +36,9 @@ def answer(message: Message, context: Context) -> Message:
     """
     requests = requests_of(message)
     try:
-        home = PartyHome(folder_of(context.node_config, context.run_config))
+        party_home = PartyHome(folder_of(context.node_config, context.run_config))
         # A simulation's parties share one machine and one owner: nobody times them.
-        replies = answers(home, requests, address=address_of(context), paced=PARTY_FOLDER in context.node_config)
+        replies = answers(party_home, requests, address=address_of(context), paced=PARTY_FOLDER in context.node_config)
     except UndersongError as error:
         # The only unjournaled reply: sent when the party is not ready, in words without its paths.
         print(f"undersong-party: {error.problem}; {error.remedy}", flush=True)
@@ -64,15 +64,15 @@ def answers(home: PartyHome, requests: Sequence[bytes], *, address: str = "", pa
     start_s = time.monotonic()
     with home.running():
         if home.pause.exists():
-            answered = []
+            pending_replies = []
         else:
-            answered = _answered(home, requests, address)
+            pending_replies = _answered(home, requests, address)
     # Only now, when what the party held is freed: that takes the longer the more records there are.
     if paced:
-        wait_for_rung(start_s, max((answer.first_rung_s for answer in answered), default=0.0))
+        wait_for_rung(start_s, max((pending_reply.first_rung_s for pending_reply in pending_replies), default=0.0))
     if home.pause.exists():
         return []
-    return [answer.reply if answer.may_leave() else _not_ready() for answer in answered]
+    return [answer.reply if answer.may_leave() else _not_ready() for answer in pending_replies]
 
 
 def _not_ready() -> bytes:
@@ -84,10 +84,10 @@ def _answered(home: PartyHome, requests: Sequence[bytes], address: str) -> "list
     from undersong_client.answering.assemble import assemble
     from undersong_client.answering.journaled import JournaledParty
 
-    checkpoints = checkpoints_folder(home.path)
-    assembled = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True, address=address)
-    recorded = JournaledParty(home, assembled)
-    return [recorded.answer(request) for request in requests]
+    checkpoint_folder = checkpoints_folder(home.path)
+    assembled_party = assemble(home, checkpoints=checkpoint_folder, clock=time.time, one_message=True, address=address)
+    journaled_party = JournaledParty(home, assembled_party)
+    return [journaled_party.answer(request) for request in requests]
 
 
 def requests_of(message: Message) -> list[bytes]:
@@ -116,13 +116,14 @@ def folder_of(node: Mapping[str, Any], run: Mapping[str, Any]) -> Path:
     folder = node.get(PARTY_FOLDER)
     if isinstance(folder, str) and folder:
         return Path(folder)
-    many, partition = run.get(SIMULATED_PARTIES), node.get("partition-id")
-    if isinstance(many, str) and many and isinstance(partition, int) and "num-partitions" in node:
-        homes = sorted(path.parent for path in Path(many).glob("*/settings.json"))
-        if partition < len(homes):
-            return homes[partition]
+    homes_folder, partition_id = run.get(SIMULATED_PARTIES), node.get("partition-id")
+    if isinstance(homes_folder, str) and homes_folder and isinstance(partition_id, int) and "num-partitions" in node:
+        home_paths = sorted(path.parent for path in Path(homes_folder).glob("*/settings.json"))
+        if partition_id < len(home_paths):
+            return home_paths[partition_id]
         raise ConfigurationError(
-            f"{many}: holds {len(homes)} parties, more SuperNodes are simulated", f"--num-supernodes {len(homes)}"
+            f"{homes_folder}: holds {len(home_paths)} parties, more SuperNodes are simulated",
+            f"--num-supernodes {len(home_paths)}",
         )
     raise ConfigurationError(
         "the SuperNode does not say where this party's folder is",

@@ -110,7 +110,7 @@ class Declared:
     @classmethod
     def of(cls, settings: Any) -> "Declared":
         """Returns the declaration that a party's settings hold."""
-        return cls(**{name: getattr(settings, name) for name in cls.__dataclass_fields__})
+        return cls(**{setting_name: getattr(settings, setting_name) for setting_name in cls.__dataclass_fields__})
 
     @property
     def path(self) -> Path:
@@ -121,12 +121,18 @@ class Declared:
 
         A column or a file that may be left out is left out by "", and by no other blank name.
         """
-        optional = (self.label_field, self.user_field, self.exclusions, self.database, *self.attribute_fields.values())
+        optional_names = (
+            self.label_field,
+            self.user_field,
+            self.exclusions,
+            self.database,
+            *self.attribute_fields.values(),
+        )
         ConfigurationError.raise_first(
             (not self.data.strip(), "no file was named", "name the file with the records", "no-name"),
             (not self.text_field.strip(), "no column of texts was named", "name the column with the texts", "no-name"),
             (
-                any(name and not name.strip() for name in optional),
+                any(column_name and not column_name.strip() for column_name in optional_names),
                 "a name of a column or of a file is blank",
                 "name it, or leave it out",
                 "no-name",
@@ -152,29 +158,30 @@ class Declared:
     @property
     def choice(self) -> Choice:
         """The decisions about look-alikes. Raises ConfigurationError for an unknown kind."""
-        other = set(self.other_patient)
+        other_kinds = set(self.other_patient)
         if len(self.fhir_systems) > 1 and "bases" not in self.same_patient:
-            other.add("bases")  # whoever names the systems has said that their ids are apart
-        return Choice(frozenset(self.same_patient), frozenset(other))
+            other_kinds.add("bases")  # whoever names the systems has said that their ids are apart
+        return Choice(frozenset(self.same_patient), frozenset(other_kinds))
 
     def decided(self, same_patient: str, other_patient: str) -> "Declared":
         """Returns the declaration with new decisions about look-alikes, kinds with commas between them.
 
         A new decision about a kind replaces the one before.
         """
-        same, other = (
-            {kind.strip() for kind in written.split(",") if kind.strip()} for written in (same_patient, other_patient)
+        same_kinds, other_kinds = (
+            {identifier_kind.strip() for identifier_kind in written_kinds.split(",") if identifier_kind.strip()}
+            for written_kinds in (same_patient, other_patient)
         )
         return replace(
             self,
-            same_patient=sorted(same | (set(self.same_patient) - other)),
-            other_patient=sorted(other | (set(self.other_patient) - same)),
+            same_patient=sorted(same_kinds | (set(self.same_patient) - other_kinds)),
+            other_patient=sorted(other_kinds | (set(self.other_patient) - same_kinds)),
         )
 
     @property
     def columns(self) -> tuple[str, ...]:
-        named = (self.text_field, self.label_field, self.user_field, *self.attribute_fields.values())
-        return tuple(name for name in named if name)
+        column_names = (self.text_field, self.label_field, self.user_field, *self.attribute_fields.values())
+        return tuple(column_name for column_name in column_names if column_name)
 
     @property
     def is_files(self) -> bool:
@@ -274,16 +281,16 @@ class PartyHome:
             )
         make_folder(path)
         os.chmod(path, FOLDER_MODE)
-        for name in ("keys", "requests", "blocks"):
-            make_folder(path / name)
+        for folder_name in ("keys", "requests", "blocks"):
+            make_folder(path / folder_name)
         write_json(path / "settings.json", asdict(replace(settings, format=VERSION)))
         return cls(path)
 
     @property
     def settings(self) -> PartySettings:
-        value = read_json(self.path / "settings.json")
+        settings_json = read_json(self.path / "settings.json")
         try:
-            return PartySettings(**value)
+            return PartySettings(**settings_json)
         except TypeError:
             raise self._other_version from None
 
@@ -309,8 +316,8 @@ class PartyHome:
     def check_reachable(self) -> None:
         """Raises MachineFault while the folder is away."""
         if not self.is_reachable:
-            gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
-            raise fault_of(gone, root=self.path / SETTINGS)
+            missing_home = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+            raise fault_of(missing_home, root=self.path / SETTINGS)
 
     @cached_property
     def _settings_file(self) -> str:
@@ -334,10 +341,10 @@ class PartyHome:
                     code="other-account",
                 )
             if stat.S_IMODE(status.st_mode) & 0o077:
-                wanted = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
+                wanted_mode = FOLDER_MODE if stat.S_ISDIR(status.st_mode) else FILE_MODE
                 raise MissingRights(
                     f"{path}: others may read it (mode {stat.S_IMODE(status.st_mode):04o})",
-                    f"chmod {wanted:o} {shell_path(path)}",
+                    f"chmod {wanted_mode:o} {shell_path(path)}",
                     code="readable-by-others",
                 )
 
@@ -415,8 +422,8 @@ def unit_word(unit: str, user_is: str = "", count: int = 1) -> str:
     >>> unit_word("user", count=2), unit_word("user", "case"), unit_word("sample", "case")
     ('patients', 'case', 'record')
     """
-    word = {"sample": "record", "user": user_is or PATIENT}.get(unit, unit)
-    return noun(count, word, f"{word[:-1]}ies" if word.endswith("y") else "")
+    unit_noun = {"sample": "record", "user": user_is or PATIENT}.get(unit, unit)
+    return noun(count, unit_noun, f"{unit_noun[:-1]}ies" if unit_noun.endswith("y") else "")
 
 
 # Roots of column names whose values are episodes of care: one patient has several. hadm_id is MIMIC's admission.
@@ -437,15 +444,15 @@ def chosen_user_is(settings: "PartySettings", column: str, said: str) -> str:
 
     Raises ConfigurationError if nothing was said of a column that is named like a case.
     """
-    before = settings.user_is if column == settings.user_field else ""
-    if not (said or before) and is_named_like_a_case(column):
+    earlier_word = settings.user_is if column == settings.user_field else ""
+    if not (said or earlier_word) and is_named_like_a_case(column):
         raise ConfigurationError(
             f"does one value of the column {printable(column, 60)!r} stand for one patient, or for one case, of which a"
             " patient may have several?",
             "--user-is patient, or --user-is case; if there is a column of patient numbers, name it by --user-field",
             code="user-is-unanswered",
         )
-    return said or before
+    return said or earlier_word
 
 
 def case_caution(word: str) -> str:
@@ -458,8 +465,8 @@ def case_caution(word: str) -> str:
     """
     if word in ("", PATIENT):
         return ""
-    several = unit_word("user", word, 2)
-    return f"one {word} is protected, not one patient: a patient with three {several} is protected as three"
+    plural_word = unit_word("user", word, 2)
+    return f"one {word} is protected, not one patient: a patient with three {plural_word} is protected as three"
 
 
 def make_folder(path: Path) -> None:
@@ -476,23 +483,23 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """Reads a JSON object. Raises ConfigurationError that names the file if it is missing or damaged."""
     try:
-        data = path.read_bytes()
+        file_bytes = path.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(f"{path}: is missing", "restore it from a backup", code="file-missing") from None
     except OSError as error:
         raise fault_of(error, path) from None
-    return json_object(data, path)
+    return json_object(file_bytes, path)
 
 
 def json_object(data: bytes, path: Path) -> dict[str, Any]:
     """Returns the JSON object in ``data``. Raises ConfigurationError that names the file ``path`` if it holds none."""
     try:
-        value = json.loads(data)
-        if not isinstance(value, dict):
+        json_value = json.loads(data)
+        if not isinstance(json_value, dict):
             raise ValueError
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is damaged", "restore it from a backup", code="file-damaged") from None
-    return value
+    return json_value
 
 
 def read_grant(path: Path) -> bytes:
@@ -511,11 +518,11 @@ def read_input(path: Path, largest: int = 2**20) -> bytes:
     """Reads a file that a person names. Raises ConfigurationError if it is unreadable or above ``largest`` bytes."""
     try:
         with path.open("rb") as file:
-            data = file.read(largest + 1)
+            input_bytes = file.read(largest + 1)
     except OSError as error:
         raise ConfigurationError(
             f"{path}: cannot be read: {error.strerror}", "check the path", code="unreadable"
         ) from None
-    if len(data) > largest:
+    if len(input_bytes) > largest:
         raise ConfigurationError(f"{path}: is longer than {largest} bytes", "check which file goes where")
-    return data
+    return input_bytes

@@ -26,21 +26,21 @@ BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 def create(home: PartyHome) -> None:
     """Draws the identity, store and data keys. It never replaces an existing key, without which data would be lost."""
     settings = home.settings
-    for name in SECRETS:
-        seed = settings.insecure_noise_seed if name in ("identity", "data") else None
+    for secret_name in SECRETS:
+        seed = settings.insecure_noise_seed if secret_name in ("identity", "data") else None
         if seed is None:
-            source = os.urandom
+            random_source = os.urandom
         else:
-            source = insecure(seed, settings.party)(name)
-        create_file(home.keys / f"{name}.key", f"{source(KEY_BYTES).hex()}\n".encode("ascii"))
+            random_source = insecure(seed, settings.party)(secret_name)
+        create_file(home.keys / f"{secret_name}.key", f"{random_source(KEY_BYTES).hex()}\n".encode("ascii"))
 
 
 def secret(home: PartyHome, name: str) -> bytes:
     """Reads the key ``name``, one of SECRETS, 32 bytes. Raises ConfigurationError if it is missing or damaged."""
     path = home.keys / f"{name}.key"
     try:
-        value = bytes.fromhex(path.read_text(encoding="ascii").strip())
-        if len(value) != KEY_BYTES:
+        secret_bytes = bytes.fromhex(path.read_text(encoding="ascii").strip())
+        if len(secret_bytes) != KEY_BYTES:
             raise ValueError
     except (FileNotFoundError, ValueError):
         raise ConfigurationError(
@@ -48,7 +48,7 @@ def secret(home: PartyHome, name: str) -> bytes:
         ) from None
     except OSError as error:
         raise fault_of(error, path) from None
-    return value
+    return secret_bytes
 
 
 def identity(home: PartyHome) -> Ed25519PrivateKey:
@@ -71,44 +71,44 @@ def is_enrolled(home: PartyHome) -> bool:
 def credential(home: PartyHome) -> Credential:
     """Reads the TLS key and certificates in use. Raises ConfigurationError if the party is not enrolled."""
     try:
-        data = (home.keys / "tls.pem").read_bytes()
+        pem_bytes = (home.keys / "tls.pem").read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             "this party has no certificate yet",
             "send the request that `undersong-party enroll PACKAGE` wrote, then `undersong-party enroll --grant FILE`",
             code="no-certificate",
         ) from None
-    key, begin, rest = data.partition(BEGIN_CERTIFICATE)
-    return Credential(key, begin + rest)
+    key_pem, begin_line, certificates_pem = pem_bytes.partition(BEGIN_CERTIFICATE)
+    return Credential(key_pem, begin_line + certificates_pem)
 
 
 def new_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """Makes and stores a fresh TLS key that waits for its certificate; the key in use stays in use."""
     from undersong_protocol.agreement import enrolment
 
-    key = enrolment.new_tls_key()
-    replace_file(home.keys / "tls.next.pem", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    return key
+    tls_key = enrolment.new_tls_key()
+    replace_file(home.keys / "tls.next.pem", tls_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return tls_key
 
 
 def pending_tls_key(home: PartyHome) -> EllipticCurvePrivateKey:
     """Reads the TLS key that waits for its certificate. Raises ConfigurationError if no key waits."""
     try:
-        key = load_pem_private_key((home.keys / "tls.next.pem").read_bytes(), None)
+        tls_key = load_pem_private_key((home.keys / "tls.next.pem").read_bytes(), None)
     except (FileNotFoundError, ValueError):
-        key = None
-    if not isinstance(key, EllipticCurvePrivateKey):
+        tls_key = None
+    if not isinstance(tls_key, EllipticCurvePrivateKey):
         raise ConfigurationError(
             "no certificate is awaited here", "make a request first: `undersong-party enroll PACKAGE`"
         )
-    return key
+    return tls_key
 
 
 def install(home: PartyHome, certificates: str) -> None:
     """Puts the waiting TLS key and its certificates (PEM) to use, by replacing one file in one step."""
-    waiting = home.keys / "tls.next.pem"
-    replace_file(home.keys / "tls.pem", waiting.read_bytes() + certificates.encode("ascii"))
-    waiting.unlink()
+    pending_key_path = home.keys / "tls.next.pem"
+    replace_file(home.keys / "tls.pem", pending_key_path.read_bytes() + certificates.encode("ascii"))
+    pending_key_path.unlink()
 
 
 def from_system(_purpose: str) -> "Entropy":

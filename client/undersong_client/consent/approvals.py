@@ -117,8 +117,8 @@ class Proposal:
     @property
     def undecided(self) -> bool:
         """True if the plan waits for a person: open, acceptable to the policy, not replaced, ended or suspended."""
-        obstacle = self.objection or self.replaced or self.ended_s or self.suspended_s
-        return self.is_open and not obstacle
+        has_obstacle = self.objection or self.replaced or self.ended_s or self.suspended_s
+        return self.is_open and not has_obstacle
 
     @property
     def approvals(self) -> tuple[PersonalDecision, ...]:
@@ -142,10 +142,10 @@ class Proposal:
     @property
     def statement(self) -> bytes:
         """Returns the bytes that the decision's signature covers."""
-        people = [person.to_json() for person in self.people]
-        content = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
-        restoration = [self.restored_s] if self.restored_s else []
-        return tagged_hash(TAG, canonical_json(content + restoration))
+        people = [decider.to_json() for decider in self.people]
+        signed_values = [self.run, self.manifest, self.decision, self.decided_s, self.reason, self.sheet, people]
+        restoration_values = [self.restored_s] if self.restored_s else []
+        return tagged_hash(TAG, canonical_json(signed_values + restoration_values))
 
 
 class Consent:
@@ -208,17 +208,22 @@ class Proposals(Consent):
 
         Raises ConfigurationError if no request fits.
         """
-        everything = self.all()
-        matches = [request for request in everything if request.manifest == run.lower()] or self.under(run)
-        if not matches and len(run) >= 6:
-            matches = [request for request in everything if request.manifest.startswith(run.lower())]
-            if len(matches) > 1:
-                matches = []
-        if not matches:
+        all_proposals = self.all()
+        matching_proposals = [request for request in all_proposals if request.manifest == run.lower()] or self.under(
+            run
+        )
+        if not matching_proposals and len(run) >= 6:
+            matching_proposals = [request for request in all_proposals if request.manifest.startswith(run.lower())]
+            if len(matching_proposals) > 1:
+                matching_proposals = []
+        if not matching_proposals:
             raise ConfigurationError(
                 f"no run {run!r} was proposed to this party", "see `undersong-party requests`", code="unknown-run"
             )
-        return next((request for request in reversed(matches) if request.decision == decision), matches[-1])
+        return next(
+            (request for request in reversed(matching_proposals) if request.decision == decision),
+            matching_proposals[-1],
+        )
 
     def known(self, manifest: bytes) -> Proposal | None:
         """Returns the request with this manifest hash; None if the manifest was never proposed here."""
@@ -232,24 +237,24 @@ class Proposals(Consent):
         path = self._path_of(request.manifest).with_suffix(".manifest")
         try:
             with named_faults(path):
-                data = path.read_bytes() if path.exists() else b""
+                manifest_bytes = path.read_bytes() if path.exists() else b""
         except ConfigurationError:  # a folder in the file's place, too, holds no plan of that hash
-            data = b""
-        if manifest_hash(data).hex() != request.manifest:
+            manifest_bytes = b""
+        if manifest_hash(manifest_bytes).hex() != request.manifest:
             raise ConfigurationError(
                 f"{path}: is damaged", "restart the daemon; the coordinator proposes it again", code="damaged"
             )
-        return data
+        return manifest_bytes
 
     def sheet(self, request: Proposal) -> Sheet | None:
         """Reads the sheet that was signed; None without one, or if the file has another hash."""
         path = self._path_of(request.manifest).with_suffix(SHEET)
         if not request.sheet or not path.exists():
             return None
-        figures = read_json(path)
-        if hash_stored(figures) != request.sheet:
+        sheet_json = read_json(path)
+        if hash_stored(sheet_json) != request.sheet:
             return None
-        return Sheet.from_json(figures)
+        return Sheet.from_json(sheet_json)
 
     def receive(self, manifest: Manifest, *, at: float, objection: str = "") -> Proposal:
         """Stores a proposal. A new plan under a known name becomes a new, pending request.
@@ -257,18 +262,18 @@ class Proposals(Consent):
         Raises PrivacyRefusal if too many plans are proposed, or if the plan's words equal another plan's.
         """
         with self._hold_lock():
-            stored = self.known(manifest.hash)
-            if stored is not None and stored.ended_s:
-                return stored
-            if stored is not None and not stored.replaced:
-                return self._write_changes(stored, objection=objection, suspended_s=0.0)
-            earlier = self.under(manifest.run)
-            proposal = stored or self._admit_proposal(manifest, len(earlier), at, objection)
-            if earlier:
+            stored_proposal = self.known(manifest.hash)
+            if stored_proposal is not None and stored_proposal.ended_s:
+                return stored_proposal
+            if stored_proposal is not None and not stored_proposal.replaced:
+                return self._write_changes(stored_proposal, objection=objection, suspended_s=0.0)
+            earlier_proposals = self.under(manifest.run)
+            proposal = stored_proposal or self._admit_proposal(manifest, len(earlier_proposals), at, objection)
+            if earlier_proposals:
                 proposal = replace(
                     proposal,
-                    number=earlier[-1].number + 1,
-                    changes=self._compare_with_earlier(manifest, earlier),
+                    number=earlier_proposals[-1].number + 1,
+                    changes=self._compare_with_earlier(manifest, earlier_proposals),
                     received_s=at,
                     replaced=False,
                     suspended_s=0.0,
@@ -278,35 +283,41 @@ class Proposals(Consent):
                     proposal.run,
                     "; ".join(proposal.changes) or "one that was proposed earlier",
                 )
-            elif revised := self.under(str(manifest.task.get("revises", ""))):
+            elif revised_proposals := self.under(str(manifest.task.get("revises", ""))):
                 proposal = replace(
-                    proposal, revises=revised[-1].run, changes=self._compare_with_earlier(manifest, revised)
+                    proposal,
+                    revises=revised_proposals[-1].run,
+                    changes=self._compare_with_earlier(manifest, revised_proposals),
                 )
             replace_file(self._path_of(proposal.manifest).with_suffix(".manifest"), manifest.to_bytes())
-            saved = self._write_changes(proposal, objection=objection, always=True)
-            for earlier_plan in earlier:
+            saved_proposal = self._write_changes(proposal, objection=objection, always=True)
+            for earlier_plan in earlier_proposals:
                 if earlier_plan.manifest != proposal.manifest:
                     self._write_changes(earlier_plan, replaced=True)
-            self._prune_manifests(earlier, proposal)
-            return saved
+            self._prune_manifests(earlier_proposals, proposal)
+            return saved_proposal
 
     def _admit_proposal(self, manifest: Manifest, earlier: int, at: float, objection: str) -> Proposal:
         from undersong_protocol.agreement.manifest import plan_words  # loads scipy, which no light command needs
 
-        everything = self.all()
-        undecided = [request for request in everything if request.decision == "pending" and not request.replaced]
-        finished = [request for request in undecided if request.ended_s or request.suspended_s or request.objection]
-        for request in finished[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
-            for suffix in SAVED:
-                self._path_of(request.manifest).with_suffix(suffix).unlink(missing_ok=True)
-        pending = len(undecided) - len(finished)
-        large = len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
-        words = plan_words(manifest.hash)
-        hash_ = manifest.hash.hex()
+        all_proposals = self.all()
+        undecided_proposals = [
+            request for request in all_proposals if request.decision == "pending" and not request.replaced
+        ]
+        finished_proposals = [
+            request for request in undecided_proposals if request.ended_s or request.suspended_s or request.objection
+        ]
+        for request in finished_proposals[:-MOST_PENDING]:  # nobody has to decide about them, but they take room
+            for saved_suffix in SAVED:
+                self._path_of(request.manifest).with_suffix(saved_suffix).unlink(missing_ok=True)
+        pending_count = len(undecided_proposals) - len(finished_proposals)
+        is_large = len(manifest.to_bytes()) > LARGEST_MANIFEST_BYTES
+        hash_words = plan_words(manifest.hash)
+        hash_hex = manifest.hash.hex()
         PrivacyRefusal.raise_first(
             (
-                large or (not earlier and not objection and pending >= MOST_PENDING),
-                f"{pending} runs wait for a decision of this party",
+                is_large or (not earlier and not objection and pending_count >= MOST_PENDING),
+                f"{pending_count} runs wait for a decision of this party",
                 "wait until its people have decided",
                 "too-many-pending",
             ),
@@ -318,22 +329,22 @@ class Proposals(Consent):
             ),
             (
                 # Chance makes equal words once in 2^90 plans. An attacker would have one plan approved for another.
-                any(request.words == words and request.manifest != hash_ for request in everything),
+                any(request.words == hash_words and request.manifest != hash_hex for request in all_proposals),
                 "the plan has the words of another plan that was proposed to this party",
                 "somebody has searched for it: find out who made this plan",
                 "words-in-use",
             ),
         )
-        privacy = manifest.plan.privacy
+        plan_privacy = manifest.plan.privacy
         return Proposal(
             run=manifest.run,
-            manifest=hash_,
+            manifest=hash_hex,
             received_s=at,
-            epsilon=None if privacy.epsilon == float("inf") else privacy.epsilon,
-            delta=privacy.delta,
+            epsilon=None if plan_privacy.epsilon == float("inf") else plan_privacy.epsilon,
+            delta=plan_privacy.delta,
             parties=len(manifest.roster),
             method=manifest.method,
-            words=words,
+            words=hash_words,
         )
 
     def _compare_with_earlier(self, manifest: Manifest, earlier: list[Proposal]) -> tuple[str, ...]:
@@ -360,11 +371,11 @@ class Proposals(Consent):
     def _prune_manifests(self, earlier: list[Proposal], proposal: Proposal) -> None:
         """Deletes the manifests of replaced plans, except the one with which the next plan will be compared."""
         if earlier:
-            compared = {self._last_seen_plan(earlier).manifest, proposal.manifest}
+            compared_manifests = {self._last_seen_plan(earlier).manifest, proposal.manifest}
         else:
-            compared = {proposal.manifest}
+            compared_manifests = {proposal.manifest}
         for request in earlier:
-            if request.manifest not in compared and request.number > 1 and request.decision == "pending":
+            if request.manifest not in compared_manifests and request.number > 1 and request.decision == "pending":
                 self._path_of(request.manifest).with_suffix(".manifest").unlink(missing_ok=True)
 
     def refused(self, manifest: Manifest, reason: str) -> None:
@@ -384,23 +395,23 @@ class Proposals(Consent):
     def previewed(self, request: Proposal, sheet: Sheet, *, at: float) -> None:
         """Records that a command has shown a plan to a person, with this sheet."""
         read_hash = sheet.hash
-        parts = sheet.part_hashes
+        part_hashes = sheet.part_hashes
         self._update_stored(
             bytes.fromhex(request.manifest),
-            lambda stored: replace(stored, previewed_s=at, previewed_sheet=read_hash, previewed_parts=parts),
+            lambda stored: replace(stored, previewed_s=at, previewed_sheet=read_hash, previewed_parts=part_hashes),
         )
 
     def _update_stored(self, manifest: bytes, change: Callable[[Proposal], Proposal]) -> None:
-        stored = self.known(manifest)
-        if stored is not None and change(stored) != stored:
+        stored_proposal = self.known(manifest)
+        if stored_proposal is not None and change(stored_proposal) != stored_proposal:
             with self._hold_lock():
-                self._write_changes(change(_read_proposal(self._path_of(stored.manifest))), always=True)
+                self._write_changes(change(_read_proposal(self._path_of(stored_proposal.manifest))), always=True)
 
     def _write_changes(self, request: Proposal, *, always: bool = False, **changes: Any) -> Proposal:
-        updated = replace(request, **changes)
-        if always or updated != request:
-            write_json(self._path_of(request.manifest), asdict(updated))
-        return updated
+        updated_proposal = replace(request, **changes)
+        if always or updated_proposal != request:
+            write_json(self._path_of(request.manifest), asdict(updated_proposal))
+        return updated_proposal
 
     def decide(
         self,
@@ -433,7 +444,7 @@ class Proposals(Consent):
                 return request  # the sheet stays as it was signed
             read_hash = "" if sheet is None else sheet.hash
             people = request.people
-            missing = set(roles)
+            missing_roles = set(roles)
             if person is not None:
                 if decision == "approved":  # an approval on another sheet has lapsed
                     # A restoration ahead of now was noted by a wrong clock: nobody has approved since.
@@ -447,19 +458,19 @@ class Proposals(Consent):
                         )
                     check_another(people, person, roles)
                 people = (*people, PersonalDecision(**person.to_json(), decision=decision, at_s=at, sheet=read_hash))
-                missing -= {approval.role for approval in people}
-            if decision == "approved" and missing:
+                missing_roles -= {approval.role for approval in people}
+            if decision == "approved" and missing_roles:
                 # What was decided before a restoration ends with the first new approval, whatever the clock says.
-                pending = replace(request, decision="pending", decided_s=0.0, reason="", sheet="")
-                updated = replace(pending, people=people, restored_s=min(request.restored_s, at))
+                pending_proposal = replace(request, decision="pending", decided_s=0.0, reason="", sheet="")
+                updated_proposal = replace(pending_proposal, people=people, restored_s=min(request.restored_s, at))
             else:
-                updated = replace(
+                updated_proposal = replace(
                     request, decision=decision, decided_s=at, reason=reason, people=people, restored_s=0.0
                 )
                 if sheet is not None:
                     write_json(self._path_of(request.manifest).with_suffix(SHEET), sheet.to_json())
-                    updated = replace(updated, sheet=read_hash)
-            return self._write_changes(self._sign(updated), always=True)
+                    updated_proposal = replace(updated_proposal, sheet=read_hash)
+            return self._write_changes(self._sign(updated_proposal), always=True)
 
     def _sign(self, request: Proposal) -> Proposal:
         return replace(request, signature=keys.identity(self._home).sign(request.statement).hex())
@@ -467,17 +478,19 @@ class Proposals(Consent):
     def reason_to_wait(self, manifest: Manifest) -> str:
         from undersong_client.consent import policy
 
-        request = self.receive(manifest, at=self._clock())
-        if request.ended_s:
+        received_proposal = self.receive(manifest, at=self._clock())
+        if received_proposal.ended_s:
             raise PrivacyRefusal(
-                f"run {request.run!r} has ended at this party", "start a new run under a new name", code="run-ended"
+                f"run {received_proposal.run!r} has ended at this party",
+                "start a new run under a new name",
+                code="run-ended",
             )
         # Read each time, so that a changed policy counts at once.
-        if request.is_open and policy.read(self._home).approval == "standing":
-            request = self.decide(request, "approved", at=self._clock(), reason="standing policy")
-        if request.is_open:
+        if received_proposal.is_open and policy.read(self._home).approval == "standing":
+            received_proposal = self.decide(received_proposal, "approved", at=self._clock(), reason="standing policy")
+        if received_proposal.is_open:
             return "waits for the approval of a person at this party"
-        self._check_approved(request)
+        self._check_approved(received_proposal)
         return ""
 
     def check(self, manifest: Manifest) -> None:
@@ -485,17 +498,17 @@ class Proposals(Consent):
         files_state = file_state(self._path_of(manifest.hash.hex())), file_state(self._home.keys / "identity.key")
         if self._approved.get(manifest.hash) == files_state:
             return
-        request = self.known(manifest.hash)
-        if request is None or request.run != manifest.run:
+        known_proposal = self.known(manifest.hash)
+        if known_proposal is None or known_proposal.run != manifest.run:
             raise PrivacyRefusal(f"run {manifest.run!r} was never approved by this party", code="not-approved")
-        self._check_approved(request)
+        self._check_approved(known_proposal)
         self._approved[manifest.hash] = files_state
 
     def _check_approved(self, request: Proposal) -> None:
         if request.decision != "approved":
-            words = f": {request.reason}" if request.reason else ""
+            reason_words = f": {request.reason}" if request.reason else ""
             raise PrivacyRefusal(
-                f"its people {DECIDED[request.decision]} run {request.run!r}{words}",
+                f"its people {DECIDED[request.decision]} run {request.run!r}{reason_words}",
                 "talk to its people",
                 code=f"plan-{request.decision}",
             )
@@ -513,8 +526,8 @@ class Proposals(Consent):
     def is_signed(self, request: Proposal) -> bool:
         """Returns True if the decision is signed by this party's key."""
         try:
-            public = keys.identity(self._home).public_key()
-            public.verify(bytes.fromhex(request.signature), request.statement)
+            public_key = keys.identity(self._home).public_key()
+            public_key.verify(bytes.fromhex(request.signature), request.statement)
         except (ValueError, TypeError, InvalidSignature):  # a signature that is no text was not written here
             return False
         return True
@@ -522,7 +535,7 @@ class Proposals(Consent):
     def saved_files(self) -> dict[str, bytes]:
         """Returns every request, plan and signed sheet of this folder, by file name; logs what is no file."""
         with self._hold_lock():
-            paths = sorted(path for suffix in SAVED for path in self._folder.glob(f"*{suffix}"))
+            paths = sorted(path for saved_suffix in SAVED for path in self._folder.glob(f"*{saved_suffix}"))
             for path in paths:
                 if not path.is_file():
                     log.error("%s: is not a file, and is left out; move it away", path)
@@ -536,26 +549,32 @@ class Proposals(Consent):
         """
         restored_count = 0
         with self._hold_lock():
-            missing = [name for name in files if name.endswith(".json") and not (self._folder / name).exists()]
-            for name in missing:
+            missing_files = [
+                file_name
+                for file_name in files
+                if file_name.endswith(".json") and not (self._folder / file_name).exists()
+            ]
+            for name in missing_files:
                 path = self._folder / name
                 try:
-                    request = _proposal_of(json_object(files[name], path), path)
+                    saved_proposal = _proposal_of(json_object(files[name], path), path)
                 except ConfigurationError as error:
                     log.error("%s; it is not brought back", error.problem)
                     continue
-                for suffix in SAVED[1:]:
-                    if (sibling := path.with_suffix(suffix).name) in files:
-                        replace_file(self._folder / sibling, files[sibling])
+                for saved_suffix in SAVED[1:]:
+                    if (sibling_name := path.with_suffix(saved_suffix).name) in files:
+                        replace_file(self._folder / sibling_name, files[sibling_name])
                 # An approval that was signed by a clock ahead is from before this moment all the same.
-                approved_s = max((approval.at_s for approval in request.people), default=0.0)
+                approved_s = max((approval.at_s for approval in saved_proposal.people), default=0.0)
                 restored_s = max(at, math.nextafter(approved_s, math.inf))
-                replaced = request.replaced or any(
-                    plan.manifest != request.manifest for plan in self.under(request.run)
+                is_replaced = saved_proposal.replaced or any(
+                    plan.manifest != saved_proposal.manifest for plan in self.under(saved_proposal.run)
                 )
-                restored = replace(request, restored_s=restored_s, replaced=replaced)
+                restored_proposal = replace(saved_proposal, restored_s=restored_s, replaced=is_replaced)
                 # What the evidence holds unsigned stays so.
-                self._write_changes(self._sign(restored) if self.is_signed(request) else restored, always=True)
+                self._write_changes(
+                    self._sign(restored_proposal) if self.is_signed(saved_proposal) else restored_proposal, always=True
+                )
                 restored_count += 1
         return restored_count
 
@@ -565,16 +584,16 @@ class Proposals(Consent):
 
         if typed.strip().lower() == request.manifest or same_words(typed, plan_words(bytes.fromhex(request.manifest))):
             return
-        remedy = f"look at it again: undersong-party preview {shell_word(request.run)}"
+        look_again = f"look at it again: undersong-party preview {shell_word(request.run)}"
         if any(same_words(typed, plan.words) for plan in self.under(request.run)):
             raise PrivacyRefusal(
                 f"these are the words of an earlier plan of run {request.run!r}; the plan was CHANGED since: "
                 + printable("; ".join(request.changes)),
-                remedy,
+                look_again,
                 code="earlier-words",
             )
         raise PrivacyRefusal(
-            f"these are not the words of the plan that run {request.run!r} has now", remedy, code="other-words"
+            f"these are not the words of the plan that run {request.run!r} has now", look_again, code="other-words"
         )
 
     @contextlib.contextmanager
@@ -599,7 +618,7 @@ def manifest_hash(data: bytes) -> bytes:
 def check_decision(request: Proposal, decision: Decision) -> None:
     """Raises ConfigurationError if this decision about the plan is no longer possible."""
     run = f"run {request.run!r}"
-    name = shell_word(request.run)
+    run_word = shell_word(request.run)
     ConfigurationError.raise_first(
         (
             request.ended_s,
@@ -622,19 +641,19 @@ def check_decision(request: Proposal, decision: Decision) -> None:
         (
             decision == "approved" and request.replaced,
             f"{run} has another plan by now",
-            f"undersong-party preview {name}, and decide about that one",
+            f"undersong-party preview {run_word}, and decide about that one",
             "replaced",
         ),
         (
             decision == "revoked" and request.decision not in ("approved", "revoked"),
             f"{run} was not approved",
-            f"undersong-party reject {name}",
+            f"undersong-party reject {run_word}",
             "not-approved",
         ),
         (
             decision == "rejected" and request.decision == "approved" and not request.has_lapsed,
             f"{run} is approved",
-            f"undersong-party revoke {name}",
+            f"undersong-party revoke {run_word}",
             "is-approved",
         ),
     )
@@ -647,18 +666,23 @@ def _read_proposal(path: Path) -> Proposal:
 def _proposal_of(value: Mapping[str, Any], path: Path) -> Proposal:
     """Returns the proposal in a file's JSON object. Raises ConfigurationError that names the file if it holds none."""
     try:
-        people = tuple(PersonalDecision(**person) for person in value.get("people", ()))
-        request = Proposal(**{**value, "changes": tuple(value.get("changes", ())), "people": people})
-        times = (
-            *(request.received_s, request.decided_s, request.ended_s),
-            *(request.suspended_s, request.previewed_s, request.restored_s),
+        deciders = tuple(PersonalDecision(**decider) for decider in value.get("people", ()))
+        stored_proposal = Proposal(**{**value, "changes": tuple(value.get("changes", ())), "people": deciders})
+        stored_times = (
+            *(stored_proposal.received_s, stored_proposal.decided_s, stored_proposal.ended_s),
+            *(stored_proposal.suspended_s, stored_proposal.previewed_s, stored_proposal.restored_s),
         )
-        figures = request.epsilon or 0.0, request.delta, request.parties, request.number
+        stored_figures = (
+            stored_proposal.epsilon or 0.0,
+            stored_proposal.delta,
+            stored_proposal.parties,
+            stored_proposal.number,
+        )
         if (
-            request.decision not in get_args(Decision)
-            or path.stem != request.manifest
-            or not isinstance(request.run, str)
-            or not all(isinstance(number, (int, float)) for number in (*times, *figures))
+            stored_proposal.decision not in get_args(Decision)
+            or path.stem != stored_proposal.manifest
+            or not isinstance(stored_proposal.run, str)
+            or not all(isinstance(stored_number, (int, float)) for stored_number in (*stored_times, *stored_figures))
         ):
             raise TypeError
     except TypeError:
@@ -667,4 +691,4 @@ def _proposal_of(value: Mapping[str, Any], path: Path) -> Proposal:
             "remove it; the coordinator proposes the run again",
             code="damaged",
         ) from None
-    return request
+    return stored_proposal

@@ -49,9 +49,9 @@ def words_to_read(difference: str) -> str:
     >>> words_to_read("parties that may be missing 1 -> 0"), words_to_read("epsilon 4 -> 2")
     ('hospitals that may be missing from a sum 1 -> 0', 'epsilon 4 -> 2')
     """
-    for signed, shown in _WORDS_TO_READ.items():
-        if difference == signed or difference.startswith(f"{signed} "):
-            return shown + difference.removeprefix(signed)
+    for signed_words, shown_words in _WORDS_TO_READ.items():
+        if difference == signed_words or difference.startswith(f"{signed_words} "):
+            return shown_words + difference.removeprefix(signed_words)
     return difference
 
 
@@ -59,13 +59,21 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
     """Returns the differences between two manifests, one line each; () only if the manifests are equal."""
     if earlier.hash == later.hash:
         return ()
-    old = earlier.plan
-    new = later.plan
-    lines = [
-        *(_value_change(words, getattr(old.privacy, field), getattr(new.privacy, field)) for field, words in _PRIVACY),
+    old_plan = earlier.plan
+    new_plan = later.plan
+    change_lines = [
+        *(
+            _value_change(
+                field_words, getattr(old_plan.privacy, privacy_field), getattr(new_plan.privacy, privacy_field)
+            )
+            for privacy_field, field_words in _PRIVACY
+        ),
         *_sum_changes(earlier, later),
         *_party_changes(earlier.roster, later.roster),
-        *(_value_change(words, getattr(old.quorum, field), getattr(new.quorum, field)) for field, words in _QUORUM),
+        *(
+            _value_change(words, getattr(old_plan.quorum, field), getattr(new_plan.quorum, field))
+            for field, words in _QUORUM
+        ),
         _value_change("method", earlier.method, later.method),
         _value_change("task", earlier.task.get("name"), later.task.get("name")),
         _value_change("labels", ", ".join(earlier.task.get("labels", ())), ", ".join(later.task.get("labels", ()))),
@@ -78,51 +86,56 @@ def differences(earlier: Manifest, later: Manifest) -> tuple[str, ...]:
         _value_change("columns", ", ".join(earlier.task.get("columns", ())), ", ".join(later.task.get("columns", ()))),
         "the embedding model" if earlier.embedder != later.embedder else "",
     ]
-    return tuple(line for line in lines if line) or ("details that preview does not show",)
+    return tuple(change_line for change_line in change_lines if change_line) or ("details that preview does not show",)
 
 
 def _value_change(name: str, old_value: Any, new_value: Any) -> str:
     if old_value == new_value:
         return ""
-    old = _print_value(old_value)
-    new = _print_value(new_value)
-    if old != new:
-        return f"{name} {old} -> {new}"
+    old_words = _print_value(old_value)
+    new_words = _print_value(new_value)
+    if old_words != new_words:
+        return f"{name} {old_words} -> {new_words}"
     return f"{name} {old_value!r} -> {new_value!r}"
 
 
 def _sum_changes(earlier: Manifest, later: Manifest) -> list[str]:
-    old = earlier.plan.sums
-    new = later.plan.sums
-    if old == new:
+    old_sums = earlier.plan.sums
+    new_sums = later.plan.sums
+    if old_sums == new_sums:
         return []
-    counts, new_counts = (Counter(planned.statistic for planned in sums) for sums in (old, new))
+    old_counts, new_counts = (Counter(planned_sum.statistic for planned_sum in sums) for sums in (old_sums, new_sums))
     return [
-        _value_change("private sums", len(old), len(new)),
+        _value_change("private sums", len(old_sums), len(new_sums)),
         _value_change(
-            "numbers in all", sum(planned.dimension for planned in old), sum(planned.dimension for planned in new)
+            "numbers in all",
+            sum(planned.dimension for planned in old_sums),
+            sum(planned.dimension for planned in new_sums),
         ),
         *(
-            f"{printable(statistic, 60)} {counts[statistic]} times -> {new_counts[statistic]} times"
-            for statistic in sorted({*counts, *new_counts})
-            if counts[statistic] != new_counts[statistic]
+            f"{printable(statistic, 60)} {old_counts[statistic]} times -> {new_counts[statistic]} times"
+            for statistic in sorted({*old_counts, *new_counts})
+            if old_counts[statistic] != new_counts[statistic]
         ),
         "noise, bounds or parameters of its sums",
     ]
 
 
 def _party_changes(old_roster: tuple[Member, ...], new_roster: tuple[Member, ...]) -> list[str]:
-    old, new = ({member.name: member.identity for member in roster} for roster in (old_roster, new_roster))
+    old_identities, new_identities = (
+        {member.name: member.identity for member in roster} for roster in (old_roster, new_roster)
+    )
     return [
-        *(f"without the party {name}" for name in sorted(old.keys() - new.keys())),
+        *(f"without the party {party_name}" for party_name in sorted(old_identities.keys() - new_identities.keys())),
         *(
-            f"with the party of fingerprint {party_fingerprint(name, new[name])}, {name}"
-            for name in sorted(new.keys() - old.keys())
+            f"with the party of fingerprint {party_fingerprint(name, new_identities[name])}, {name}"
+            for name in sorted(new_identities.keys() - old_identities.keys())
         ),
         *(
-            f"another identity key, of fingerprint {party_fingerprint(name, new[name])}, for the party {name}"
-            for name in sorted(old.keys() & new.keys())
-            if old[name] != new[name]
+            f"another identity key, of fingerprint {party_fingerprint(name, new_identities[name])}, for the party"
+            f" {name}"
+            for name in sorted(old_identities.keys() & new_identities.keys())
+            if old_identities[name] != new_identities[name]
         ),
     ]
 

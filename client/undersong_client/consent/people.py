@@ -52,10 +52,10 @@ class Person:
     let_in_by: str = ""
 
     def __post_init__(self) -> None:
-        fault = name_fault(self.name, LONGEST_PERSON)
+        name_problem = name_fault(self.name, LONGEST_PERSON)
         length = len(self.comment)
         ConfigurationError.raise_first(
-            (fault, f"the name of who decides {fault}", "state your name", "no-name"),
+            (name_problem, f"the name of who decides {name_problem}", "state your name", "no-name"),
             (self.role not in ROLES, f"role {self.role!r} is unknown", f"choose among {', '.join(ROLES)}", ""),
             (
                 length > LONGEST_COMMENT,
@@ -79,20 +79,24 @@ class Person:
     def known_by(self) -> str:
         """Returns in words how this person is known: the account, the kind of log-in, and where the role came from."""
         if self.log_in == "terminal":
-            account = self.account.removesuffix(AT_THE_TERMINAL)
+            account_name = self.account.removesuffix(AT_THE_TERMINAL)
         else:
-            account = self.account
-        words = (
-            f"account {account}" if account else "",
+            account_name = self.account
+        account_words = (
+            f"account {account_name}" if account_name else "",
             LOG_INS.get(self.log_in, ""),
             f"{self.subject} at {self.issuer}" if self.issuer else "",
             f"role given by {self.role_from}" if self.role_from else "",
         )
-        return printable(", ".join(filter(None, words)), LONGEST_COMMENT)
+        return printable(", ".join(filter(None, account_words)), LONGEST_COMMENT)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values; files of earlier versions, and their signatures, lack the empty ones."""
-        return {key: value for key, value in asdict(self).items() if value or key not in _ADDED}
+        return {
+            field_name: field_value
+            for field_name, field_value in asdict(self).items()
+            if field_value or field_name not in _ADDED
+        }
 
 
 _ADDED = ("log_in", "issuer", "subject", "role_from", "let_in_by")  # Files of version 0.3 lack these fields.
@@ -113,13 +117,13 @@ class PersonalDecision(Person):
 
     def words(self, time_words: str) -> str:
         """Returns the decision and the person in one line; ``time_words`` is the time in words."""
-        comment = ""
+        comment_words = ""
         if self.comment:
-            comment = f': "{printable(self.comment, LONGEST_COMMENT)}"'
+            comment_words = f': "{printable(self.comment, LONGEST_COMMENT)}"'
         identity_words = ""
         if self.known_by:
             identity_words = f" ({self.known_by})"
-        return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment}"
+        return f"{self.decision} by {self.name}, {self.role}, {time_words}{identity_words}{comment_words}"
 
 
 def check_another(approved: Sequence[Person], person: Person, roles: Sequence[str]) -> None:
@@ -130,21 +134,21 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
             "have them approve",
             code="other-role",
         )
-    for approver in approved if roles else ():
-        if approver.role == person.role or approver.name.casefold() == person.name.casefold():
+    for earlier_approver in approved if roles else ():
+        if earlier_approver.role == person.role or earlier_approver.name.casefold() == person.name.casefold():
             problem = "your policy asks for two people"
-        elif shared := approver.identities & person.identities:
-            problem = f"{printable(sorted(shared)[0])} stands behind both of you, who count as one person"
-        elif bool(approver.let_in_by) != bool(person.let_in_by):
+        elif shared_identities := earlier_approver.identities & person.identities:
+            problem = f"{printable(sorted(shared_identities)[0])} stands behind both of you, who count as one person"
+        elif bool(earlier_approver.let_in_by) != bool(person.let_in_by):
             # The account that made the link at a terminal may be the other one's, who then holds both accounts.
-            opener = printable(approver.let_in_by or person.let_in_by)
-            problem = f"{opener} let one of you in within the last day, and may be the other one"
-        elif (approver.log_in == "terminal") != (person.log_in == "terminal"):
+            opener_name = printable(earlier_approver.let_in_by or person.let_in_by)
+            problem = f"{opener_name} let one of you in within the last day, and may be the other one"
+        elif (earlier_approver.log_in == "terminal") != (person.log_in == "terminal"):
             problem = "an account of the page and one of the machine may be the same person's"
         else:
             continue
         raise ConfigurationError(
-            f"{approver.name}, {approver.role}, has approved; {problem}",
+            f"{earlier_approver.name}, {earlier_approver.role}, has approved; {problem}",
             "have another person approve, from an account of their own, where the first one did",
             code="same-person",
         )
@@ -153,26 +157,26 @@ def check_another(approved: Sequence[Person], person: Person, roles: Sequence[st
 @contextmanager
 def duties(home: PartyHome) -> Iterator[Duties]:
     """Opens the duties of the people of a party's page."""
-    store = PageStore(home.page)
+    page_store = PageStore(home.page)
     try:
-        yield Duties(store)
+        yield Duties(page_store)
     finally:
-        store.close()
+        page_store.close()
 
 
 def person_of_terminal(home: PartyHome, name: str = "", role: str = "other", comment: str = "") -> Person:
     """Returns the person who types this command: an account of the machine, with the duty that was given to it."""
-    account, duty = terminal_identity(), None
+    account, page_duty = terminal_identity(), None
     if (home.page / PAGE_FILE).exists():
         with duties(home) as party_duties:
-            duty = party_duties.of(account)
+            page_duty = party_duties.of(account)
     return Person(
         name or caller_at_terminal().name,
-        role if duty is None else duty.name,
+        role if page_duty is None else page_duty.name,
         comment,
         account=account,
         log_in="terminal",
-        role_from="" if duty is None else duty.source,
+        role_from="" if page_duty is None else page_duty.source,
     )
 
 
@@ -180,11 +184,11 @@ def note_decision(home: PartyHome, action: str, subject: str, person: Person | N
     """Writes a decision to the log of the page, wherever it was taken, with whoever took it and how they were known."""
     from undersong_common.pages.store import FILE_NAME, AuditLog
 
-    account = "terminal" if person is None else person.account or "terminal"
+    account_name = "terminal" if person is None else person.account or "terminal"
     identity_words = ""
     if person is not None and person.known_by:
         identity_words = f" ({person.known_by})"
-    AuditLog(home.page / FILE_NAME).note(account, action, f"{subject}{identity_words}")
+    AuditLog(home.page / FILE_NAME).note(account_name, action, f"{subject}{identity_words}")
 
 
 def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
@@ -194,5 +198,5 @@ def remedy_of_refusal(changes: Sequence[str], operator: str) -> str:
         changes: remedies of the checks.
         operator: the operator with a contact, in words.
     """
-    requests = "; ".join(dict.fromkeys(change for change in changes if change))
+    requests = "; ".join(dict.fromkeys(change_words for change_words in changes if change_words))
     return f"ask {operator}: {requests or 'plan the run within the bounds of this hospital'}"

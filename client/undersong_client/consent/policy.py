@@ -39,18 +39,21 @@ class HospitalPolicy(PolicyRules):
             statistics=frozenset(self.statistics),
             units=frozenset(self.units),
             declared_units=self.declared_units,
-            required_parties=tuple(enrolment.named_party(required) for required in self.required_parties),
+            required_parties=tuple(enrolment.named_party(party_entry) for party_entry in self.required_parties),
             require_post_quantum=self.require_post_quantum,
             minimum_colluders=self.minimum_colluders,
         )
 
     def to_json(self) -> dict[str, Any]:
         """Returns the fields as JSON values, with "inf" for infinity."""
-        value = asdict(self)
-        for key in ("run_epsilon", "total_epsilon"):
-            if math.isinf(value[key]):
-                value[key] = "inf"
-        return {key: list(item) if isinstance(item, tuple) else item for key, item in value.items()}
+        policy_fields = asdict(self)
+        for epsilon_field in ("run_epsilon", "total_epsilon"):
+            if math.isinf(policy_fields[epsilon_field]):
+                policy_fields[epsilon_field] = "inf"
+        return {
+            field_name: list(field_value) if isinstance(field_value, tuple) else field_value
+            for field_name, field_value in policy_fields.items()
+        }
 
 
 def write(home: PartyHome, policy: HospitalPolicy) -> None:
@@ -68,14 +71,19 @@ def read(home: PartyHome, *, latest: bool = True) -> HospitalPolicy:
         PrivacyRefusal: the file was changed by hand, signed by another key, or is an older one that was put back.
         ConfigurationError: the file is missing or damaged, or a value is out of range.
     """
-    signed = policy_file.read_fields(home, latest=latest)
+    signed_fields = policy_file.read_fields(home, latest=latest)
     try:
-        fields: dict[str, Any] = {key: tuple(item) if isinstance(item, list) else item for key, item in signed.items()}
-        fields |= {key: float(fields[key]) for key in ("run_epsilon", "total_epsilon")}
-        fields.pop(policy_file.FORMER_TRUST, None)
-        if "minimum_threshold" in fields:  # 0.3.0 had two numbers; people were told the larger one
-            fields["minimum_parties"] = max(fields["minimum_parties"], fields.pop("minimum_threshold"))
-        return HospitalPolicy(**fields)
+        policy_fields: dict[str, Any] = {
+            field_name: tuple(field_value) if isinstance(field_value, list) else field_value
+            for field_name, field_value in signed_fields.items()
+        }
+        policy_fields |= {key: float(policy_fields[key]) for key in ("run_epsilon", "total_epsilon")}
+        policy_fields.pop(policy_file.FORMER_TRUST, None)
+        if "minimum_threshold" in policy_fields:  # 0.3.0 had two numbers; people were told the larger one
+            policy_fields["minimum_parties"] = max(
+                policy_fields["minimum_parties"], policy_fields.pop("minimum_threshold")
+            )
+        return HospitalPolicy(**policy_fields)
     except (TypeError, KeyError, ValueError):
         raise WrittenByAnotherVersion(
             f"{home.policy}: was written by another version", "set it again: undersong-party policy set"
@@ -89,31 +97,33 @@ def loosened(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tup
     does not matter if another rule becomes stricter.
     """
     looser_rules = [
-        name
-        for name, rule in rules_of(type(policy_after)).items()
-        if rule.is_looser(getattr(policy_before, name), getattr(policy_after, name))
+        rule_name
+        for rule_name, rule in rules_of(type(policy_after)).items()
+        if rule.is_looser(getattr(policy_before, rule_name), getattr(policy_after, rule_name))
     ]
     return _change_words(policy_before, policy_after, looser_rules)
 
 
 def changed(policy_before: HospitalPolicy, policy_after: HospitalPolicy) -> tuple[str, ...]:
     """Returns every rule that differs, in words, with its value before and after."""
-    old = policy_before.to_json()
-    new = policy_after.to_json()
-    return _change_words(policy_before, policy_after, [rule for rule in old if old[rule] != new[rule]])
+    old_fields = policy_before.to_json()
+    new_fields = policy_after.to_json()
+    return _change_words(
+        policy_before, policy_after, [rule for rule in old_fields if old_fields[rule] != new_fields[rule]]
+    )
 
 
 def _change_words(policy_before: HospitalPolicy, policy_after: HospitalPolicy, rules: Sequence[str]) -> tuple[str, ...]:
     """Returns the rules with their values before and after; who has to approve a run is one rule for the reader."""
-    old = policy_before.to_json()
-    new = policy_after.to_json()
-    changes = [
+    old_fields = policy_before.to_json()
+    new_fields = policy_after.to_json()
+    change_words = [
         f"who decides: {policy_before.deciders} -> {policy_after.deciders}"
         if rule in ("approval", "two_people")
-        else f"{rule.replace('_', ' ')}: {_rule_words(old[rule])} -> {_rule_words(new[rule])}"
+        else f"{rule.replace('_', ' ')}: {_rule_words(old_fields[rule])} -> {_rule_words(new_fields[rule])}"
         for rule in rules
     ]
-    return tuple(dict.fromkeys(changes))
+    return tuple(dict.fromkeys(change_words))
 
 
 def _rule_words(value: Any) -> str:
@@ -126,9 +136,9 @@ def _rule_words(value: Any) -> str:
 
 def change(home: PartyHome, **changes: Any) -> HospitalPolicy:
     """Changes fields of the policy: reads the file, applies and checks the changes, signs and writes it."""
-    policy = replace(read(home), **changes)
-    write(home, policy)
-    return policy
+    changed_policy = replace(read(home), **changes)
+    write(home, changed_policy)
+    return changed_policy
 
 
 def review(
@@ -157,13 +167,13 @@ def review(
     # The bounds come before ``verify``, which builds statistics and prices noise.
     bounds.check(manifest.plan, manifest.roster, policy)
     manifest.verify()
-    matches = [member for member in manifest.roster if member.name == name]
-    if not matches or matches[0].identity != identity:
+    own_members = [member for member in manifest.roster if member.name == name]
+    if not own_members or own_members[0].identity != identity:
         raise PrivacyRefusal("the manifest's roster does not hold this party's own name and key")
     if manifest.embedder != embedder:
         raise PrivacyRefusal(
             f"the run uses embedder {manifest.embedder[:16]}..., this party holds {embedder[:16]}...",
             "install the same embedding model everywhere",
         )
-    for planned in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
-        planned.build().check_party(teacher_model)
+    for planned_sum in manifest.plan.sums:  # last: it may load a model, which a refused run is not worth
+        planned_sum.build().check_party(teacher_model)

@@ -52,13 +52,16 @@ def last_signed(home: PartyHome) -> SignedPolicy | None:
     if not path.exists():
         return None
     with named_faults(path):
-        log = path.read_bytes()
-    begin = log.rfind(b"\n", 0, max(0, log.rfind(f'"what":"{SIGNED}"'.encode(), 0, log.rfind(b"\n") + 1))) + 1
+        log_bytes = path.read_bytes()
+    entry_start = (
+        log_bytes.rfind(b"\n", 0, max(0, log_bytes.rfind(f'"what":"{SIGNED}"'.encode(), 0, log_bytes.rfind(b"\n") + 1)))
+        + 1
+    )
     try:
-        entry = json.loads(log[begin : log.find(b"\n", begin) + 1])
-        digest, _, deciders = entry["about"].partition(", ")
-        if entry["what"] == SIGNED:
-            return SignedPolicy(digest, deciders == TWO_PEOPLE, str(entry["hash"]))
+        log_entry = json.loads(log_bytes[entry_start : log_bytes.find(b"\n", entry_start) + 1])
+        digest, _, decider_words = log_entry["about"].partition(", ")
+        if log_entry["what"] == SIGNED:
+            return SignedPolicy(digest, decider_words == TWO_PEOPLE, str(log_entry["hash"]))
         return None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # no such entry, or a damaged log, whose chain tells
@@ -74,32 +77,32 @@ def write_fields(home: PartyHome, fields: Mapping[str, Any]) -> None:
     Once a policy has asked for two people, the log notes each, so that an older file is not taken for the last one.
     """
     signature = keys.identity(home).sign(tagged_hash(TAG, canonical_json(fields)))
-    former = None
+    former_bytes = None
     if home.policy.exists():
-        former = read_json(home.policy).get("policy")
+        former_bytes = read_json(home.policy).get("policy")
     is_noted = bool(fields.get("two_people")) or last_signed(home) is not None
     if is_noted:
         _note_signed(home, fields)
     try:
         write_json(home.policy, {"policy": fields, "signature": signature.hex()})
     except UndersongError:
-        if is_noted and isinstance(former, dict):
-            _note_signed(home, former)
+        if is_noted and isinstance(former_bytes, dict):
+            _note_signed(home, former_bytes)
         raise
 
 
 def _note_signed(home: PartyHome, fields: Mapping[str, Any]) -> None:
-    noted = last_signed(home)
+    last_entry = last_signed(home)
     digest = digest_of(fields)
-    if noted is None or noted.digest != digest:
-        deciders = TWO_PEOPLE if fields.get("two_people") else ONE_PERSON
-        AuditLog(home.page / FILE_NAME).note("policy", SIGNED, f"{digest}, {deciders}")
+    if last_entry is None or last_entry.digest != digest:
+        decider_words = TWO_PEOPLE if fields.get("two_people") else ONE_PERSON
+        AuditLog(home.page / FILE_NAME).note("policy", SIGNED, f"{digest}, {decider_words}")
 
 
 def is_latest(home: PartyHome, fields: Mapping[str, Any]) -> bool:
     """Returns False for fields that were signed before others, as those of a file that was put back."""
-    noted = last_signed(home)
-    return noted is None or noted.digest == digest_of(fields)
+    last_entry = last_signed(home)
+    return last_entry is None or last_entry.digest == digest_of(fields)
 
 
 def read_fields(home: PartyHome, *, latest: bool = True) -> dict[str, Any]:
@@ -112,26 +115,26 @@ def read_fields(home: PartyHome, *, latest: bool = True) -> dict[str, Any]:
         PrivacyRefusal: the file was changed by hand, signed by another key, or is an older one that was put back.
         ConfigurationError: the file is missing or damaged.
     """
-    fields = _verified_fields(home)
-    if latest and not is_latest(home, fields):
+    policy_fields = _verified_fields(home)
+    if latest and not is_latest(home, policy_fields):
         time.sleep(REPLACEMENT_S)  # A policy is noted a moment before its file is replaced.
-        fields = _verified_fields(home)
-        if not is_latest(home, fields):
+        policy_fields = _verified_fields(home)
+        if not is_latest(home, policy_fields):
             raise PrivacyRefusal(
                 f"{home.policy}: is not the policy that was signed last",
                 "put back the file of that one; or have the policy set again, by two people where it asked for two:"
                 " `undersong-party policy set`",
                 code="policy-put-back",
             )
-    return fields
+    return policy_fields
 
 
 def _verified_fields(home: PartyHome) -> dict[str, Any]:
-    value = read_json(home.policy)
-    fields = value.get("policy")
+    policy_json = read_json(home.policy)
+    policy_fields = policy_json.get("policy")
     try:
-        signature = bytes.fromhex(value["signature"])
-        keys.identity(home).public_key().verify(signature, tagged_hash(TAG, canonical_json(fields)))
+        signature = bytes.fromhex(policy_json["signature"])
+        keys.identity(home).public_key().verify(signature, tagged_hash(TAG, canonical_json(policy_fields)))
     except (KeyError, TypeError, ValueError, InvalidSignature):
         raise PrivacyRefusal(
             f"{home.policy}: is not signed by this party's key",
@@ -140,14 +143,14 @@ def _verified_fields(home: PartyHome) -> dict[str, Any]:
             " Only `undersong-party policy set` and `budget set` may change it",
             code="policy-not-signed",
         ) from None
-    return fields if isinstance(fields, dict) else {}
+    return policy_fields if isinstance(policy_fields, dict) else {}
 
 
 def note_first(home: PartyHome) -> None:
     """Notes a policy for two people that an earlier version has signed and noted nowhere."""
-    fields = read_fields(home)
-    if fields.get("two_people") and last_signed(home) is None:
-        _note_signed(home, fields)
+    policy_fields = read_fields(home)
+    if policy_fields.get("two_people") and last_signed(home) is None:
+        _note_signed(home, policy_fields)
 
 
 def former_trust(home: PartyHome) -> str:
@@ -158,14 +161,15 @@ def former_trust(home: PartyHome) -> str:
     too: :func:`read_fields` says what is wrong with it.
     """
     try:
-        trusted = read_fields(home).get(FORMER_TRUST) or ()
+        trusted_statistics = read_fields(home).get(FORMER_TRUST) or ()
     except UndersongError:
         return ""
-    if not trusted:
+    if not trusted_statistics:
         return ""
-    names = ", ".join(statistic.partition("=")[0] for statistic in trusted)
+    statistic_names = ", ".join(statistic.partition("=")[0] for statistic in trusted_statistics)
     return (
-        f"the policy trusts statistics of other packages ({printable(names, LONGEST_NAMES)}). A hospital computes only"
+        f"the policy trusts statistics of other packages ({printable(statistic_names, LONGEST_NAMES)}). A hospital"
+        " computes only"
         " statistics of its release of Undersong: the trust has no effect, and runs that ask for them are refused until"
         " a release has them. The next `undersong-party policy set` removes the trust"
     )

@@ -114,14 +114,14 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
     quorum = plan.quorum
     bounds = party.policy.bounds
     refusals = _refusals(manifest, party)
-    cost = None
+    plan_cost = None
     if ledger is not None:
-        charge = _plan_charge(manifest)
+        plan_charge = _plan_charge(manifest)
         try:
-            ledger.check_room(charge)
+            ledger.check_room(plan_charge)
         except UndersongError as error:
             refusals.append(error)
-        cost = _compute_cost(ledger, charge)
+        plan_cost = _compute_cost(ledger, plan_charge)
     coordinator = party.coordinator
     return Sheet(
         two_people=party.policy.two_people,
@@ -135,9 +135,9 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
         method=manifest.method,
         coordinator=None if coordinator is None else NamedParty(coordinator.name, coordinator.fingerprint),
         privacy=_compute_promise(manifest, party.own.word),
-        cost=cost,
+        cost=plan_cost,
         party=party.name,
-        required_parties=tuple(name for name, _ in bounds.required_parties),
+        required_parties=tuple(party_name for party_name, _ in bounds.required_parties),
         parties=tuple(
             NamedParty(member.name, party_fingerprint(member.name, member.identity)) for member in manifest.roster
         ),
@@ -146,7 +146,7 @@ def make_sheet(manifest: Manifest, party: PartySide, ledger: Ledger | None) -> S
         colluders=quorum.colluders,
         post_quantum=quorum.post_quantum,
         releases=_group_releases(manifest),
-        clock_bits=max((limits.bits(planned.first_rung_s) for planned in plan.sums), default=0.0),
+        clock_bits=max((limits.bits(planned_sum.first_rung_s) for planned_sum in plan.sums), default=0.0),
         first_rung_s=min((planned.first_rung_s for planned in plan.sums), default=0.0),
         numbers_in_all=sum(planned.dimension for planned in plan.sums),
         labels_missing=bool(manifest.task.get("labels")) and not party.has_labels,
@@ -194,29 +194,31 @@ def _refusals(manifest: Manifest, party: PartySide) -> list[UndersongError]:
 
 
 def _stated_task(task: Mapping[str, Any]) -> StatedTask:
-    words_by_field: dict[str, Any] = {field.name: task.get(field.name) for field in fields(StatedTask)}
+    words_by_field: dict[str, Any] = {
+        stated_field.name: task.get(stated_field.name) for stated_field in fields(StatedTask)
+    }
     return StatedTask(**words_by_field)
 
 
 def _plan_charge(manifest: Manifest) -> Charge:
     """The charge of a whole plan."""
     plan = manifest.plan
-    charged = tuple(plan.charged_events())
-    alone = tuple(plan.alone_events())
-    return Charge(manifest.run, manifest.hash.hex(), "", 0, charged, alone=alone, unit=plan.privacy.unit)
+    charged_events = tuple(plan.charged_events())
+    alone_events = tuple(plan.alone_events())
+    return Charge(manifest.run, manifest.hash.hex(), "", 0, charged_events, alone=alone_events, unit=plan.privacy.unit)
 
 
 def _compute_promise(manifest: Manifest, user_word: str) -> UnitPromise:
     plan = manifest.plan
-    privacy = plan.privacy
+    plan_privacy = plan.privacy
     charged_events = plan.charged_events()
     return UnitPromise(
-        epsilon=finite(privacy.epsilon),
-        delta=privacy.delta,
-        unit=privacy.unit,
-        unit_word=unit_word(privacy.unit, user_word),
-        max_per_unit=privacy.max_per_unit,
-        max_records=privacy.max_records,
+        epsilon=finite(plan_privacy.epsilon),
+        delta=plan_privacy.delta,
+        unit=plan_privacy.unit,
+        unit_word=unit_word(plan_privacy.unit, user_word),
+        max_per_unit=plan_privacy.max_per_unit,
+        max_records=plan_privacy.max_records,
         best_guess=accounting.best_guess(charged_events),
         epsilon_if_all_others_collude=finite(plan.epsilon_if_all_others_collude()),
         stopping_refunds=accounting.is_one_gaussian(charged_events),
@@ -228,17 +230,17 @@ def _compute_cost(ledger: Ledger, charge: Charge) -> BudgetEffect | None:
     if (budget := ledger.budget) is None:
         return None
     delta = budget.delta
-    without = replace(charge, events=(), alone=())
+    empty_charge = replace(charge, events=(), alone=())
     spent_after = ledger.spent_with(charge, delta)
     return BudgetEffect(
         delta=delta,
         budget=finite(budget.epsilon),
-        before=finite(ledger.spent_with(without, delta)),
+        before=finite(ledger.spent_with(empty_charge, delta)),
         alone=finite(accounting.epsilon(charge.events, delta)),
         after=finite(spent_after),
         best_guess_after=ledger.best_guess_with(charge, delta),
         left_after=finite(max(0.0, budget.epsilon - spent_after)),
-        worst_before=finite(ledger.spent_if_all_others_collude(delta, without)),
+        worst_before=finite(ledger.spent_if_all_others_collude(delta, empty_charge)),
         worst_after=finite(ledger.spent_if_all_others_collude(delta, charge)),
     )
 
@@ -246,12 +248,12 @@ def _compute_cost(ledger: Ledger, charge: Charge) -> BudgetEffect | None:
 def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | None) -> str:
     """Returns who asks: the operator's legal name and contact as the plan states them, else the coordinator's name."""
     operator = printable(str(task.get("operator") or ""), LONGEST_SENTENCE)
-    contact = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)
-    details = contact
-    if not operator and not contact and coordinator is not None:
-        details = f"coordinator {printable(coordinator.name, 63)!r}"
-    name = operator or "the operator"
-    return f"{name} ({details})" if details else name
+    contact_words = printable(str(task.get("contact") or ""), LONGEST_SENTENCE)
+    contact_details = contact_words
+    if not operator and not contact_words and coordinator is not None:
+        contact_details = f"coordinator {printable(coordinator.name, 63)!r}"
+    operator_name = operator or "the operator"
+    return f"{operator_name} ({contact_details})" if contact_details else operator_name
 
 
 def sheet_page(sheet: Sheet) -> PrintedPage:
@@ -260,11 +262,13 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
     The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
     """
     is_open = sheet.ended is None
-    nine = sheet.words.split()
-    threes = tuple(" ".join(nine[start : start + 3]) for start in range(0, len(nine), 3))
-    unlabelled = "the run uses labels and your data set has no label column: your records count for none"
-    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled] * sheet.labels_missing]
-    signed = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
+    check_words = sheet.words.split()
+    words_in_threes = tuple(
+        " ".join(check_words[first_word : first_word + 3]) for first_word in range(0, len(check_words), 3)
+    )
+    unlabelled_words = "the run uses labels and your data set has no label column: your records count for none"
+    warnings = [*_policy_points(sheet), *sheet.cautions, *[unlabelled_words] * sheet.labels_missing]
+    signed_words = ("Approved: the figures on this sheet are those that were signed.",) if sheet.as_signed else ()
     return PrintedPage(
         _title(sheet),
         (
@@ -281,7 +285,7 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
             purpose(sheet),
             _hospital_section(sheet),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
-            PageSection(WORDS if is_open else WORDS_OF_ENDED, signed, aloud=threes),
+            PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
             replace(who_takes_part(sheet), folded=True),
@@ -324,17 +328,21 @@ def _beside_the_run(sheet: Sheet, warning: str) -> str:
     """Sets the policy's number of other hospitals beside this run's; returns every other warning as it was signed."""
     if warning == words.by_policy(sheet.others) and sheet.ended is None:
         return "your policy allows no fewer others than this run has; whoever sets it can demand more for later runs"
-    for count in range(sheet.others):
-        if warning == words.by_policy(count):
-            allowed = f"only {count}" if count else "none"
-            allowed += ", which could subtract its own numbers and see yours, blurred" if count == 1 else ""
+    for helper_count in range(sheet.others):
+        if warning == words.by_policy(helper_count):
+            allowed_words = f"only {helper_count}" if helper_count else "none"
+            allowed_words += (
+                ", which could subtract its own numbers and see yours, blurred" if helper_count == 1 else ""
+            )
             if sheet.ended is None:
-                needs, accept = "needs", "accept"
+                needs_verb, accept_verb = "needs", "accept"
             else:
-                needs, accept = "needed", "have accepted"
+                needs_verb, accept_verb = "needed", "have accepted"
             return (
-                f"this run {needs} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy would"
-                f" also {accept} a run with {allowed}. That does not concern this run; for later ones, whoever"
+                f"this run {needs_verb} the numbers of at least {counted(sheet.others, 'other hospital')}; your policy"
+                " would"
+                f" also {accept_verb} a run with {allowed_words}. That does not concern this run; for later ones,"
+                " whoever"
                 " sets your hospital's policy can demand more there"
             )
     return warning
@@ -350,11 +358,11 @@ def _refusal_sections(sheet: Sheet) -> list[PageSection]:
     """Says what this party's guard refuses, and the remedy."""
     if not sheet.objections:
         return []
-    points = (
+    refusal_points = (
         *map(printable, sheet.objections),
         f"Remedy: {remedy_of_refusal(sheet.remedies, sheet.operator)}.",
     )
-    return _list_points("Your hospital REFUSES it as it stands:", points, loud=True)
+    return _list_points("Your hospital REFUSES it as it stands:", refusal_points, loud=True)
 
 
 def _describe_decision(person: PersonalDecision) -> str:
@@ -364,57 +372,62 @@ def _describe_decision(person: PersonalDecision) -> str:
 def _in_short(sheet: Sheet) -> PageSection:
     """Sentences for a reader without statistics: the request, the numbers that leave, the risk, the hospital's name."""
     operator = sheet.operator
-    end = sheet.ended
-    cost = None if end is None else end.cost
+    run_end = sheet.ended
+    end_cost = None if run_end is None else run_end.cost
     hospitals = counted(len(sheet.parties), "hospital")
-    if end is None:
-        asks, steer = "asks", "steer"
+    if run_end is None:
+        asks_verb, steer_verb = "asks", "steer"
     else:
-        asks, steer = "asked", "steered"
-    request_words = f"{operator[0].upper()}{operator[1:]} {asks}: {words.asked(sheet.asked)}."
-    if end is not None and cost is None:
+        asks_verb, steer_verb = "asked", "steered"
+    request_words = f"{operator[0].upper()}{operator[1:]} {asks_verb}: {words.asked(sheet.asked)}."
+    if run_end is not None and end_cost is None:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
-        f" These numbers, added to those of others, {steer} language models that write invented texts, in the run"
+        f" These numbers, added to those of others, {steer_verb} language models that write invented texts, in the run"
         f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet)}"
     )
-    counts = words.counted_numbers(sheet.numbers_in_all)
-    blurred = "blurred here by random noise and then masked, so that only their sum with those of others can be read"
-    if cost is None:
+    counts_words = words.counted_numbers(sheet.numbers_in_all)
+    blurring_words = (
+        "blurred here by random noise and then masked, so that only their sum with those of others can be read"
+    )
+    if end_cost is None:
         leaving_words = (
-            f"{counts} about your records, {blurred}. {_opened_with(sheet)} The sums may be published with the"
+            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)} The sums may be published"
+            " with the"
             f" texts. No record, no text and no part of a text leaves.{_time_words(sheet)}"
         )
     else:
-        answers = counted(cost.releases, "answer")
+        answer_words = counted(end_cost.releases, "answer")
         leaving_words = (
-            f"At most {counts} about your records in {answers}, {blurred}. {_opened_with(sheet)} No record, no text and"
+            f"At most {counts_words} about your records in {answer_words}, {blurring_words}. {_opened_with(sheet)} No"
+            " record, no text and"
             " no part of a text has left."
         )
     return PageSection(
         "In short",
         figures=(
-            ("What is asked" if end is None else "What was asked", request_words),
-            *[("Also asked", f"{clause}.") for clause in words.further(sheet.asked)],
-            ("What leaves" if end is None else "What left", leaving_words),
+            ("What is asked" if run_end is None else "What was asked", request_words),
+            *[("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)],
+            ("What leaves" if run_end is None else "What left", leaving_words),
             ("The risk of this run", _risk_words(sheet)),
             *_risk_of_all(sheet),
             *_beyond_participation(sheet),
-            *([("The name of your hospital", NAME_IN_PRINT)] if end is None else []),
+            *([("The name of your hospital", NAME_IN_PRINT)] if run_end is None else []),
         ),
     )
 
 
 def _limit_words(sheet: Sheet) -> str:
     """Says how many records of one unit count, and which ones of a unit with more."""
-    privacy = sheet.privacy
-    if privacy.unit == "sample":
+    sheet_privacy = sheet.privacy
+    if sheet_privacy.unit == "sample":
         return ""
-    limit = privacy.max_per_unit
-    verb = "counts" if limit == 1 else "count"
-    verb_of_some = "is" if limit == 1 else "are"
+    record_limit = sheet_privacy.max_per_unit
+    verb = "counts" if record_limit == 1 else "count"
+    verb_of_some = "is" if record_limit == 1 else "are"
     return (
-        f" Of one {privacy.unit_word}, at most {counted(limit, 'record')} {verb}; of one with more, {limit}"
+        f" Of one {sheet_privacy.unit_word}, at most {counted(record_limit, 'record')} {verb}; of one with more,"
+        f" {record_limit}"
         f" {verb_of_some} drawn at random."
     )
 
@@ -423,32 +436,41 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
     """Says that the figures of the risk bound whatever is learned, and not participation alone."""
     if sheet.privacy.epsilon is None:
         return []
-    subject = _guessed_unit(sheet.privacy)
-    return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=subject))]
+    guessed_subject = _guessed_unit(sheet.privacy)
+    return [("What else could be learned", BEYOND_PARTICIPATION.format(subject=guessed_subject))]
 
 
 def _risk_table(sheet: Sheet) -> list[PageSection]:
     """The risks of this run and of all runs, on average and in the rare case, side by side in cases of 100."""
-    privacy = sheet.privacy
-    cost = sheet.cost
-    if sheet.ended is not None or privacy.epsilon is None:
+    sheet_privacy = sheet.privacy
+    sheet_cost = sheet.cost
+    if sheet.ended is not None or sheet_privacy.epsilon is None:
         return []
-    guess_alone = _guess_if_all_help(privacy)
-    sure_alone = _certainty(privacy.epsilon_if_all_others_collude, privacy.delta)
-    risks_of_run = (privacy.best_guess, _certainty(privacy.epsilon, privacy.delta), guess_alone, sure_alone)
+    guess_alone = _guess_if_all_help(sheet_privacy)
+    certainty_alone = _certainty(sheet_privacy.epsilon_if_all_others_collude, sheet_privacy.delta)
+    risks_of_run = (
+        sheet_privacy.best_guess,
+        _certainty(sheet_privacy.epsilon, sheet_privacy.delta),
+        guess_alone,
+        certainty_alone,
+    )
     columns = [("this run", risks_of_run)]
-    if cost is not None and cost.best_guess_after is not None:
-        rare_after, rare_worst = (_certainty(epsilon, cost.delta) for epsilon in (cost.after, cost.worst_after))
-        worst = _guess_of_all_if_all_help(sheet)
-        columns.append(("all runs", (cost.best_guess_after, rare_after, worst, max(rare_worst, sure_alone))))
-    names = ("on average", "in rare cases", "on average, if all others help", "in rare cases, if all others help")
-    rows = [
-        (name, *(impact.cases(risks[row]) for _, risks in columns))
-        for row, name in enumerate(names[: 4 if len(sheet.parties) > 1 else 2])
+    if sheet_cost is not None and sheet_cost.best_guess_after is not None:
+        rare_after, rare_worst = (
+            _certainty(epsilon, sheet_cost.delta) for epsilon in (sheet_cost.after, sheet_cost.worst_after)
+        )
+        worst_guess = _guess_of_all_if_all_help(sheet)
+        columns.append(
+            ("all runs", (sheet_cost.best_guess_after, rare_after, worst_guess, max(rare_worst, certainty_alone)))
+        )
+    risk_names = ("on average", "in rare cases", "on average, if all others help", "in rare cases, if all others help")
+    risk_rows = [
+        (risk_name, *(impact.cases(column_risks[risk_index]) for _, column_risks in columns))
+        for risk_index, risk_name in enumerate(risk_names[: 4 if len(sheet.parties) > 1 else 2])
     ]
-    head = ("a guess is right", *(name for name, _ in columns))
+    table_head = ("a guess is right", *(name for name, _ in columns))
     sentence = "By tossing a coin, a guess is right in 50 of 100 cases; by all that can be seen, in at most so many:"
-    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(head, *rows))]
+    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(table_head, *risk_rows))]
 
 
 def _certainty(epsilon: float | None, delta: float) -> float:
@@ -457,14 +479,16 @@ def _certainty(epsilon: float | None, delta: float) -> float:
 
 def _guess_of_all_if_all_help(sheet: Sheet) -> float:
     """The best guess from all runs if all others help the operator in each; of the first run, that of this run."""
-    cost = sheet.cost
-    if cost is None or cost.worst_after is None:
+    sheet_cost = sheet.cost
+    if sheet_cost is None or sheet_cost.worst_after is None:
         return 1.0
-    if not cost.before and not cost.worst_before:
-        guess = _guess_if_all_help(sheet.privacy)
+    if not sheet_cost.before and not sheet_cost.worst_before:
+        plan_guess = _guess_if_all_help(sheet.privacy)
     else:
-        guess = accounting.best_guess_of(cost.worst_after, cost.delta, one_gaussian=_are_one_gaussian(cost))
-    return max(guess, cost.best_guess_after or 0.0)
+        plan_guess = accounting.best_guess_of(
+            sheet_cost.worst_after, sheet_cost.delta, one_gaussian=_are_one_gaussian(sheet_cost)
+        )
+    return max(plan_guess, sheet_cost.best_guess_after or 0.0)
 
 
 def _are_one_gaussian(cost: BudgetEffect) -> bool:
@@ -474,8 +498,8 @@ def _are_one_gaussian(cost: BudgetEffect) -> bool:
     """
     if cost.after is None or cost.best_guess_after is None:
         return False
-    guess = accounting.best_guess_of(cost.after, cost.delta, one_gaussian=True)
-    return math.isclose(guess, cost.best_guess_after, abs_tol=1e-6)
+    gaussian_guess = accounting.best_guess_of(cost.after, cost.delta, one_gaussian=True)
+    return math.isclose(gaussian_guess, cost.best_guess_after, abs_tol=1e-6)
 
 
 def _time_words(sheet: Sheet) -> str:
@@ -498,90 +522,101 @@ def _own_records(sheet: Sheet) -> list[PageSection]:
     if sheet.own is None:
         return []
     no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
-    rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
-    return [PageSection("Your records", figures=rows)]
+    record_rows = tuple(
+        (row_name, no_list if row_text == NO_LIST_AS_SIGNED else row_text) for row_name, row_text in sheet.own.rows
+    )
+    return [PageSection("Your records", figures=record_rows)]
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
     """The promise that the ledger's charge of an ended run amounts to; the plan's before."""
-    privacy = sheet.privacy
-    if sheet.ended is None or (cost := sheet.ended.cost) is None or cost.epsilon is None or privacy.epsilon is None:
-        return privacy
-    guess = privacy.best_guess
-    if privacy.stopping_refunds:  # The charge is one Gaussian, which the two figures determine.
-        guess = accounting.best_guess_of(cost.epsilon, cost.delta, one_gaussian=True)
-    return replace(privacy, epsilon=cost.epsilon, delta=cost.delta, best_guess=guess)
+    planned_privacy = sheet.privacy
+    if (
+        sheet.ended is None
+        or (end_cost := sheet.ended.cost) is None
+        or end_cost.epsilon is None
+        or planned_privacy.epsilon is None
+    ):
+        return planned_privacy
+    ended_guess = planned_privacy.best_guess
+    if planned_privacy.stopping_refunds:  # The charge is one Gaussian, which the two figures determine.
+        ended_guess = accounting.best_guess_of(end_cost.epsilon, end_cost.delta, one_gaussian=True)
+    return replace(planned_privacy, epsilon=end_cost.epsilon, delta=end_cost.delta, best_guess=ended_guess)
 
 
 def _risk_words(sheet: Sheet) -> str:
-    privacy = _promise_as_it_ran(sheet)
+    promised_privacy = _promise_as_it_ran(sheet)
     if sheet.ended is None:
-        stage = ""
+        stage_words = ""
     else:
-        stage = f", {words.AS_IT_RAN}"
-    epsilon = privacy.epsilon
-    unit = privacy.unit_word
+        stage_words = f", {words.AS_IT_RAN}"
+    epsilon = promised_privacy.epsilon
+    unit_word = promised_privacy.unit_word
     if epsilon is None:
-        return f"This run is NOT private: nothing is promised to any {unit}."
-    subjects = {"sample": "one record was", "party": "the records of one hospital were"}
-    subject = subjects.get(privacy.unit, f"one {unit}'s records were")
-    more = _delta_words(sheet, privacy.delta) if privacy.delta else ""
-    several = case_caution(unit) if privacy.unit == "user" else ""
+        return f"This run is NOT private: nothing is promised to any {unit_word}."
+    subject_by_unit = {"sample": "one record was", "party": "the records of one hospital were"}
+    guessed_subject = subject_by_unit.get(promised_privacy.unit, f"one {unit_word}'s records were")
+    delta_words = _delta_words(sheet, promised_privacy.delta) if promised_privacy.delta else ""
+    several_cases = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     return (
-        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
-        f" that the operator sees. Then {impact.guess(privacy.best_guess, _guessed_unit(privacy))} by tossing a coin"
-        f" (epsilon {epsilon:.4g}{stage}). That is the average; in rare cases a guess may be right in up to"
-        f" {impact.cases(impact.certainty(epsilon, privacy.delta))} of 100.{more} {_helper_words(sheet)}"
-        f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
+        f"Suppose that somebody wants to know whether {guessed_subject} used, and sees everything published and all"
+        " numbers"
+        f" that the operator sees. Then {impact.guess(promised_privacy.best_guess, _guessed_unit(promised_privacy))}"
+        " by tossing a coin"
+        f" (epsilon {epsilon:.4g}{stage_words}). That is the average; in rare cases a guess may be right in up to"
+        f" {impact.cases(impact.certainty(epsilon, promised_privacy.delta))} of 100.{delta_words}"
+        f" {_helper_words(sheet)}"
+        f"{f' {several_cases[0].upper()}{several_cases[1:]}.' if several_cases else ''}"
     ).rstrip()
 
 
 def _delta_words(sheet: Sheet, delta: float) -> str:
     """Says for whom the chance delta counts: for one unit, and by the union bound for all patients of the data set."""
-    chance = (
+    chance_words = (
         f" It may be more with a chance of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
     )
     if sheet.privacy.unit != "user" or sheet.own is None:
-        return f"{chance}."
+        return f"{chance_words}."
     people = unit_word("user", sheet.own.word, 2)
-    count = next((text for name, text in sheet.own.rows if name == people), "")
-    units = count.replace(",", "")
-    if not units.isdigit() or count in ("0", "1"):  # no column names them, or there are not several
-        return f"{chance}."
-    return f"{chance}: for any of all {count} {people}, of at most {impact.chance_of_more(delta, int(units))}."
+    people_count = next((row_text for row_name, row_text in sheet.own.rows if row_name == people), "")
+    unit_digits = people_count.replace(",", "")
+    if not unit_digits.isdigit() or people_count in ("0", "1"):  # no column names them, or there are not several
+        return f"{chance_words}."
+    chance_of_any = impact.chance_of_more(delta, int(unit_digits))
+    return f"{chance_words}: for any of all {people_count} {people}, of at most {chance_of_any}."
 
 
 def _helper_words(sheet: Sheet) -> str:
     """Says how many other hospitals may help the operator before the promise fails, and what it is if all do."""
-    privacy = sheet.privacy
+    sheet_privacy = sheet.privacy
     other_count = len(sheet.parties) - 1
     if other_count < 1:
         return ""
     if sheet.colluders >= other_count:
         return "This holds even if all other hospitals help the operator."
     if sheet.colluders:
-        helped = f"at most {counted(sheet.colluders, 'other hospital')}"
+        helped_words = f"at most {counted(sheet.colluders, 'other hospital')}"
     else:
-        helped = "no other hospital"
+        helped_words = "no other hospital"
     verb = "help" if sheet.colluders > 1 else "helps"
-    worst_words = (
-        "nothing would be promised"
-        if privacy.epsilon_if_all_others_collude is None
-        else f"the guess would on average be right in at most {impact.cases(_guess_if_all_help(privacy))} of 100 cases"
-    )
+    if sheet_privacy.epsilon_if_all_others_collude is None:
+        worst_words = "nothing would be promised"
+    else:
+        worst_cases = impact.cases(_guess_if_all_help(sheet_privacy))
+        worst_words = f"the guess would on average be right in at most {worst_cases} of 100 cases"
     # A sum that opens without some hospitals is open to fewer helpers.
-    fewest = min(sheet.others, other_count)
-    if fewest < other_count:
-        helpers = f"all others of an opened sum did, and {fewest} may be all,"
+    fewest_others = min(sheet.others, other_count)
+    if fewest_others < other_count:
+        helper_words = f"all others of an opened sum did, and {fewest_others} may be all,"
     else:
-        helpers = "all others did,"
-    if fewest == 1 and not sheet.colluders:
-        between = " That one could guess so by itself, from the opened sum."
-    elif fewest - sheet.colluders < 2:
-        between = ""
+        helper_words = "all others did,"
+    if fewest_others == 1 and not sheet.colluders:
+        between_words = " That one could guess so by itself, from the opened sum."
+    elif fewest_others - sheet.colluders < 2:
+        between_words = ""
     else:
-        between = " With fewer of them, it lies between."
-    return f"This holds only if {helped} {verb} the operator; if {helpers} {worst_words}.{between}"
+        between_words = " With fewer of them, it lies between."
+    return f"This holds only if {helped_words} {verb} the operator; if {helper_words} {worst_words}.{between_words}"
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
@@ -593,24 +628,26 @@ def _guess_if_all_help(privacy: UnitPromise) -> float:
 
 def _budget_sections(sheet: Sheet) -> list[PageSection]:
     """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
-    cost = sheet.cost
-    if not cost or not cost.budget:
+    sheet_cost = sheet.cost
+    if not sheet_cost or not sheet_cost.budget:
         return []
     share_before, share_alone, share_after = (
-        math.inf if epsilon is None else epsilon / cost.budget for epsilon in (cost.before, cost.alone, cost.after)
+        math.inf if epsilon is None else epsilon / sheet_cost.budget
+        for epsilon in (sheet_cost.before, sheet_cost.alone, sheet_cost.after)
     )
     if sheet.ended is not None:
-        return _budget_of_ended(sheet.ended.cost, cost.budget, share_before)
+        return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    before, after = _percent(share_before), _percent(share_after)
-    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
-    names = " (by the runs that the screen Budget names)" if before else ""
-    summary = f"Used before: {before} %{names}. Used after this run: {after} %; {remainder}."
+    percent_before, percent_after = _percent(share_before), _percent(share_after)
+    remainder_words = f"{100 - percent_after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    runs_hint = " (by the runs that the screen Budget names)" if percent_before else ""
+    summary = f"Used before: {percent_before} %{runs_hint}. Used after this run: {percent_after} %; {remainder_words}."
     sentences = [summary, *_why_less(share_before, share_alone, share_after)]
-    if cost.delta != sheet.privacy.delta:
+    if sheet_cost.delta != sheet.privacy.delta:
         sentences.append(
-            f"These shares stand at your budget's delta, {impact.chance(cost.delta)}, which your hospital chose; the"
+            f"These shares stand at your budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
+            " the"
             f" promise of this run stands at {impact.chance(sheet.privacy.delta)}, which its operator chose."
         )
     return [
@@ -628,19 +665,24 @@ def _budget_of_ended(cost: FinalCost | None, budget: float, share_before: float)
         f"By itself this run has used {_percent(share_alone)} %. All runs up to its end have used"
         f" {_percent(share_spent)} %; {max(0, 100 - _percent(share_spent))} % was left then."
     )
-    bar = (min(share_before, share_spent), share_spent)
-    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar)]
+    bar_shares = (min(share_before, share_spent), share_spent)
+    return [PageSection("Your budget for all runs over these records", (summary,), bar=bar_shares)]
 
 
 def _why_less(share_before: float, share_alone: float, share_after: float) -> list[str]:
     """A sentence for runs that together cost less than the sum of what each costs by itself; [] if they do not."""
     if not share_before or share_after > (share_before + share_alone) * LEAST_SAVING:
         return []
-    alone = _percent(share_alone)
-    after = _percent(share_after)
-    if (shown_sum := _percent(share_before) + alone) <= after:  # The shares as shown leave nothing to explain.
+    percent_alone = _percent(share_alone)
+    percent_after = _percent(share_after)
+    if (
+        shown_sum := _percent(share_before) + percent_alone
+    ) <= percent_after:  # The shares as shown leave nothing to explain.
         return []
-    return [f"By itself this run would use {alone} %. Together it is {after} % and not {shown_sum} %. {RUNS_TOGETHER}"]
+    return [
+        f"By itself this run would use {percent_alone} %. Together it is {percent_after} % and not {shown_sum} %."
+        f" {RUNS_TOGETHER}"
+    ]
 
 
 def _percent(share: float) -> int:
@@ -650,21 +692,27 @@ def _percent(share: float) -> int:
 
 def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     """The risk of all runs over these records, this one included, in the words of :func:`_risk_words`."""
-    cost = sheet.cost
-    if cost is None or cost.best_guess_after is None:  # no budget, or a sheet that an earlier version signed
+    sheet_cost = sheet.cost
+    if (
+        sheet_cost is None or sheet_cost.best_guess_after is None
+    ):  # no budget, or a sheet that an earlier version signed
         return []
     if sheet.ended is None:
-        stage = ""
+        stage_words = ""
     else:
-        stage = f" ({words.AS_PLANNED} when it was decided)"
-    guess_words = impact.guess(cost.best_guess_after, _guessed_unit(sheet.privacy))
-    sentences = [f"From all runs over these records and this one together{stage}, {guess_words}."]
-    if sheet.ended is None and cost.after is not None:
-        rare = f"In rare cases, in up to {impact.cases(impact.certainty(cost.after, cost.delta))} of 100"
-        sentences.append(f"{rare}; more with a chance of at most {impact.chance_of_more(cost.delta)}.")
+        stage_words = f" ({words.AS_PLANNED} when it was decided)"
+    guess_words = impact.guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
+    sentences = [f"From all runs over these records and this one together{stage_words}, {guess_words}."]
+    if sheet.ended is None and sheet_cost.after is not None:
+        rare_words = (
+            f"In rare cases, in up to {impact.cases(impact.certainty(sheet_cost.after, sheet_cost.delta))} of 100"
+        )
+        sentences.append(f"{rare_words}; more with a chance of at most {impact.chance_of_more(sheet_cost.delta)}.")
         if len(sheet.parties) > 1:
-            worst = impact.cases(_guess_of_all_if_all_help(sheet))
-            sentences.append(f"If all others helped the operator in every run, on average in at most {worst} of 100.")
+            worst_cases = impact.cases(_guess_of_all_if_all_help(sheet))
+            sentences.append(
+                f"If all others helped the operator in every run, on average in at most {worst_cases} of 100."
+            )
     return [("The risk of all runs", " ".join(sentences))]
 
 
@@ -676,13 +724,13 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
     """The ways to decide, and what becomes of the hospital's name; an ended run has only the latter."""
     if sheet.ended is not None:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
-    withdraw = (
+    withdraw_words = (
         "Change your mind: choose Withdraw at any time until the run ends; after its end nobody can. Nothing more"
         " leaves. What was opened before stays opened and counts against the budget, and your hospital stays named."
         f" The others see that you no longer answer: {_silence_words(sheet)}"
     )
     if sheet.as_signed:
-        return [PageSection("What you can do", points=(withdraw,))]
+        return [PageSection("What you can do", points=(withdraw_words,))]
     return [
         PageSection(
             "What you can do",
@@ -697,7 +745,7 @@ def _choice_sections(sheet: Sheet) -> list[PageSection]:
                     if sheet.two_people
                     else " One person's approval suffices here, at a terminal too; your policy can ask for two people."
                 ),
-                withdraw,
+                withdraw_words,
             ),
         ),
         PageSection("What you do, in order", points=STEPS),
@@ -716,17 +764,19 @@ def _silence_words(sheet: Sheet) -> str:
 
 def _hospital_section(sheet: Sheet) -> PageSection:
     """The other parties by name: one proves itself by its fingerprint, which is folded."""
-    if (end := sheet.ended) is None:
+    if (run_end := sheet.ended) is None:
         title = "Who takes part"
     else:
-        title = "Who was to take part" if end.cost is None else "Who took part, by the plan"
-    names = [party.name for party in sheet.parties]
-    names_shown = ", ".join(f"{name} (you)" if name == sheet.party else name for name in names[:MOST_NAMES])
-    remainder = ""
-    if len(names) > MOST_NAMES:
-        remainder = f" and {len(names) - MOST_NAMES} more"
+        title = "Who was to take part" if run_end.cost is None else "Who took part, by the plan"
+    party_names = [party.name for party in sheet.parties]
+    names_shown = ", ".join(
+        f"{party_name} (you)" if party_name == sheet.party else party_name for party_name in party_names[:MOST_NAMES]
+    )
+    others_words = ""
+    if len(party_names) > MOST_NAMES:
+        others_words = f" and {len(party_names) - MOST_NAMES} more"
     sentences = [
-        f"{counted(len(names), 'hospital')}, as the operator names them: {names_shown}{remainder}.",
+        f"{counted(len(party_names), 'hospital')}, as the operator names them: {names_shown}{others_words}.",
         "Nobody can check another hospital's numbers: one that lies could spoil the invented texts. It would learn"
         " nothing more by that, and what is promised to your patients stays.",
     ]
@@ -742,29 +792,34 @@ def _end_sections(sheet: Sheet) -> list[PageSection]:
     """Cost of an ended run."""
     if sheet.ended is None:
         return []
-    if (cost := sheet.ended.cost) is None:
+    if (end_cost := sheet.ended.cost) is None:
         return [PageSection("This run has ended:", (f"It has cost nothing. {NOTHING_LEFT}",))]
-    rows = (
-        ("this run by itself", f"epsilon {_epsilon_words(cost.epsilon)}"),
-        ("spent in all after it", f"epsilon {_epsilon_words(cost.spent)}"),
+    end_rows = (
+        ("this run by itself", f"epsilon {_epsilon_words(end_cost.epsilon)}"),
+        ("spent in all after it", f"epsilon {_epsilon_words(end_cost.spent)}"),
     )
-    return [PageSection("This run has ended:", ("It is charged to your ledger:",), figures=rows)]
+    return [PageSection("This run has ended:", ("It is charged to your ledger:",), figures=end_rows)]
 
 
 def _receipt_sections(sheet: Sheet) -> list[PageSection]:
     """Figures of an ended run for a specialist, folded: releases, delta, the receipt with its signature."""
     if sheet.ended is None:
         return []
-    rows = []
-    if (cost := sheet.ended.cost) is not None:
-        rows.append(("what was charged", f"{counted(cost.releases, 'release')}, at the budget's delta {cost.delta:g}"))
+    receipt_rows = []
+    if (end_cost := sheet.ended.cost) is not None:
+        receipt_rows.append(
+            ("what was charged", f"{counted(end_cost.releases, 'release')}, at the budget's delta {end_cost.delta:g}")
+        )
     if (receipt := sheet.ended.receipt) is not None:
-        body = json.loads(receipt.body)
-        rows += [
-            ("its receipt", f"{counted(len(body['entries']), 'entry', 'entries')}, chain {body['chain']}"),
+        receipt_body = json.loads(receipt.body)
+        receipt_rows += [
+            (
+                "its receipt",
+                f"{counted(len(receipt_body['entries']), 'entry', 'entries')}, chain {receipt_body['chain']}",
+            ),
             ("signed by your hospital", receipt.signature),
         ]
-    return [PageSection("The end of this run", figures=tuple(rows), folded=True)] if rows else []
+    return [PageSection("The end of this run", figures=tuple(receipt_rows), folded=True)] if receipt_rows else []
 
 
 def _change_sections(sheet: Sheet) -> list[PageSection]:
@@ -777,32 +832,32 @@ def _change_sections(sheet: Sheet) -> list[PageSection]:
         title = f"IT REVISES {printable(sheet.revises, 120)!r}. Against what was shown or decided here:"
     else:
         return []
-    points = tuple(printable(words_to_read(change)) for change in sheet.changes or ["nothing"])
-    return [PageSection(title, points=points, loud=True)]
+    change_points = tuple(printable(words_to_read(sheet_change)) for sheet_change in sheet.changes or ["nothing"])
+    return [PageSection(title, points=change_points, loud=True)]
 
 
 def purpose(sheet: Sheet) -> PageSection:
     """Returns the section on the run's purpose, in its operator's words."""
     task = sheet.task
     not_stated = "the operator has not stated it"
-    generators = ", ".join(printable(generator, 120) for generator in task.generators or ()) or not_stated
+    generator_names = ", ".join(printable(generator, 120) for generator in task.generators or ()) or not_stated
     publication = task.publication or f"{not_stated}; take it as published to everyone"
-    published = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
-    rows = [
+    published_words = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
+    purpose_rows = [
         ("purpose", _cut_sentence(task.purpose or not_stated)),
         ("who runs it", printable(sheet.operator, LONGEST_SENTENCE)),
         ("what one text is", _cut_sentence(task.description or not_stated)),
         ("labels", printable(", ".join(task.labels or ()), LONGEST_SENTENCE) or "none"),
-        ("who writes the texts", generators),
+        ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
-        ("published", published),
+        ("published", published_words),
     ]
-    return PageSection("What it is for, in the operator's words", figures=tuple(rows))
+    return PageSection("What it is for, in the operator's words", figures=tuple(purpose_rows))
 
 
 def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
     """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
-    points = (
+    release_points = (
         *(_leaves_by(release, sheet.privacy.unit_word) for release in sheet.releases),
         "Each vector is noised here, then masked: the operator sees random numbers, and only the sum over all"
         " hospitals opens.",
@@ -815,45 +870,47 @@ def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
         f" {sum(release.releases for release in sheet.releases)} releases."
         " No text, no record, no embedding of one record."
     )
-    return PageSection(title, (summary,), points)
+    return PageSection(title, (summary,), release_points)
 
 
 def _leaves_by(release: ReleaseGroup, unit: str) -> str:
-    times = ""
+    times_words = ""
     if release.releases > 1:
-        times = f"{release.releases} times "
-    low = min(release.numbers)
-    high = max(release.numbers)
+        times_words = f"{release.releases} times "
+    fewest_numbers = min(release.numbers)
+    most_numbers = max(release.numbers)
     return (
-        f"{times}{release.statistic}: {release.meaning}; {low:,}{f' to {high:,}' if high > low else ''}"
-        f" numbers{' each' if times else ''}, with noise of standard deviation {release.sigma:.3g} in the opened"
+        f"{times_words}{release.statistic}: {release.meaning};"
+        f" {fewest_numbers:,}{f' to {most_numbers:,}' if most_numbers > fewest_numbers else ''}"
+        f" numbers{' each' if times_words else ''}, with noise of standard deviation {release.sigma:.3g} in the opened"
         f" sum, where one {unit} changes the whole by at most {release.l2_sensitivity:.3g}."
     )
 
 
 def _figure_section(sheet: Sheet) -> PageSection:
     """Every other figure of the run, each with the reason why it differs from the one epsilon of the sheet."""
-    privacy = sheet.privacy
+    sheet_privacy = sheet.privacy
     coordinator = sheet.coordinator
-    delta = f"delta {privacy.delta:g}"
-    promised = f"epsilon {_epsilon_words(privacy.epsilon)} at {delta}"
-    epsilon_alone = _epsilon_words(privacy.epsilon_if_all_others_collude, "cannot be stated")
-    rungs = ", ".join(f"{1000 * sheet.first_rung_s * 2**step:g}" for step in range(3))
-    if privacy.unit == "sample":
+    delta = f"delta {sheet_privacy.delta:g}"
+    promise_words = f"epsilon {_epsilon_words(sheet_privacy.epsilon)} at {delta}"
+    epsilon_alone = _epsilon_words(sheet_privacy.epsilon_if_all_others_collude, "cannot be stated")
+    rung_words = ", ".join(f"{1000 * sheet.first_rung_s * 2**rung_step:g}" for rung_step in range(3))
+    if sheet_privacy.unit == "sample":
         cap_words = ""
     else:
-        cap_words = f" (at most {counted(privacy.max_per_unit, 'record')})"
-    rows = [
+        cap_words = f" (at most {counted(sheet_privacy.max_per_unit, 'record')})"
+    figure_rows = [
         (
             "the promise",
-            f"{promised} for one {privacy.unit_word}{cap_words}, the whole run."
+            f"{promise_words} for one {sheet_privacy.unit_word}{cap_words}, the whole run."
             f"{' This is the epsilon above.' if sheet.ended is None else ''}",
         ),
-        *_cost_rows(sheet.cost, privacy),
+        *_cost_rows(sheet.cost, sheet_privacy),
         (
             "the best guess",
-            f"right in at most {impact.cases(privacy.best_guess)} of 100 cases. It is an average over all that can be"
-            f" published; in the most telling case, which is rare, {_rarest_words(privacy)}.",
+            f"right in at most {impact.cases(sheet_privacy.best_guess)} of 100 cases. It is an average over all that"
+            " can be"
+            f" published; in the most telling case, which is rare, {_rarest_words(sheet_privacy)}.",
         ),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
@@ -863,13 +920,13 @@ def _figure_section(sheet: Sheet) -> PageSection:
         (
             "time of an answer",
             f"tells at most {sheet.clock_bits:.1f} bits for each sum, beside epsilon, which covers the numbers alone."
-            f" It depends on how many records you have; an answer leaves {rungs} ms ... after it is asked for,"
+            f" It depends on how many records you have; an answer leaves {rung_words} ms ... after it is asked for,"
             " whichever comes next, so that its time shows no more than that.",
         ),
         (
             "stopping early",
             "costs what was opened until then. The releases of this run can be priced one by one."
-            if privacy.stopping_refunds
+            if sheet_privacy.stopping_refunds
             else "does not refund. The whole plan is charged when the first vector is asked for: its releases cannot be"
             " priced one by one.",
         ),
@@ -877,20 +934,20 @@ def _figure_section(sheet: Sheet) -> PageSection:
         ("the plan's hash", sheet.manifest),
     ]
     if coordinator is not None:
-        rows += [
+        figure_rows += [
             ("program of who runs it", f"the coordinator {printable(coordinator.name, 63)!r}"),
             ("fingerprint of who runs it", coordinator.fingerprint),
         ]
     title = "The figures, and why they differ" if sheet.ended is None else "The figures as planned, and why they differ"
-    return PageSection(title, figures=tuple(rows), folded=True)
+    return PageSection(title, figures=tuple(figure_rows), folded=True)
 
 
 def _rarest_words(privacy: UnitPromise) -> str:
     if privacy.epsilon is None:
         return "somebody may be sure"
-    right = impact.certainty(privacy.epsilon, privacy.delta)
-    more = f"; in more with a chance of at most {impact.chance_of_more(privacy.delta)}" if privacy.delta else ""
-    return f"in up to {impact.cases(right)} of 100{more}"
+    certainty_share = impact.certainty(privacy.epsilon, privacy.delta)
+    delta_words = f"; in more with a chance of at most {impact.chance_of_more(privacy.delta)}" if privacy.delta else ""
+    return f"in up to {impact.cases(certainty_share)} of 100{delta_words}"
 
 
 def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:
@@ -924,11 +981,11 @@ def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[st
 def who_takes_part(sheet: Sheet) -> PageSection:
     """Returns the section on the parties, with fingerprints, because a name alone proves nothing."""
     parties = sheet.parties
-    required = sheet.required_parties
+    required_names = sheet.required_parties
     # Fingerprint and marks stand before the name, because a name may imitate them.
-    rows = [
+    party_rows = [
         f"{party.fingerprint}  {'(you)  ' if party.name == sheet.party else ''}"
-        f"{'(named by your policy)  ' if party.name in required else ''}{party.name}"
+        f"{'(named by your policy)  ' if party.name in required_names else ''}{party.name}"
         for party in parties
     ]
     sentences = [
@@ -936,16 +993,16 @@ def who_takes_part(sheet: Sheet) -> PageSection:
         " hospital has told you says who it is.",
         f"A sum opens with your numbers and those of at least {counted(sheet.others, 'other hospital')}."
         f" A run begins only when all have approved; {_silence_words(sheet)}",
-        *([] if required or len(parties) == 1 else ["Your policy names none of them that must take part."]),
+        *([] if required_names or len(parties) == 1 else ["Your policy names none of them that must take part."]),
     ]
-    return PageSection("Who takes part, by fingerprint", tuple(sentences), columns=tuple(rows))
+    return PageSection("Who takes part, by fingerprint", tuple(sentences), columns=tuple(party_rows))
 
 
 def _cut_sentence(text: str) -> str:
-    cut = printable(" ".join(text.split()), LONGEST_SENTENCE)
+    cut_sentence = printable(" ".join(text.split()), LONGEST_SENTENCE)
     if len(text) <= LONGEST_SENTENCE:
-        return cut
-    return f"{cut} ({len(text)} characters in all)"
+        return cut_sentence
+    return f"{cut_sentence} ({len(text)} characters in all)"
 
 
 def _epsilon_words(value: float | None, unlimited: str = "without limit") -> str:
@@ -954,12 +1011,19 @@ def _epsilon_words(value: float | None, unlimited: str = "without limit") -> str
 
 def _group_releases(manifest: Manifest) -> tuple[ReleaseGroup, ...]:
     """Sums of one statistic with the same noise, together."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for planned in manifest.plan.sums:
-        asks = words.question(planned)
-        key = (planned.statistic, asks, planned.source, planned.sigma, planned.l2, planned.law)
-        groups.setdefault(key, []).append(planned.dimension)
+    dimensions_by_release: dict[tuple[Any, ...], list[int]] = {}
+    for planned_sum in manifest.plan.sums:
+        sum_question = words.question(planned_sum)
+        release_key = (
+            planned_sum.statistic,
+            sum_question,
+            planned_sum.source,
+            planned_sum.sigma,
+            planned_sum.l2,
+            planned_sum.law,
+        )
+        dimensions_by_release.setdefault(release_key, []).append(planned_sum.dimension)
     return tuple(
-        ReleaseGroup(statistic, asks, source, len(dimensions), tuple(dimensions), sigma, l2, law)
-        for (statistic, asks, source, sigma, l2, law), dimensions in groups.items()
+        ReleaseGroup(statistic, asks, program_source, len(dimensions), tuple(dimensions), sigma, l2, law)
+        for (statistic, asks, program_source, sigma, l2, law), dimensions in dimensions_by_release.items()
     )

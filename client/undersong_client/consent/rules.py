@@ -88,14 +88,14 @@ def assumes_fewer(before: MinimumColluders, after: MinimumColluders) -> bool:
 
 def parse_colluders(stated: str) -> MinimumColluders:
     """Parses the rule ``minimum_colluders``. Raises ConfigurationError unless it is a whole number or "default"."""
-    text = stated.strip()
-    if text == "default":
+    stated_text = stated.strip()
+    if stated_text == "default":
         return "default"
-    if not is_number(text):
+    if not is_number(stated_text):
         raise ConfigurationError(
-            f"the smallest number of colluders is {printable(text)!r}", 'write a whole number or "default"'
+            f"the smallest number of colluders is {printable(stated_text)!r}", 'write a whole number or "default"'
         )
-    return int(text)
+    return int(stated_text)
 
 
 def parse_whole(text: str) -> int:
@@ -143,16 +143,16 @@ def _check_approval(approval: str) -> tuple[str, str] | None:
 
 
 def _check_post_quantum(demand: str) -> tuple[str, str] | None:
-    choices = get_args(RequirePostQuantum)
-    if demand in choices:
+    demand_choices = get_args(RequirePostQuantum)
+    if demand in demand_choices:
         return None
-    return f"require_post_quantum {demand!r} is unknown", f"choose among {', '.join(choices)}"
+    return f"require_post_quantum {demand!r} is unknown", f"choose among {', '.join(demand_choices)}"
 
 
 def _check_units(units: tuple[str, ...]) -> tuple[str, str] | None:
-    unknown = sorted(set(units) - set(UNITS))
-    if unknown:
-        return (f"unit {', '.join(unknown)!r} is unknown", f"choose among {', '.join(UNITS)}")
+    unknown_units = sorted(set(units) - set(UNITS))
+    if unknown_units:
+        return (f"unit {', '.join(unknown_units)!r} is unknown", f"choose among {', '.join(UNITS)}")
     return None
 
 
@@ -293,8 +293,8 @@ class PolicyRules:
     ] = "default"
 
     def __post_init__(self) -> None:
-        problems = [rule.check(getattr(self, name)) for name, rule in rules_of(type(self)).items()]
-        problems += [
+        rule_problems = [rule.check(getattr(self, rule_name)) for rule_name, rule in rules_of(type(self)).items()]
+        rule_problems += [
             (
                 f"epsilon {self.run_epsilon:g} a run is more than {self.total_epsilon:g} in all",
                 "lower what one run may promise, or raise the budget",
@@ -305,18 +305,18 @@ class PolicyRules:
             if self.two_people and self.approval == "standing"
             else None,
         ]
-        ConfigurationError.raise_together(dict.fromkeys(filter(None, problems)))
+        ConfigurationError.raise_together(dict.fromkeys(filter(None, rule_problems)))
 
 
 def rules_of(policy: type[Any]) -> dict[str, Rule]:
     """Returns the rules of a policy's class by the names of their fields."""
-    hints = get_type_hints(policy, include_extras=True)
-    return {rule_field.name: get_args(hints[rule_field.name])[1] for rule_field in fields(policy)}
+    type_hints = get_type_hints(policy, include_extras=True)
+    return {rule_field.name: get_args(type_hints[rule_field.name])[1] for rule_field in fields(policy)}
 
 
 def form_fields(policy: type[Any]) -> dict[str, FormField]:
     """Returns the fields of the page's form, for a specialist, by the names of the rules."""
-    return {name: rule.form for name, rule in rules_of(policy).items() if rule.form is not None}
+    return {rule_name: rule.form for rule_name, rule in rules_of(policy).items() if rule.form is not None}
 
 
 QUESTION_OPTION = Option(
@@ -364,29 +364,35 @@ def option_class(policy: type[Any]) -> type[Any]:
 
     None leaves a rule as it is.
     """
-    hints = get_type_hints(policy, include_extras=True)
-    members: list[tuple[str, Any, Any]] = []
-    for name, rule in rules_of(policy).items():
+    type_hints = get_type_hints(policy, include_extras=True)
+    option_members: list[tuple[str, Any, Any]] = []
+    for rule_name, rule in rules_of(policy).items():
         if rule.option is not None:
-            declared = rule.option.get("type", get_args(hints[name])[0])
-            kind = list[str] if get_origin(declared) is tuple else declared
-            option = Option({key: setting for key, setting in rule.option.items() if key != "type"})
-            members.append((name, Annotated[kind | None, option], None))
-    return make_dataclass("PolicyOptions", members, bases=(PolicyChoices,), frozen=True)
+            declared_type = rule.option.get("type", get_args(type_hints[rule_name])[0])
+            option_type = list[str] if get_origin(declared_type) is tuple else declared_type
+            option = Option(
+                {
+                    option_key: option_setting
+                    for option_key, option_setting in rule.option.items()
+                    if option_key != "type"
+                }
+            )
+            option_members.append((rule_name, Annotated[option_type | None, option], None))
+    return make_dataclass("PolicyOptions", option_members, bases=(PolicyChoices,), frozen=True)
 
 
 def changes_of(policy: type[Any], options: Any) -> dict[str, Any]:
     """Returns the changes of a policy that an object of its :func:`option_class` states, as the fields' values."""
-    changes: dict[str, Any] = {}
-    for name, rule in rules_of(policy).items():
-        stated = getattr(options, name, None)
-        if stated is not None:
-            parsed = rule.parse(stated) if isinstance(stated, str) else stated
-            if isinstance(parsed, list):
-                changes[name] = tuple(parsed)
+    changed_rules: dict[str, Any] = {}
+    for rule_name, rule in rules_of(policy).items():
+        stated_value = getattr(options, rule_name, None)
+        if stated_value is not None:
+            parsed_value = rule.parse(stated_value) if isinstance(stated_value, str) else stated_value
+            if isinstance(parsed_value, list):
+                changed_rules[rule_name] = tuple(parsed_value)
             else:
-                changes[name] = parsed
-    return changes
+                changed_rules[rule_name] = parsed_value
+    return changed_rules
 
 
 PolicyOptions: Any = option_class(PolicyRules)

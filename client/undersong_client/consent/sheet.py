@@ -208,46 +208,55 @@ class Sheet:
     @property
     def part_hashes(self) -> dict[str, str]:
         """Hash (hex) of each part of the sheet that may change while the plan stays, by the part's name."""
-        figures = self.to_json()
-        parts = {
+        sheet_json = self.to_json()
+        fields_by_part = {
             "the budget (set anew, or charged by another run)": ("cost",),
             "the policy": ("objections", "remedies", "required_parties", "two_people"),
             "the records": ("cautions", "labels_missing", "own"),
             "the warnings about policy and records": ("warnings",),
         }
         return {
-            name: tagged_hash("undersong sheet part", canonical_json([figures[key] for key in keys])).hex()
-            for name, keys in parts.items()
+            part_name: tagged_hash(
+                "undersong sheet part", canonical_json([sheet_json[field_name] for field_name in field_names])
+            ).hex()
+            for part_name, field_names in fields_by_part.items()
         }
 
     def to_json(self) -> dict[str, Any]:
         """Returns the figures as JSON values, in the order of the signed files."""
-        figures = asdict(self)
-        return figures | {"cost": figures["cost"] or {}}
+        sheet_json = asdict(self)
+        return sheet_json | {"cost": sheet_json["cost"] or {}}
 
     @classmethod
     def from_json(cls, figures: Mapping[str, Any]) -> "Sheet":
         """Reads the figures of a stored sheet; says the same in today's fields if version 0.3 wrote it."""
         figures = {**_figures_of_before(figures), **figures}
-        end = figures.get("ended")
-        parts: dict[str, Any] = {
+        end_json = figures.get("ended")
+        typed_parts: dict[str, Any] = {
             "task": _read_part(StatedTask, figures["task"]),
             "own": _read_part(OwnRecords, figures["own"]),
             "coordinator": _read_part(NamedParty, figures["coordinator"]),
             "privacy": _read_part(UnitPromise, figures["privacy"]),
             "cost": _read_part(BudgetEffect, figures["cost"]),
             "parties": tuple(NamedParty(**party) for party in figures["parties"]),
-            "releases": tuple(ReleaseGroup(**release) for release in figures["releases"]),
-            "people": tuple(PersonalDecision(**person) for person in figures.get("people", ())),
-            "ended": end and RunEnd(_read_part(FinalCost, end["cost"]), _read_part(SignedReceipt, end["receipt"])),
+            "releases": tuple(ReleaseGroup(**release_json) for release_json in figures["releases"]),
+            "people": tuple(PersonalDecision(**person_json) for person_json in figures.get("people", ())),
+            "ended": end_json
+            and RunEnd(_read_part(FinalCost, end_json["cost"]), _read_part(SignedReceipt, end_json["receipt"])),
         }
-        names = {field.name for field in fields(cls)}
-        return cls(**{name: part for name, part in {**figures, **parts}.items() if name in names})
+        field_names = {field.name for field in fields(cls)}
+        return cls(
+            **{
+                field_name: field_value
+                for field_name, field_value in {**figures, **typed_parts}.items()
+                if field_name in field_names
+            }
+        )
 
 
 def hash_stored(figures: Mapping[str, Any]) -> str:
     """Returns the hash (hex) of a sheet's figures as they are stored, whichever version wrote them."""
-    signed_figures = {key: figure for key, figure in figures.items() if key != "people"}
+    signed_figures = {field_name: field_value for field_name, field_value in figures.items() if field_name != "people"}
     return tagged_hash("undersong sheet", canonical_json(signed_figures)).hex()
 
 
@@ -261,7 +270,7 @@ def _figures_of_before(figures: Mapping[str, Any]) -> dict[str, Any]:
     operator = "the operator" if coordinator is None else f"the operator (coordinator {coordinator['name']!r})"
     return {
         "operator": operator,
-        "asked": tuple(dict.fromkeys(release["meaning"] for release in figures["releases"])),
+        "asked": tuple(dict.fromkeys(release_json["meaning"] for release_json in figures["releases"])),
         "others": len(figures["parties"]) - figures["tolerated_dropouts"] - 1,
         "own": None,
         "remedies": (),

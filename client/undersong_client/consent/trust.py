@@ -44,23 +44,26 @@ def coordinator(home: PartyHome) -> TrustedCoordinator:
         raise ConfigurationError(
             "this party has joined no coordinator", "undersong-party enroll PACKAGE --fingerprint WORDS"
         )
-    value = read_json(home.coordinator)
+    coordinator_json = read_json(home.coordinator)
     try:
-        joined = TrustedCoordinator(
-            name=str(value["name"]),
-            addresses=tuple(enrolment.check_address(str(address)) for address in value["addresses"]),
-            server_name=str(value["server_name"]),
-            ca_certificate=str(value["ca_certificate"]),
-            signing_key=bytes.fromhex(value["signing_key"]),
-            fingerprint=str(value["fingerprint"]),
+        trusted_coordinator = TrustedCoordinator(
+            name=str(coordinator_json["name"]),
+            addresses=tuple(enrolment.check_address(str(address)) for address in coordinator_json["addresses"]),
+            server_name=str(coordinator_json["server_name"]),
+            ca_certificate=str(coordinator_json["ca_certificate"]),
+            signing_key=bytes.fromhex(coordinator_json["signing_key"]),
+            fingerprint=str(coordinator_json["fingerprint"]),
         )
     except (KeyError, TypeError, ValueError):
         raise ConfigurationError(
             f"{home.coordinator}: is damaged", "enroll again with a new package", code="file-damaged"
         ) from None
-    if enrolment.coordinator_fingerprint(joined.ca_certificate, joined.signing_key) != joined.fingerprint:
+    if (
+        enrolment.coordinator_fingerprint(trusted_coordinator.ca_certificate, trusted_coordinator.signing_key)
+        != trusted_coordinator.fingerprint
+    ):
         raise ConfigurationError(f"{home.coordinator}: was changed by hand", "enroll again with a new package")
-    return joined
+    return trusted_coordinator
 
 
 def trusted(home: PartyHome) -> TrustedCoordinator:
@@ -68,12 +71,12 @@ def trusted(home: PartyHome) -> TrustedCoordinator:
 
     Raises ConfigurationError if the party has joined none or has left, PrivacyRefusal if the policy does not trust it.
     """
-    joined = coordinator(home)
-    if joined.fingerprint not in policy.read(home).coordinators:
+    trusted_coordinator = coordinator(home)
+    if trusted_coordinator.fingerprint not in policy.read(home).coordinators:
         raise PrivacyRefusal(
-            f"the policy does not trust the coordinator {joined.name}", "enroll again with its package"
+            f"the policy does not trust the coordinator {trusted_coordinator.name}", "enroll again with its package"
         )
-    return joined
+    return trusted_coordinator
 
 
 def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Package:
@@ -81,20 +84,20 @@ def check_package(home: PartyHome, data: bytes, *, now_s: float) -> enrolment.Pa
 
     Raises ConfigurationError otherwise.
     """
-    package = enrolment.Package.parse(data)
-    package.check_fresh(now_s)
-    name = home.settings.party
-    if package.party != name:
+    parsed_package = enrolment.Package.parse(data)
+    parsed_package.check_fresh(now_s)
+    party_name = home.settings.party
+    if parsed_package.party != party_name:
         raise ConfigurationError(
-            f"the package is for {package.party!r}, this party is {name!r}",
+            f"the package is for {parsed_package.party!r}, this party is {party_name!r}",
             "ask the operator to invite this party's name, or begin anew with `undersong-party init`",
         )
-    if home.coordinator.exists() and coordinator(home).fingerprint != package.fingerprint:
+    if home.coordinator.exists() and coordinator(home).fingerprint != parsed_package.fingerprint:
         raise ConfigurationError(
             f"this party belongs to the coordinator {coordinator(home).name!r} already",
             "leave it first: undersong-party revoke --coordinator",
         )
-    return package
+    return parsed_package
 
 
 def compare(package: enrolment.Package, typed_fingerprint: str) -> None:
@@ -133,9 +136,9 @@ def accept(home: PartyHome, package: enrolment.Package, typed_fingerprint: str) 
 
 def request(home: PartyHome, token: bytes | None) -> bytes:
     """Makes a fresh TLS key and returns the enrolment request for it; ``token`` None asks for a renewal."""
-    name = home.settings.party
-    identity = keys.identity(home)
-    return enrolment.EnrolmentRequest.make(name, keys.new_tls_key(home), identity, token).sign(identity)
+    party_name = home.settings.party
+    identity_key = keys.identity(home)
+    return enrolment.EnrolmentRequest.make(party_name, keys.new_tls_key(home), identity_key, token).sign(identity_key)
 
 
 def install(home: PartyHome, data: bytes) -> datetime:
@@ -144,15 +147,27 @@ def install(home: PartyHome, data: bytes) -> datetime:
     Raises:
         ConfigurationError: the grant is another coordinator's, or for other keys.
     """
-    joined = coordinator(home)
-    grant = enrolment.Grant.parse(data, signing_key=joined.signing_key, ca_certificate=joined.ca_certificate)
+    trusted_coordinator = coordinator(home)
+    grant = enrolment.Grant.parse(
+        data, signing_key=trusted_coordinator.signing_key, ca_certificate=trusted_coordinator.ca_certificate
+    )
     tls_key = keys.pending_tls_key(home)
     grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
     if grant.addresses:
         # The addresses come first: until the certificate's key is used up, this step may be repeated.
-        document = {**read_json(home.coordinator), "addresses": list(grant.addresses), "server_name": grant.server_name}
-        write_json(home.coordinator, document)
-    keys.install(home, "".join(pem if pem.endswith("\n") else pem + "\n" for pem in (grant.certificate, *grant.chain)))
+        coordinator_document = {
+            **read_json(home.coordinator),
+            "addresses": list(grant.addresses),
+            "server_name": grant.server_name,
+        }
+        write_json(home.coordinator, coordinator_document)
+    keys.install(
+        home,
+        "".join(
+            certificate_pem if certificate_pem.endswith("\n") else certificate_pem + "\n"
+            for certificate_pem in (grant.certificate, *grant.chain)
+        ),
+    )
     return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
 
 
@@ -168,28 +183,28 @@ def certified_name(home: PartyHome) -> str:
 
 
 def _in_use(home: PartyHome) -> "Certificate":
-    pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
-    return enrolment.certificate(pem + "-----END CERTIFICATE-----\n", "the certificate in use")
+    certificates_pem = keys.credential(home).certificates.decode("ascii").split("-----END CERTIFICATE-----")[0]
+    return enrolment.certificate(certificates_pem + "-----END CERTIFICATE-----\n", "the certificate in use")
 
 
 def check_clock(home: PartyHome, now_s: float) -> None:
     """Raises TransportError if the certificate in use is not yet valid or has expired at ``now_s``."""
-    begin, end = validity(home)
-    if now_s < begin.timestamp():
+    valid_from, valid_until = validity(home)
+    if now_s < valid_from.timestamp():
         raise TransportError(
-            f"the certificate is valid from {begin:%Y-%m-%d %H:%M} UTC on only",
+            f"the certificate is valid from {valid_from:%Y-%m-%d %H:%M} UTC on only",
             "this machine's clock is probably behind: set it",
         )
-    if now_s > end.timestamp():
+    if now_s > valid_until.timestamp():
         raise TransportError(
-            f"the certificate expired on {end:%Y-%m-%d}",
+            f"the certificate expired on {valid_until:%Y-%m-%d}",
             "check the clock; then undersong-party enroll --renew, and have the operator sign the request",
         )
 
 
 def renewal_due(home: PartyHome, now_s: float) -> bool:
-    begin, end = validity(home)
-    return (end - datetime.fromtimestamp(now_s, UTC)) * RENEW_PART < end - begin
+    valid_from, valid_until = validity(home)
+    return (valid_until - datetime.fromtimestamp(now_s, UTC)) * RENEW_PART < valid_until - valid_from
 
 
 def leave(home: PartyHome) -> None:

@@ -45,10 +45,10 @@ class WaitsForSecondPerson(PrivacyRefusal):
 
 def check_namespace(home: PartyHome) -> None:
     """Raises PrivacyRefusal if two people decide and this process counts accounts or times by numbers of its own."""
-    doubt = namespace_doubt()
-    if doubt and read_policy(home).two_people:
+    namespace_problem = namespace_doubt()
+    if namespace_problem and read_policy(home).two_people:
         raise PrivacyRefusal(
-            f"the rule of two people counts a day by the machine's uptime, and {doubt}",
+            f"the rule of two people counts a day by the machine's uptime, and {namespace_problem}",
             "start it on the machine itself, or in a container of the machine's root",
             code="not-identified",
         )
@@ -59,9 +59,9 @@ def giver_at_terminal() -> str:
 
     Raises PrivacyRefusal if nobody can tell who it is.
     """
-    if doubt := caller_at_terminal().doubt:
+    if caller_problem := caller_at_terminal().doubt:
         raise PrivacyRefusal(
-            f"nobody can tell who gives this role: {doubt}",
+            f"nobody can tell who gives this role: {caller_problem}",
             f"{OWN_ACCOUNT}, or give it on the page",
             code="not-identified",
         )
@@ -97,10 +97,10 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
     AuditLog(home.page / FILE_NAME).entries()
     with duties(home) as party_duties:
         issuer = party_duties.issuer
-        for member in (person, *deciders):
-            if issuer and (member.log_in != "provider" or issuer_form(member.issuer) != issuer):
+        for one_of_two in (person, *deciders):
+            if issuer and (one_of_two.log_in != "provider" or issuer_form(one_of_two.issuer) != issuer):
                 raise PrivacyRefusal(
-                    f"the rule of two people counts people of your organisation, and {member.account!r} is none",
+                    f"the rule of two people counts people of your organisation, and {one_of_two.account!r} is none",
                     "log in to the page with your organisation",
                     code="not-identified",
                 )
@@ -120,18 +120,18 @@ def check_one_of_two(home: PartyHome, person: Person, deciders: Sequence[Person]
                 f" {json.dumps(ROLES_OF_TWO[0])}{' --terminal' if person.log_in == 'terminal' else ''}",
                 code="no-duty",
             )
-        for member in (person, *deciders):
-            _check_gave_nothing(party_duties, member)
+        for one_of_two in (person, *deciders):
+            _check_gave_nothing(party_duties, one_of_two)
     check_another(deciders, person, ROLES_OF_TWO)
 
 
 def _check_caller() -> None:
     """Raises PrivacyRefusal unless the account from which this command was typed is one person's."""
-    caller = caller_at_terminal()
-    if caller.uid == ROOT_UID or caller.doubt:
+    terminal_caller = caller_at_terminal()
+    if terminal_caller.uid == ROOT_UID or terminal_caller.doubt:
         raise PrivacyRefusal(
-            f"the rule of two people counts accounts of people, and {caller.name} is none here:"
-            f" {caller.doubt or 'anybody may be behind root'}",
+            f"the rule of two people counts accounts of people, and {terminal_caller.name} is none here:"
+            f" {terminal_caller.doubt or 'anybody may be behind root'}",
             f"log in to the page, or {OWN_ACCOUNT}",
             code="not-identified",
         )
@@ -140,14 +140,16 @@ def _check_caller() -> None:
 def _check_gave_nothing(party_duties: Duties, member: Person) -> None:
     """Raises PrivacyRefusal if this person has given somebody rights within a day, or may have."""
     # Whoever let the account in is excluded, and not the person who was let in.
-    exclusion = party_duties.exclusion(member.accounts)
-    if exclusion is None:
+    duty_exclusion = party_duties.exclusion(member.accounts)
+    if duty_exclusion is None:
         return
-    time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(exclusion.until_s))
-    actor = printable(exclusion.actor)
-    excluded = "is none of the two" if exclusion.is_own else "may be anybody here. Nobody here is one of the two"
+    time_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(duty_exclusion.until_s))
+    actor_name = printable(duty_exclusion.actor)
+    exclusion_words = (
+        "is none of the two" if duty_exclusion.is_own else "may be anybody here. Nobody here is one of the two"
+    )
     raise PrivacyRefusal(
-        f"{actor} has given rights to an account, and {excluded} before {time_words}",
+        f"{actor_name} has given rights to an account, and {exclusion_words} before {time_words}",
         "have two others decide, or wait until then",
         code="gave-rights",
     )
@@ -198,15 +200,15 @@ def pending_wish(home: PartyHome) -> Wish | None:
     if not path.exists():
         return None
     try:
-        value = read_json(path)
-        person = Person(**value["person"])
-        times = (float(value["at_s"]), str(value["boot"]), float(value["up"]))
-        wish = Wish(str(value["change"]), person, *times)
-        keys.identity(home).public_key().verify(bytes.fromhex(value["signature"]), wish.statement)
+        wish_json = read_json(path)
+        wisher = Person(**wish_json["person"])
+        wish_times = (float(wish_json["at_s"]), str(wish_json["boot"]), float(wish_json["up"]))
+        stored_wish = Wish(str(wish_json["change"]), wisher, *wish_times)
+        keys.identity(home).public_key().verify(bytes.fromhex(wish_json["signature"]), stored_wish.statement)
     except (TypeError, KeyError, ValueError, InvalidSignature):
         return None
-    passed_s = Instant(wish.at_s, wish.boot, wish.up).passed_s(instant(time.time))
-    return wish if 0 <= passed_s < DAY_S else None
+    passed_s = Instant(stored_wish.at_s, stored_wish.boot, stored_wish.up).passed_s(instant(time.time))
+    return stored_wish if 0 <= passed_s < DAY_S else None
 
 
 def check_loosening(
@@ -217,35 +219,39 @@ def check_loosening(
     A policy that asks for two people is loosened by two, each of whom could approve a run with the other. Raises
     WaitsForSecondPerson for the first of them.
     """
-    signed = policy_file.last_signed(home)
-    changes = loosened(policy_before, policy_after) if policy_before.two_people else ()
-    if signed is not None and signed.digest != policy_file.digest_of(policy_file.read_fields(home, latest=False)):
+    signed_entry = policy_file.last_signed(home)
+    loosened_rules = loosened(policy_before, policy_after) if policy_before.two_people else ()
+    if signed_entry is not None and signed_entry.digest != policy_file.digest_of(
+        policy_file.read_fields(home, latest=False)
+    ):
         # Nothing tells what the last policy was, so that any other one may be looser.
-        changes = ("the policy that was signed last -> another one",) if signed.two_people else ()
-    if not changes:
+        loosened_rules = ("the policy that was signed last -> another one",) if signed_entry.two_people else ()
+    if not loosened_rules:
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
     if person is None:
         raise PrivacyRefusal(
-            f"it loosens the policy ({'; '.join(changes)}), which asks for two people",
+            f"it loosens the policy ({'; '.join(loosened_rules)}), which asks for two people",
             "change it on the page, or by undersong-party policy set",
             code="not-identified",
         )
     # With the log's entry, a wish holds for this change once: another such change has another entry before it.
-    state = "" if signed is None else signed.entry
-    change = hashlib.sha256(canonical_json([policy_before.to_json(), policy_after.to_json(), state])).hexdigest()
-    wish = pending_wish(home)
-    deciders: tuple[Person, ...] = ()
-    if wish is not None and wish.change == change:
-        deciders = (wish.person,)
-    is_again = any(decider.account == person.account for decider in deciders)
-    check_one_of_two(home, person, () if is_again else deciders)
-    if deciders and not is_again:
+    signed_state = "" if signed_entry is None else signed_entry.entry
+    change_hash = hashlib.sha256(
+        canonical_json([policy_before.to_json(), policy_after.to_json(), signed_state])
+    ).hexdigest()
+    stored_wish = pending_wish(home)
+    earlier_deciders: tuple[Person, ...] = ()
+    if stored_wish is not None and stored_wish.change == change_hash:
+        earlier_deciders = (stored_wish.person,)
+    is_again = any(earlier_decider.account == person.account for earlier_decider in earlier_deciders)
+    check_one_of_two(home, person, () if is_again else earlier_deciders)
+    if earlier_deciders and not is_again:
         (home.page / WISH_FILE).unlink(missing_ok=True)
         return
     home.page.mkdir(parents=True, exist_ok=True, mode=0o700)
-    now = instant(time.time)
-    first_wish = Wish(change, person, now.at, now.boot, now.up)
+    now_instant = instant(time.time)
+    first_wish = Wish(change_hash, person, now_instant.at, now_instant.boot, now_instant.up)
     signature = keys.identity(home).sign(first_wish.statement).hex()
     write_json(home.page / WISH_FILE, {**first_wish.to_json(), "signature": signature})
-    raise WaitsForSecondPerson(changes)
+    raise WaitsForSecondPerson(loosened_rules)
