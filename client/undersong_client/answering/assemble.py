@@ -93,12 +93,12 @@ def assemble(
         keys.identity(home), entropy if seed is None else keys.insecure(seed, settings.party), encapsulate
     )
     journal = Store(home.journal, settings.party, keys.secret(home, "store"), home.attempts)
-    storage = PartyStorage(ledger, journal, DiskBlocks(home.blocks))
-    consent = Proposals(home, clock=clock)
-    rules = PartyRules(hospital_policy.bounds, model, consent, lambda: home.settings.teacher_model, address)
-    notes = Notes()
-    party = Party(settings.party, party_keys, storage, rules, computation, clock, notes)
-    return Assembled(party, ledger, ledger_checkpoints, computation, notes)
+    party_storage = PartyStorage(ledger, journal, DiskBlocks(home.blocks))
+    proposals = Proposals(home, clock=clock)
+    party_rules = PartyRules(hospital_policy.bounds, model, proposals, lambda: home.settings.teacher_model, address)
+    party_notes = Notes()
+    party = Party(settings.party, party_keys, party_storage, party_rules, computation, clock, party_notes)
+    return Assembled(party, ledger, ledger_checkpoints, computation, party_notes)
 
 
 def embedder_of(home: PartyHome) -> Embedder:

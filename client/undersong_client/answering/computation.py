@@ -130,13 +130,13 @@ class RecordComputation(Computation):
         self._memory: dict[str, Any] = {}  # states that statistics keep between sums, the newest last
 
     def vector(self, request: VectorRequest, *, start_s: float = 0.0) -> Computed:
-        records, run_cautions = self.records(request.labels, request.privacy)
+        private_records, run_cautions = self.records(request.labels, request.privacy)
         if self._cautioned.get(request.run) != run_cautions:
             for caution in run_cautions:  # nobody waits for a person any more: what is asked for is answered
                 log.warning("%s, run %r: %s", self.name, request.run, caution)
             self._cautioned[request.run] = run_cautions
         vector = self._contribution(
-            request.planned, records, request.public, request.privacy, coins=request.coins, memory=self._memory
+            request.planned, private_records, request.public, request.privacy, coins=request.coins, memory=self._memory
         )
         while len(self._memory) > KEPT_STATES:
             del self._memory[next(iter(self._memory))]  # the one that was put there first
@@ -150,9 +150,9 @@ class RecordComputation(Computation):
 
         The last result is cached.
         """
-        key = (tuple(labels), privacy)
-        if self._records is None or self._records[0] != key:
-            records = PrivateRecords(
+        records_key = (tuple(labels), privacy)
+        if self._records is None or self._records[0] != records_key:
+            private_records = PrivateRecords(
                 self.data.table,
                 labels,
                 privacy,
@@ -160,8 +160,8 @@ class RecordComputation(Computation):
                 embed=self.embed,
                 local_model=self._teacher_model,
             )
-            run_cautions = cautions.of_run(privacy, records, has_users=self.data.table.users is not None)
-            self._records = (key, records, tuple(run_cautions))
+            run_cautions = cautions.of_run(privacy, private_records, has_users=self.data.table.users is not None)
+            self._records = (records_key, private_records, tuple(run_cautions))
             self._memory.clear()
         return self._records[1:]
 
@@ -240,14 +240,14 @@ class HospitalComputation(RecordComputation):
         *,
         contribution: Contribution = grid_vector,
     ) -> None:
-        data: Any = Lazy(lambda: sealed_data(home))
+        lazy_data: Any = Lazy(lambda: sealed_data(home))
         self._home = home
-        load: Callable[[], Embedder] = lambda: embedder or home.settings.load_embedder()  # noqa: E731
-        embed: Any = Lazy(lambda: Embeddings(home, load()))
+        load_embedder: Callable[[], Embedder] = lambda: embedder or home.settings.load_embedder()  # noqa: E731
+        lazy_embeddings: Any = Lazy(lambda: Embeddings(home, load_embedder()))
         super().__init__(
             home.settings.party,
-            data,
-            embed,
+            lazy_data,
+            lazy_embeddings,
             teacher_model=lambda: home.settings.teacher_model,
             contribution=contribution,
         )

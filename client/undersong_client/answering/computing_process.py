@@ -102,22 +102,22 @@ class ComputingProcess(Computation):
         """
         first_s = request.planned.first_rung_s
         with self._lock:
-            computed = None
+            computed_vector = None
             is_dead = not self._send_request(request)
-            while computed is None:
+            while computed_vector is None:
                 deadline_s = start_s + limits.handover_s(self._monotonic() - start_s, first_s)
                 while (remaining_s := deadline_s - self._monotonic()) > 0:
                     self._sleep(remaining_s)
                 if self._stopped:
                     raise SystemExit
                 try:
-                    computed = None if is_dead else self._receive_vector(request)
+                    computed_vector = None if is_dead else self._receive_vector(request)
                 except (OSError, EOFError):
                     is_dead = True
                 if is_dead:
                     self._discard_process(f"{printable(request.planned.name)}: this party answers with zeros; ")
                     return zeros(request)
-            return computed
+            return computed_vector
 
     def expect(self) -> None:
         with self._lock, contextlib.suppress(OSError):
@@ -180,10 +180,12 @@ class ComputingProcess(Computation):
     def _send_request(self, request: VectorRequest) -> bool:
         try:
             connection = self._ensure_running()
-            lacking = {
-                identity: block for identity, block in request.blocks.items() if identity not in self._sent_blocks
+            lacking_blocks = {
+                block_identity: block
+                for block_identity, block in request.blocks.items()
+                if block_identity not in self._sent_blocks
             }
-            message = replace(request, public=PublicInputs(), blocks=lacking)
+            message = replace(request, public=PublicInputs(), blocks=lacking_blocks)
             connection.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
         except OSError:
             return False
@@ -195,21 +197,21 @@ class ComputingProcess(Computation):
         assert self._connection is not None
         if not self._readable.poll(0):
             return None
-        data = self._connection.recv_bytes()
-        end = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+        reply_bytes = self._connection.recv_bytes()
+        head_end = _HEAD_BYTES + int.from_bytes(reply_bytes[:_HEAD_BYTES], "little")
         self._connection.send(_TAKEN_OVER)
-        values = np.frombuffer(data[end:], dtype=np.int64)
-        if values.shape != (request.planned.dimension,):
+        vector_values = np.frombuffer(reply_bytes[head_end:], dtype=np.int64)
+        if vector_values.shape != (request.planned.dimension,):
             raise EOFError("another vector came than was asked for")
-        return Computed(GridVector(values), tuple(json.loads(data[_HEAD_BYTES:end])))
+        return Computed(GridVector(vector_values), tuple(json.loads(reply_bytes[_HEAD_BYTES:head_end])))
 
     def _discard_process(self, words: str, patience_s: float = 0.0) -> None:
         """The process is gone, or of no use: says so in this party's log. Another one is started when it is needed."""
         reason = "it cannot be started"
         if self._process is not None:
             reason = _end_process(self._process, patience_s)
-        say = log.info if self._stopped else log.error  # an orderly stop is no error
-        say("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
+        log_line = log.info if self._stopped else log.error  # an orderly stop is no error
+        log_line("%sthe process that computes vectors has ended (%s) and is started again", words, reason)
         self._close_connection()
 
     def _close_connection(self) -> None:
@@ -225,16 +227,16 @@ def _end_process(process: subprocess.Popen[bytes], patience_s: float) -> str:
     A vector's reply must not wait for it: how long it takes to end may tell of the records.
     """
     try:
-        code = process.wait(patience_s)  # it closes its connection a moment before it has ended
+        exit_code = process.wait(patience_s)  # it closes its connection a moment before it has ended
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
         return "it ran on and was of no use"
-    if code == -signal.SIGKILL:
+    if exit_code == -signal.SIGKILL:
         return "SIGKILL; where memory is short, give this machine more"
-    if code < 0:
-        return signal.Signals(-code).name
-    return f"exit code {code}"
+    if exit_code < 0:
+        return signal.Signals(-exit_code).name
+    return f"exit code {exit_code}"
 
 
 def main() -> None:
@@ -246,13 +248,13 @@ def main() -> None:
         if set_up_logs is not None:
             set_up_logs()
         requests: queue.SimpleQueue[VectorRequest | str] = queue.SimpleQueue()
-        waiting = threading.Event()  # It is set while a vector waits to be taken over.
+        vector_waits = threading.Event()  # It is set while a vector waits to be taken over.
         threading.Thread(
-            target=_read_requests, args=(connection, requests, waiting), name="requests", daemon=True
+            target=_read_requests, args=(connection, requests, vector_waits), name="requests", daemon=True
         ).start()
-        threading.Thread(target=_keep_busy, args=(waiting,), name="busy", daemon=True).start()
+        threading.Thread(target=_keep_busy, args=(vector_waits,), name="busy", daemon=True).start()
         with one_thread_in_program():
-            _compute_vectors(connection, make_computation(), requests, waiting)
+            _compute_vectors(connection, make_computation(), requests, vector_waits)
     except (EOFError, OSError):
         os._exit(0)  # the daemon is gone
     except BaseException as error:  # noqa: BLE001 - a traceback's words may hold private data
@@ -262,8 +264,8 @@ def main() -> None:
 
 def _step_back() -> None:
     """Lowers this process's priority, makes it the first victim if memory is short, and forbids core dumps."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the daemon, which may still wait for a vector
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)  # it ends with the daemon, which may still wait for a vector
     os.nice(LESS_PRIORITY)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(OSError):
@@ -303,17 +305,17 @@ def _compute_vectors(
     requests: queue.SimpleQueue[VectorRequest | str],
     waiting: threading.Event,
 ) -> None:
-    public = _Public()
+    public_blocks = _Public()
     while True:
-        request = requests.get()
-        if isinstance(request, str):
+        vector_request = requests.get()
+        if isinstance(vector_request, str):
             computation.warm()
             continue
-        computed = computation.vector(public.completed(request), start_s=0.0)
+        computed_vector = computation.vector(public_blocks.completed(vector_request), start_s=0.0)
         waiting.set()
-        cautions = json.dumps(computed.cautions).encode()
-        values = np.ascontiguousarray(computed.vector.values, dtype=np.int64)
-        connection.send_bytes(len(cautions).to_bytes(_HEAD_BYTES, "little") + cautions + values.tobytes())
+        cautions = json.dumps(computed_vector.cautions).encode()
+        vector_values = np.ascontiguousarray(computed_vector.vector.values, dtype=np.int64)
+        connection.send_bytes(len(cautions).to_bytes(_HEAD_BYTES, "little") + cautions + vector_values.tobytes())
 
 
 class _Public:
@@ -327,8 +329,10 @@ class _Public:
     def completed(self, request: VectorRequest) -> VectorRequest:
         """The request with its public inputs."""
         if self._inputs != request.inputs:
-            blocks = {**self._blocks, **request.blocks}
-            self._blocks = {identity: blocks[identity] for identity in named_blocks(request.inputs)}
+            block_by_identity = {**self._blocks, **request.blocks}
+            self._blocks = {
+                block_identity: block_by_identity[block_identity] for block_identity in named_blocks(request.inputs)
+            }
             self._inputs, self._resolved = request.inputs, resolve(request.inputs, self._blocks)
         return replace(request, public=self._resolved, blocks={})
 

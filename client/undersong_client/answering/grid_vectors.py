@@ -77,21 +77,21 @@ def poisson_subsample(records: PrivateRecords, rate: float, coins: bytes) -> Boo
     counted, and the count enters the coin. Their order does not matter, because they contribute the same. The
     probability is ``rate`` rounded down to a multiple of 2^-64, so it never exceeds the rate that is charged.
     """
-    first = np.unique(records.units, return_index=True)[1]
-    hashes = records.unit_hashes[first]
-    blocks = np.empty((len(hashes), 2), dtype="<u8")
-    blocks[:, 0], blocks[:, 1] = hashes, _count_occurrences(hashes)
+    first_rows = np.unique(records.units, return_index=True)[1]
+    hashes = records.unit_hashes[first_rows]
+    hash_blocks = np.empty((len(hashes), 2), dtype="<u8")
+    hash_blocks[:, 0], hash_blocks[:, 1] = hashes, _count_occurrences(hashes)
     encryptor = Cipher(algorithms.AES256(tagged_hash("poisson subsample", coins)), modes.ECB()).encryptor()  # noqa: S305
-    words = np.frombuffer(encryptor.update(blocks.tobytes()), dtype="<u8")[::2]
-    return words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
+    random_words = np.frombuffer(encryptor.update(hash_blocks.tobytes()), dtype="<u8")[::2]
+    return random_words < np.uint64(min(int(rate * 2.0**64), 2**64 - 1))
 
 
 def _count_occurrences(values: UInt64) -> Int64:
     """Returns, for each value, the number of equal values before it, int64 [n]."""
-    order = np.argsort(values, kind="stable")
-    sorted_values = values[order]
-    begins = np.flatnonzero(np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]])[: len(values)])
-    runs = np.diff(np.append(begins, len(values)))
-    occurrences = np.empty(len(values), dtype=np.int64)
-    occurrences[order] = np.arange(len(values)) - np.repeat(begins, runs)
-    return occurrences
+    value_order = np.argsort(values, kind="stable")
+    sorted_values = values[value_order]
+    group_starts = np.flatnonzero(np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]])[: len(values)])
+    runs = np.diff(np.append(group_starts, len(values)))
+    earlier_equals = np.empty(len(values), dtype=np.int64)
+    earlier_equals[value_order] = np.arange(len(values)) - np.repeat(group_starts, runs)
+    return earlier_equals

@@ -95,21 +95,21 @@ class JournaledParty:
         start_s = time.monotonic() if start_s is None else start_s
         self.look_after()
         with self._turn:
-            deferred: DeferredVector | None = None
+            deferred_vector: DeferredVector | None = None
             try:
                 with self._outbox.together(), named_faults(self._home.path, root=self._home.path / SETTINGS):
                     try:
-                        answer = self._answer_request(data, start_s, is_asked, deferral)
+                        party_reply = self._answer_request(data, start_s, is_asked, deferral)
                     except DeferredVector as waits:
-                        deferred = waits
+                        deferred_vector = waits
                     else:
-                        self._journal_reply(answer, time.monotonic() - start_s, waited_s)
+                        self._journal_reply(party_reply, time.monotonic() - start_s, waited_s)
             except BaseException:
                 self._assembled.party.forget()
                 raise
-            if deferred is not None:
-                raise deferred
-            return answer
+            if deferred_vector is not None:
+                raise deferred_vector
+            return party_reply
 
     def compute(self, deferral: Deferral) -> None:
         """Computes the vector that a deferral wants, while other requests may be answered."""
@@ -133,7 +133,7 @@ class JournaledParty:
             with suppress(PeerFault):
                 refusal_reply.request = codec.decode_request(data)
             return refusal_reply
-        answer = self._assembled.party.answer(data, start_s, is_asked=is_asked, deferral=deferral)
+        party_reply = self._assembled.party.answer(data, start_s, is_asked=is_asked, deferral=deferral)
         # A file that is missing with the whole folder is no reason to refuse.
         self._home.check_reachable()
         try:
@@ -142,38 +142,40 @@ class JournaledParty:
             raise
         except UndersongError as error:
             log.error("%s", error.problem)
-            answer = replace(answer, reply=codec.refusal(error).SerializeToString(), kind="refusal", stored=NOTHING)
+            party_reply = replace(
+                party_reply, reply=codec.refusal(error).SerializeToString(), kind="refusal", stored=NOTHING
+            )
 
         def may_leave() -> bool:
-            return file_state(self._coordinator) != MISSING and answer.may_leave()
+            return file_state(self._coordinator) != MISSING and party_reply.may_leave()
 
-        return replace(answer, may_leave=may_leave)
+        return replace(party_reply, may_leave=may_leave)
 
     def look_after(self) -> None:
         """Destroys the secrets of attempts that will not go on; acts at the first call, hourly, and after decisions."""
         coordinator = file_state(self._coordinator)
-        surroundings = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
-        if surroundings == self._looked_after:
+        file_states = [file_state(self._requests), coordinator, self._clock() // LOOK_AFTER_S]
+        if file_states == self._looked_after:
             return
         self._home.check_reachable()  # a coordinator's file that is missing with the folder was not left
         stop_reason = "this party has left its coordinator" if coordinator == MISSING else ""
         try:
             if self._assembled.party.end_abandoned(stop_reason):
-                self._looked_after = surroundings
+                self._looked_after = file_states
         except MachineFault:
             raise
         except UndersongError as error:
             log.error("attempts that are over could not be erased: %s", error.problem)
-            self._looked_after = surroundings
+            self._looked_after = file_states
 
     def _journal_reply(self, answer: PendingReply, took_s: float, waited_s: float) -> None:
         request_kind, run, query, attempt = self._describe_request(answer.request)
         reply = answer.reply
-        kind = answer.kind
+        reply_kind = answer.kind
         self._outbox.record(
             reply,
             at=self._clock(),
-            kind=kind,
+            kind=reply_kind,
             answer_to=request_kind,
             run=run,
             query=query,
@@ -182,10 +184,10 @@ class JournaledParty:
         )
         self.last = (self._clock(), f"{request_kind} {run} {query}".strip())
         log.log(
-            logging.INFO if self._is_told(kind, run) else logging.DEBUG,
+            logging.INFO if self._is_told(reply_kind, run) else logging.DEBUG,
             "answered %s with %s%s: %d bytes, %.3f s%s",
             request_kind,
-            kind,
+            reply_kind,
             f" (run {run!r}{f', {query}, attempt {attempt}' if query else ''})" if run else "",
             len(reply),
             took_s,
@@ -206,16 +208,21 @@ class JournaledParty:
         """The kind of a request, and its run, sum and attempt, for outbox and log."""
         if request is None:
             return "bytes that are no request", "", "", -1
-        kind = request.WhichOneof("body") or ""
-        body = getattr(request, kind)
-        if kind in ("propose", "agree"):
-            hash_ = manifest_hash(body.manifest)
+        body_kind = request.WhichOneof("body") or ""
+        request_body = getattr(request, body_kind)
+        if body_kind in ("propose", "agree"):
+            run_hash = manifest_hash(request_body.manifest)
         else:
-            hash_ = getattr(body, "manifest_hash", b"")
+            run_hash = getattr(request_body, "manifest_hash", b"")
         with suppress(UndersongError):  # a damaged file of a request
-            if hash_ not in self._runs and (proposed := self._proposals.known(hash_)) is not None:
-                self._runs[hash_] = proposed.run
-        return kind, self._runs.get(hash_, ""), str(getattr(body, "sum", "")), int(getattr(body, "attempt", -1))
+            if run_hash not in self._runs and (stored_proposal := self._proposals.known(run_hash)) is not None:
+                self._runs[run_hash] = stored_proposal.run
+        return (
+            body_kind,
+            self._runs.get(run_hash, ""),
+            str(getattr(request_body, "sum", "")),
+            int(getattr(request_body, "attempt", -1)),
+        )
 
     def _follow_policy(self) -> None:
         """A changed policy counts at once, and who has left its coordinator answers it nothing, whatever carries this.
@@ -312,14 +319,15 @@ class Answering:
         with self._lock:
             if envelope.id in self._open_requests or envelope.id in self._replies:
                 return
-            sizes = [
+            request_bytes = [
                 len(open_request.data) for open_request in self._open_requests.values() if not open_request.is_taken
             ]
-            too_many = max(len(sizes), len(self._computing)) >= WAITING_REQUESTS
-            if too_many or (sizes and sum(sizes) + len(envelope.data) > WAITING_BYTES):
+            too_many = max(len(request_bytes), len(self._computing)) >= WAITING_REQUESTS
+            if too_many or (request_bytes and sum(request_bytes) + len(envelope.data) > WAITING_BYTES):
                 raise PeerFault(
                     "coordinator",
-                    f"asks faster than this party answers: {len(sizes)} requests of {sum(sizes)} bytes wait, and"
+                    f"asks faster than this party answers: {len(request_bytes)} requests of {sum(request_bytes)} bytes"
+                    " wait, and"
                     f" {len(self._computing)} vectors",
                     "the coordinator sends a run's next request after the reply to the last one",
                     code="too-many-requests",
@@ -335,7 +343,9 @@ class Answering:
         """Drops all waiting requests before a new stream is opened; the coordinator repeats those it still needs."""
         with self._lock:
             self._open_requests = {
-                id_: open_request for id_, open_request in self._open_requests.items() if open_request.is_taken
+                request_id: open_request
+                for request_id, open_request in self._open_requests.items()
+                if open_request.is_taken
             }
             for open_request in self._open_requests.values():
                 open_request.is_wanted = False
@@ -351,27 +361,29 @@ class Answering:
         deadline_s = time.monotonic() + grace_s
         with self._lock:
             self._open_requests = {
-                id_: open_request for id_, open_request in self._open_requests.items() if open_request.is_taken
+                request_id: open_request
+                for request_id, open_request in self._open_requests.items()
+                if open_request.is_taken
             }
-            computing = list(self._computing)
+            computing_requests = list(self._computing)
         self._stopping.set()
         self._jobs.put(None)
-        for thread in (self._thread, *computing):
+        for thread in (self._thread, *computing_requests):
             thread.join(max(0.0, deadline_s - time.monotonic()))
 
     def _serve_requests(self) -> None:
-        while (id_ := self._jobs.get()) is not None:
+        while (request_id := self._jobs.get()) is not None:
             with self._lock:
-                open_request = self._open_requests.get(id_)
+                open_request = self._open_requests.get(request_id)
                 if open_request is None or open_request.is_taken:
                     continue
                 open_request.is_taken = True
-            self._answer_request(id_, open_request, Deferral(), self._monotonic())
+            self._answer_request(request_id, open_request, Deferral(), self._monotonic())
 
     def _answer_request(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral, start_s: float) -> None:
         """Answers a request as far as it can be answered without a vector."""
         try:
-            answer = self._when_heard(
+            heard_reply = self._when_heard(
                 partial(
                     self.party.answer,
                     open_request.data,
@@ -388,7 +400,7 @@ class Answering:
             self._handle_failure(id_, open_request, error)
             return
         self._release_hold(open_request)
-        self._send_reply(id_, open_request, answer)
+        self._send_reply(id_, open_request, heard_reply)
 
     def _begin_vector(self, id_: bytes, open_request: _OpenRequest, deferral: Deferral) -> None:
         """Computes a slot's vector in a thread of its own; a second request for the slot waits until it may leave.
@@ -399,9 +411,9 @@ class Answering:
             target=self._answer_with_vector, args=(id_, open_request, deferral), name="vector", daemon=True
         )
         with self._lock:
-            if (waiting := self._waiting.get(deferral.slot)) is not None:
+            if (waiting_ids := self._waiting.get(deferral.slot)) is not None:
                 open_request.is_taken = False
-                waiting.append(id_)
+                waiting_ids.append(id_)
                 return
             self._waiting[deferral.slot] = []
             self._computing.add(thread)
@@ -416,10 +428,10 @@ class Answering:
         try:
             self.party.compute(deferral)
             wait_for_rung(deferral.start_s, deferral.first_rung_s, monotonic=self._monotonic, sleep=self._sleep)
-            answer = self._answer_once_possible(open_request, deferral)
+            vector_reply = self._answer_once_possible(open_request, deferral)
             self._release_hold(open_request)
             if self._when_heard(partial(self._is_asked, open_request)):
-                self._send_reply(id_, open_request, answer)
+                self._send_reply(id_, open_request, vector_reply)
             else:
                 self._drop_request(id_, "its vector is done and journaled, and the stream that asked is gone")
         except DeferredVector:
@@ -429,8 +441,8 @@ class Answering:
         finally:
             with self._lock:
                 self._computing.discard(threading.current_thread())
-                waiting = self._waiting.pop(deferral.slot)
-            for waiting_id in waiting:
+                waiting_ids = self._waiting.pop(deferral.slot)
+            for waiting_id in waiting_ids:
                 self._jobs.put(waiting_id)
 
     def _answer_once_possible(self, open_request: _OpenRequest, deferral: Deferral) -> PendingReply:
@@ -439,10 +451,12 @@ class Answering:
         Raises DroppedRequest once nobody asks for the slot's vector.
         """
         is_asked = partial(self._is_slot_asked, open_request, deferral.slot)
-        answer = partial(self.party.answer, open_request.data, deferral.start_s, is_asked=is_asked, deferral=deferral)
+        answer_now = partial(
+            self.party.answer, open_request.data, deferral.start_s, is_asked=is_asked, deferral=deferral
+        )
         while True:
             try:
-                return self._when_heard(answer)
+                return self._when_heard(answer_now)
             except (UndersongError, OSError, sqlite3.Error) as fault:
                 self._hold_up(open_request, fault)
             if self._stopping.wait(self._held.pause_s(ANSWERING)) or not self._when_heard(is_asked):
@@ -461,18 +475,18 @@ class Answering:
         """True if the stream that asked still stands, or a new one has asked again. Raises UnheardStream."""
         if not open_request.is_wanted:
             return False
-        stands = self._stands()
-        if stands is None:
+        stream_stands = self._stands()
+        if stream_stands is None:
             raise UnheardStream
-        return stands and open_request.is_wanted
+        return stream_stands and open_request.is_wanted
 
     def _is_slot_asked(self, open_request: _OpenRequest, slot: Slot) -> bool:
         """True if this request for a slot's vector is asked for, or one that waits for it. Raises UnheardStream."""
         with self._lock:
             other_requests = [
                 other_request
-                for id_ in self._waiting[slot]
-                if (other_request := self._open_requests.get(id_)) is not None
+                for request_id in self._waiting[slot]
+                if (other_request := self._open_requests.get(request_id)) is not None
             ]
         return any(self._is_asked(request) for request in (open_request, *other_requests))
 

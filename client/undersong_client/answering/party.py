@@ -142,23 +142,23 @@ class Epochs:
         checks.check_epoch_clock(epoch, now_s)
         if self._highest is None:
             self._read_journal(now_s)
-        highest = self._highest or 0
+        highest_epoch = self._highest or 0
         # A time ahead of now is a wrong clock's: the epoch counts as heard now.
         self._heard_s = min(self._heard_s, now_s)
-        if highest > int(now_s) + checks.EPOCH_AHEAD_S:
-            log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", highest)
-            highest = 0
-        elif epoch < highest and now_s - self._heard_s >= EPOCH_SILENCE_S:
-            log.warning("the remembered epoch %d was not heard for a day and is forgotten", highest)
-            highest = 0
-        self._highest = max(epoch, highest)
-        if epoch >= highest:
+        if highest_epoch > int(now_s) + checks.EPOCH_AHEAD_S:
+            log.warning("the remembered epoch %d lies more than a day ahead of now and is forgotten", highest_epoch)
+            highest_epoch = 0
+        elif epoch < highest_epoch and now_s - self._heard_s >= EPOCH_SILENCE_S:
+            log.warning("the remembered epoch %d was not heard for a day and is forgotten", highest_epoch)
+            highest_epoch = 0
+        self._highest = max(epoch, highest_epoch)
+        if epoch >= highest_epoch:
             self._heard_s = now_s
         is_noted = not self._highest or 0 <= self._heard_s - self._noted_s < EPOCH_NOTED_S
-        if epoch > highest or not is_noted:
+        if epoch > highest_epoch or not is_noted:
             self._store.put(f"epoch/{self._coordinator}", f"{self._highest} {int(self._heard_s)}".encode())
             self._noted_s = self._heard_s
-        checks.check_epoch_order(epoch, highest)
+        checks.check_epoch_order(epoch, highest_epoch)
 
     def _read_journal(self, now_s: float) -> None:
         """Reads the epoch and its time; a journal of an earlier version has no time, and the epoch counts as of now."""
@@ -182,12 +182,12 @@ class ResolvedQuestion:
         if self._resolved is None or self._resolved[0] != inputs:
             self._checked = None
             self._resolved = (inputs, resolve(inputs, self._blocks))
-        public = self._resolved[1]
+        public_inputs = self._resolved[1]
         if self._checked != (manifest.hash, name):
-            facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
-            manifest.plan[name].build().check_inputs(public, facts)
+            public_facts = statistics.PublicFacts(self._embedder.dimension, len(manifest.task.get("labels", ())))
+            manifest.plan[name].build().check_inputs(public_inputs, public_facts)
             self._checked = (manifest.hash, name)
-        return public
+        return public_inputs
 
 
 class Party:
@@ -310,20 +310,20 @@ class Party:
             ConfigurationError, PrivacyRefusal: a file of this party is missing or damaged, which is no refusal either.
         """
         with self._lock:
-            answer = PendingReply(
+            pending_reply = PendingReply(
                 start_s=time.monotonic() if start_s is None else start_s, is_asked=is_asked, deferral=deferral
             )
             try:
-                answer.request = codec.decode_request(data)
-                reply = self._dispatch_request(answer.request, answer)
+                pending_reply.request = codec.decode_request(data)
+                reply = self._dispatch_request(pending_reply.request, pending_reply)
             except (DroppedRequest, UnheardStream, DeferredVector):
                 raise
             except Exception as error:
                 if is_passing_fault(error):
                     raise
                 reply = self._refuse(error)
-            answer.kind, answer.reply = reply.WhichOneof("body") or "", reply.SerializeToString()
-            return answer
+            pending_reply.kind, pending_reply.reply = reply.WhichOneof("body") or "", reply.SerializeToString()
+            return pending_reply
 
     def _refuse(self, error: Exception) -> wire.Reply:
         if not isinstance(error, UndersongError):  # the message of an unforeseen error may hold private data
@@ -335,7 +335,7 @@ class Party:
         return codec.refusal(error)
 
     def _dispatch_request(self, request: wire.Request, answer: PendingReply) -> wire.Reply:
-        handlers: dict[str, Callable[[Any, PendingReply], wire.Reply]] = {
+        handler_by_kind: dict[str, Callable[[Any, PendingReply], wire.Reply]] = {
             "introduce": self._answer_introduce,
             "propose": self._answer_propose,
             "agree": self._answer_agree,
@@ -347,23 +347,23 @@ class Party:
             "close_run": self._close_run,
         }
         self._epochs.check(request.epoch, self._clock())
-        kind = request.WhichOneof("body") or ""
-        return handlers[kind](getattr(request, kind), answer)
+        body_kind = request.WhichOneof("body") or ""
+        return handler_by_kind[body_kind](getattr(request, body_kind), answer)
 
     def _make_reply(self, **body: Any) -> wire.Reply:
         return wire.Reply(version=codec.VERSION, **body)
 
     def _answer_introduce(self, message: wire.Introduce, _answer: PendingReply) -> wire.Reply:
-        introduction = wire.Introduction(
+        introduction_message = wire.Introduction(
             name=self.name,
             identity=self.public_identity,
             software=SOFTWARE,
             embedder=self.embedder,
             statistics=statistics.names(),
         )
-        digest = codec.introduction_digest(message.challenge, self._rules.address, introduction)
-        introduction.signature = self._identity.sign(digest)
-        return self._make_reply(introduction=introduction)
+        digest = codec.introduction_digest(message.challenge, self._rules.address, introduction_message)
+        introduction_message.signature = self._identity.sign(digest)
+        return self._make_reply(introduction=introduction_message)
 
     def _suspend_run(self, message: wire.SuspendRun, _answer: PendingReply) -> wire.Reply:
         self._suspensions[message.manifest_hash] += 1
@@ -414,10 +414,10 @@ class Party:
 
     def _find_manifest(self, hash_: bytes) -> Manifest | None:
         if hash_ not in self._manifests:
-            data = self._store.get(f"agreed/{hash_.hex()}")
-            if data is None:
+            manifest_bytes = self._store.get(f"agreed/{hash_.hex()}")
+            if manifest_bytes is None:
                 return None
-            self._manifests[hash_] = Manifest.from_bytes(data)
+            self._manifests[hash_] = Manifest.from_bytes(manifest_bytes)
         return self._manifests[hash_]
 
     # A private sum
@@ -425,77 +425,77 @@ class Party:
     def _open_sum(self, message: wire.OpenSum, _answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
         self._rules.consent.check(manifest)
-        inputs = read_inputs(message.inputs)
-        add_blocks(message.blocks, inputs, self._blocks)
-        if missing := missing_blocks(inputs, self._blocks):
-            return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
-        self._question.resolve(manifest, message.sum, inputs)
-        digest = question(inputs)
+        sum_inputs = read_inputs(message.inputs)
+        add_blocks(message.blocks, sum_inputs, self._blocks)
+        if missing_ids := missing_blocks(sum_inputs, self._blocks):
+            return self._make_reply(missing=wire.MissingBlocks(blocks=missing_ids))
+        self._question.resolve(manifest, message.sum, sum_inputs)
+        digest = question(sum_inputs)
         checks.check_same_question(message.sum, digest, self._attempts.question(manifest, message.sum))
         self._accept_voids(manifest, message)
-        attempt = self._begin_attempt(manifest, message.sum, message.attempt)
-        reply = self._receive_step(attempt, message.payload)
-        self._attempts.keep(attempt, named=inputs, asked=digest)
+        sum_attempt = self._begin_attempt(manifest, message.sum, message.attempt)
+        reply = self._receive_step(sum_attempt, message.payload)
+        self._attempts.keep(sum_attempt, named=sum_inputs, asked=digest)
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _prepare_sum(self, message: wire.PrepareSum, _answer: PendingReply) -> wire.Reply:
         """Keys before the question: nothing in an advert or a share depends on the public inputs."""
         manifest = self._require_manifest(message.manifest_hash)
         self._rules.consent.check(manifest)
-        attempt = self._begin_attempt(manifest, message.sum, message.attempt)
-        reply = self._receive_step(attempt, message.payload)
-        self._attempts.keep(attempt)
+        sum_attempt = self._begin_attempt(manifest, message.sum, message.attempt)
+        reply = self._receive_step(sum_attempt, message.payload)
+        self._attempts.keep(sum_attempt)
         return self._make_reply(sum_reply=wire.SumReply(payload=reply.payload))
 
     def _begin_attempt(self, manifest: Manifest, name: str, number: int) -> Attempt:
         """The attempt; a new one where the plan allows it, and then it is the only one at this sum."""
-        attempt = self._attempts.find(manifest, name, number)
-        if attempt is not None:
-            return attempt
-        attempt = self._attempts.new(manifest, name, number)
-        if attempt.before < 0:
-            previous = None
+        known_attempt = self._attempts.find(manifest, name, number)
+        if known_attempt is not None:
+            return known_attempt
+        known_attempt = self._attempts.new(manifest, name, number)
+        if known_attempt.before < 0:
+            earlier_attempt = None
         else:
-            previous = self._attempts.find(manifest, name, attempt.before)
-        if previous is not None:
+            earlier_attempt = self._attempts.find(manifest, name, known_attempt.before)
+        if earlier_attempt is not None:
             # Two live attempts would be two vectors of the same records under a single charge.
-            self._attempts.end(previous, "a new attempt was begun")
+            self._attempts.end(earlier_attempt, "a new attempt was begun")
         self._withdraw(manifest, name)
         self._ledger.check_attempt(self._make_charge(manifest, name, number), manifest.plan.quorum.spare_attempts)
-        return attempt
+        return known_attempt
 
     def _sum_step(self, message: wire.SumStep, answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
         self._check_under_way(manifest, answer)
         self._rules.consent.check(manifest)
-        attempt = self._require_attempt(manifest, message)
+        sum_attempt = self._require_attempt(manifest, message)
         try:
-            step = attempt.machine.receive(message.payload)
-            if isinstance(step, WantsInput):
-                inputs = checks.check_inputs_named(attempt)
-                if missing := missing_blocks(inputs, self._blocks):
-                    return self._make_reply(missing=wire.MissingBlocks(blocks=missing))
-                step = self._mask_vector(attempt, inputs, answer)
+            machine_step = sum_attempt.machine.receive(message.payload)
+            if isinstance(machine_step, WantsInput):
+                sum_inputs = checks.check_inputs_named(sum_attempt)
+                if missing_ids := missing_blocks(sum_inputs, self._blocks):
+                    return self._make_reply(missing=wire.MissingBlocks(blocks=missing_ids))
+                machine_step = self._mask_vector(sum_attempt, sum_inputs, answer)
         except UndersongError:
             # A refusal may have tombstoned the attempt: that too must survive a crash.
-            self._attempts.keep(attempt)
+            self._attempts.keep(sum_attempt)
             raise
-        self._attempts.keep(attempt)
-        self._attempts.note_survivors(attempt)
-        if step.vector:
-            self._record_send(attempt, step.payload)
+        self._attempts.keep(sum_attempt)
+        self._attempts.note_survivors(sum_attempt)
+        if machine_step.vector:
+            self._record_send(sum_attempt, machine_step.payload)
             answer.may_leave = partial(self._has_consent, manifest)
-        answer.stored = self._attempts.stored(attempt, step.payload)
-        return self._make_reply(sum_reply=wire.SumReply(payload=step.payload))
+        answer.stored = self._attempts.stored(sum_attempt, machine_step.payload)
+        return self._make_reply(sum_reply=wire.SumReply(payload=machine_step.payload))
 
     def _check_under_way(self, manifest: Manifest, answer: PendingReply) -> None:
         """Raises DroppedRequest where the run was suspended or ended while its vector was computed."""
-        deferral = answer.deferral
-        if deferral is None:
+        vector_deferral = answer.deferral
+        if vector_deferral is None:
             return
-        if deferral.vector_request is None:
-            deferral.suspensions = self._suspensions[manifest.hash]
-        elif deferral.suspensions != self._suspensions[manifest.hash]:
+        if vector_deferral.vector_request is None:
+            vector_deferral.suspensions = self._suspensions[manifest.hash]
+        elif vector_deferral.suspensions != self._suspensions[manifest.hash]:
             raise DroppedRequest(f"run {manifest.run!r} is not under way any more")
 
     def _has_consent(self, manifest: Manifest) -> bool:
@@ -522,11 +522,13 @@ class Party:
     def _record_send(self, attempt: Attempt, payload: bytes) -> None:
         """Before a vector leaves, for the first time or again."""
         self._store.commit()  # the ledger must not name a vector that the journal may lose
-        charge = self._charge_of(attempt)
+        attempt_charge = self._charge_of(attempt)
         try:
-            if self._ledger.state(charge) == "unknown":  # an older ledger than the journal, before anything left
+            if (
+                self._ledger.state(attempt_charge) == "unknown"
+            ):  # an older ledger than the journal, before anything left
                 self._charge_attempt(attempt)
-            self._ledger.send(charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
+            self._ledger.send(attempt_charge, hashlib.sha256(payload).hexdigest(), at=self._clock())
         except PrivacyRefusal as refusal:
             self._end_if_over(attempt, refusal)
             raise
@@ -534,16 +536,16 @@ class Party:
     def _charge_attempt(self, attempt: Attempt) -> None:
         """Charges an attempt, once."""
         manifest = attempt.manifest
-        charge = self._charge_of(attempt)
+        attempt_charge = self._charge_of(attempt)
         now_s = self._clock()
         self._rules.consent.suspended(manifest.hash, is_suspended=False)
         try:
             if not self._ledger.is_begun(manifest.run):
                 # Equal events as one: the ledger's checkpoints say the whole plan again with every vector.
                 plan = manifest.plan
-                price = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
-                self._ledger.begin(charge, price, at=now_s)
-            self._ledger.charge(charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=now_s)
+                plan_price = PlanPrice(compressed(plan.charged_events()), compressed(plan.alone_events()))
+                self._ledger.begin(attempt_charge, plan_price, at=now_s)
+            self._ledger.charge(attempt_charge, spare_attempts=manifest.plan.quorum.spare_attempts, at=now_s)
         except PrivacyRefusal as refusal:
             self._end_if_over(attempt, refusal)
             raise
@@ -557,78 +559,95 @@ class Party:
         self, manifest: Manifest, name: str, inputs: tuple[Input, ...], coins: bytes, answer: PendingReply
     ) -> GridVector:
         """This party's vector: the one place where records are read for a reply, and so the one that takes a rung."""
-        planned = manifest.plan[name]
-        public = self._question.resolve(manifest, name, inputs)
-        answer.first_rung_s = planned.first_rung_s
-        stored_blocks = ((identity, self._blocks.get(identity)) for identity in named_blocks(inputs))
-        blocks = {identity: block for identity, block in stored_blocks if block is not None}
-        request = VectorRequest(
-            manifest.run, tuple(manifest.labels), planned, manifest.plan.privacy, public, coins, inputs, blocks
+        planned_sum = manifest.plan[name]
+        public_question = self._question.resolve(manifest, name, inputs)
+        answer.first_rung_s = planned_sum.first_rung_s
+        stored_blocks = ((block_identity, self._blocks.get(block_identity)) for block_identity in named_blocks(inputs))
+        block_by_identity = {identity: block for identity, block in stored_blocks if block is not None}
+        vector_request = VectorRequest(
+            manifest.run,
+            tuple(manifest.labels),
+            planned_sum,
+            manifest.plan.privacy,
+            public_question,
+            coins,
+            inputs,
+            block_by_identity,
         )
         if answer.deferral is None:
-            computed = self.computation.vector(request, start_s=answer.start_s)
+            computed_vector = self.computation.vector(vector_request, start_s=answer.start_s)
         else:
-            computed = answer.deferral.take(request, answer.start_s)
-        self._notes.cautions[manifest.run] = computed.cautions
-        return computed.vector
+            computed_vector = answer.deferral.take(vector_request, answer.start_s)
+        self._notes.cautions[manifest.run] = computed_vector.cautions
+        return computed_vector.vector
 
     def _require_attempt(self, manifest: Manifest, message: wire.SumStep | wire.VoidSum) -> Attempt:
-        attempt = self._attempts.find(manifest, message.sum, message.attempt)
-        return checks.check_opened(attempt, message.sum, message.attempt)
+        known_attempt = self._attempts.find(manifest, message.sum, message.attempt)
+        return checks.check_opened(known_attempt, message.sum, message.attempt)
 
     def _accept_voids(self, manifest: Manifest, message: wire.OpenSum) -> None:
         """Certificates refund attempts whose vector left, a few for each sum: a coalition can sign false ones."""
         for certificate in message.voids:
             parameters = manifest.sum_parameters(message.sum, certificate.attempt)
-            statements = dict(certificate.statements)
-            secagg.check_void_certificate(parameters, statements)
-            charge = self._make_charge(manifest, message.sum, certificate.attempt)
-            if self._ledger.state(charge) != "sent" or self._ledger.voided(manifest.run, message.sum) >= VOIDED_VECTORS:
+            statement_by_party = dict(certificate.statements)
+            secagg.check_void_certificate(parameters, statement_by_party)
+            void_charge = self._make_charge(manifest, message.sum, certificate.attempt)
+            if (
+                self._ledger.state(void_charge) != "sent"
+                or self._ledger.voided(manifest.run, message.sum) >= VOIDED_VECTORS
+            ):
                 continue
-            attempt = self._attempts.find(manifest, message.sum, certificate.attempt)
-            if attempt is not None:
-                self._attempts.end(attempt, "the attempt is void")
-            self._ledger.void(charge, _hash_statements(statements), at=self._clock())
+            known_attempt = self._attempts.find(manifest, message.sum, certificate.attempt)
+            if known_attempt is not None:
+                self._attempts.end(known_attempt, "the attempt is void")
+            self._ledger.void(void_charge, _hash_statements(statement_by_party), at=self._clock())
 
     def _void_sum(self, message: wire.VoidSum, _answer: PendingReply) -> wire.Reply:
         manifest = self._require_manifest(message.manifest_hash)
-        attempt = self._require_attempt(manifest, message)
-        statement = attempt.machine.void_statement()
-        self._attempts.keep(attempt)
-        charge = self._make_charge(manifest, message.sum, message.attempt)
-        if self._ledger.state(charge) == "charged":
-            self._ledger.withdraw(charge, at=self._clock())
-        return self._make_reply(void_statement=wire.VoidStatement(statement=statement.payload))
+        sum_attempt = self._require_attempt(manifest, message)
+        void_statement = sum_attempt.machine.void_statement()
+        self._attempts.keep(sum_attempt)
+        void_charge = self._make_charge(manifest, message.sum, message.attempt)
+        if self._ledger.state(void_charge) == "charged":
+            self._ledger.withdraw(void_charge, at=self._clock())
+        return self._make_reply(void_statement=wire.VoidStatement(statement=void_statement.payload))
 
     def _receive_step(self, attempt: Attempt, payload: bytes) -> Reply:
         try:
-            step = attempt.machine.receive(payload)
+            machine_step = attempt.machine.receive(payload)
         except UndersongError:
             self._attempts.keep(attempt)
             raise
-        return checks.check_first_stage(step)
+        return checks.check_first_stage(machine_step)
 
     # The ledger
 
     def _withdraw(self, manifest: Manifest, name: str) -> None:
         """Withdraws each charged attempt at a sum of which nothing left; they have ended, and nothing ever will."""
-        for number, state in self._ledger.attempts(manifest.run, name).items():
-            if state == "charged":
-                self._ledger.withdraw(self._make_charge(manifest, name, number), at=self._clock())
+        for attempt_number, attempt_state in self._ledger.attempts(manifest.run, name).items():
+            if attempt_state == "charged":
+                self._ledger.withdraw(self._make_charge(manifest, name, attempt_number), at=self._clock())
 
     def _charge_of(self, attempt: Attempt) -> Charge:
         return self._make_charge(attempt.manifest, attempt.query, attempt.number, attempt.question)
 
     def _make_charge(self, manifest: Manifest, name: str, attempt: int, question_digest: bytes = b"") -> Charge:
-        price = self._prices.get((manifest.hash, name))
-        if price is None:
-            planned = manifest.plan[name]
-            price = planned.event(), planned.event_alone(manifest.plan.quorum)
-            self._prices[manifest.hash, name] = price
-        event, event_alone = price
-        unit = manifest.plan.privacy.unit
+        sum_price = self._prices.get((manifest.hash, name))
+        if sum_price is None:
+            planned_sum = manifest.plan[name]
+            sum_price = planned_sum.event(), planned_sum.event_alone(manifest.plan.quorum)
+            self._prices[manifest.hash, name] = sum_price
+        event, event_alone = sum_price
+        privacy_unit = manifest.plan.privacy.unit
         return Charge(
-            manifest.run, manifest.hash.hex(), name, attempt, (event,), question_digest.hex(), (event_alone,), unit
+            manifest.run,
+            manifest.hash.hex(),
+            name,
+            attempt,
+            (event,),
+            question_digest.hex(),
+            (event_alone,),
+            privacy_unit,
         )
 
     def _close_run(self, message: wire.CloseRun, _answer: PendingReply) -> wire.Reply:
@@ -640,14 +659,16 @@ class Party:
             return self._make_reply(noted=wire.Noted())
         self._attempts.end_run(manifest)
         if not self._ledger.is_closed(manifest.run):
-            for planned in manifest.plan.sums:
-                self._withdraw(manifest, planned.name)
+            for planned_sum in manifest.plan.sums:
+                self._withdraw(manifest, planned_sum.name)
         self._ledger.close(manifest.run, manifest.hash.hex(), at=self._clock())
         self._rules.consent.ended(manifest.hash)
-        body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
-        signature = self._identity.sign(tagged_hash(receipt.TAG, body))
-        return self._make_reply(receipt=wire.Receipt(body=body, signature=signature))
+        receipt_body = receipt.body(manifest, self.name, self._ledger.run_entries(manifest.run))
+        signature = self._identity.sign(tagged_hash(receipt.TAG, receipt_body))
+        return self._make_reply(receipt=wire.Receipt(body=receipt_body, signature=signature))
 
 
 def _hash_statements(statements: Mapping[str, bytes]) -> str:
-    return hashlib.sha256(canonical_json({name: value.hex() for name, value in statements.items()})).hexdigest()
+    return hashlib.sha256(
+        canonical_json({party_name: statement_bytes.hex() for party_name, statement_bytes in statements.items()})
+    ).hexdigest()

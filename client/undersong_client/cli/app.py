@@ -93,9 +93,9 @@ def init(
     mark_drill(folder)
     fingerprint = operations.joining.own_fingerprint(party_home)
     home_option = f"--home {shell_path(party_home.path)}"
-    records = f"{shell_path(party_home.drill_records)} --text-field text --label-field label --user-field keeper"
+    records_option = f"{shell_path(party_home.drill_records)} --text-field text --label-field label --user-field keeper"
     drill_steps = (
-        f"next, with {home_option} on every command: undersong-party data add {records} {home_option}",
+        f"next, with {home_option} on every command: undersong-party data add {records_option} {home_option}",
         f"then: undersong-party budget set --epsilon 8 --delta 1e-4 {home_option}",
     )
     print_result(
@@ -127,10 +127,10 @@ def check(
             print(f"{finding.grade:8} {finding.name}: {printable(finding.says)}", flush=True)
             if finding.remedy:
                 print(f"         remedy: {finding.remedy}")
-    problems = sum(finding.grade == "problem" for finding in findings)
+    problem_count = sum(finding.grade == "problem" for finding in findings)
     if as_json:
-        print_json({"problems": problems, "findings": [asdict(finding) for finding in findings]})
-    if problems:
+        print_json({"problems": problem_count, "findings": [asdict(finding) for finding in findings]})
+    if problem_count:
         return ConfigurationError.exit_code
     return 0
 
@@ -175,15 +175,15 @@ def run(
         try:
             check_descriptors()
             check_start(party_home, use_proxy=proxy)
-            assembled = assemble(
+            assembled_party = assemble(
                 party_home, checkpoints=checkpoints_folder(party_home.path), clock=time.time, logs=set_up_log
             )
         except UndersongError as refusal:
             party_home.note_refused_start(refusal.problem, refusal.remedy, at=time.time())
             raise
-        daemon = Daemon(party_home, assembled, use_proxy=proxy, warm=warm, figures=figures)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: daemon.stop())
+        daemon = Daemon(party_home, assembled_party, use_proxy=proxy, warm=warm, figures=figures)
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signal_number, lambda *_: daemon.stop())
         daemon.run()
 
 
@@ -201,30 +201,36 @@ def status(home: HomeFolder = None, as_json: AsJson = False) -> int:
 
 def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
     """The daemon's own words, and what it has read of others, made printable."""
-    facts = daemon_status.facts
+    status_facts = daemon_status.facts
     pause_words = ""
     if daemon_status.paused and daemon_status.state != "paused":
         pause_words = " (paused)"
     yield f"{daemon_status.party}: {daemon_status.state}{pause_words}"
     yield from (f"  {sentence}" for sentence in that_hold((daemon_status.silence, daemon_status.silence)))
-    yield from (f"  {printable(step.words)}" for step in daemon_status.held_up)
-    changes = {printable(change["run"]): printable("; ".join(change["changes"])) for change in facts.get("changed", ())}
-    offset_s = facts.get("clock_offset_s", 0.0)
-    last_answer = f"{printable(facts.get('answered', ''))} at {local_time(facts.get('answered_s', 0.0))}"
+    yield from (f"  {printable(held_step.words)}" for held_step in daemon_status.held_up)
+    changes_by_run = {
+        printable(run_change["run"]): printable("; ".join(run_change["changes"]))
+        for run_change in status_facts.get("changed", ())
+    }
+    offset_s = status_facts.get("clock_offset_s", 0.0)
+    last_answer = f"{printable(status_facts.get('answered', ''))} at {local_time(status_facts.get('answered_s', 0.0))}"
     facts_in_words = that_hold(
-        (facts.get("address"), f"coordinator at {printable(str(facts.get('address')))}"),
-        (facts.get("coordinator_software"), f"it runs {printable(str(facts.get('coordinator_software')))}"),
-        (facts.get("problem"), f"last problem: {printable(str(facts.get('problem')))}"),
-        (facts.get("remedy"), f"remedy: {printable(str(facts.get('remedy')))}"),
-        (facts.get("answered"), f"last answered {last_answer}"),
+        (status_facts.get("address"), f"coordinator at {printable(str(status_facts.get('address')))}"),
+        (
+            status_facts.get("coordinator_software"),
+            f"it runs {printable(str(status_facts.get('coordinator_software')))}",
+        ),
+        (status_facts.get("problem"), f"last problem: {printable(str(status_facts.get('problem')))}"),
+        (status_facts.get("remedy"), f"remedy: {printable(str(status_facts.get('remedy')))}"),
+        (status_facts.get("answered"), f"last answered {last_answer}"),
         (daemon_status.former_trust, daemon_status.former_trust),
         *(
             (True, f"refused at {local_time(refusal['at_s'])}: {printable(refusal['problem'])}")
-            for refusal in facts.get("refused", ())[-REFUSALS_SHOWN:]
+            for refusal in status_facts.get("refused", ())[-REFUSALS_SHOWN:]
         ),
         *(
             (True, f"caution in run {printable(run)}, told to nobody else: {caution}")
-            for run, cautions in facts.get("cautions", {}).items()
+            for run, cautions in status_facts.get("cautions", {}).items()
             for caution in cautions
         ),
         (
@@ -233,12 +239,18 @@ def _status_lines(daemon_status: "DaemonStatus") -> Iterator[str]:
         ),
         *(
             (True, f"run {run!r} is proposed with ANOTHER PLAN than before: {change}")
-            for run, change in changes.items()
+            for run, change in changes_by_run.items()
         ),
-        (facts.get("waiting"), f"{facts.get('waiting')} run(s) wait for your decision: undersong-party requests"),
-        (facts.get("certificate_until"), f"certificate valid until {facts.get('certificate_until', '')[:10]}"),
+        (
+            status_facts.get("waiting"),
+            f"{status_facts.get('waiting')} run(s) wait for your decision: undersong-party requests",
+        ),
+        (
+            status_facts.get("certificate_until"),
+            f"certificate valid until {status_facts.get('certificate_until', '')[:10]}",
+        ),
     )
-    yield from (f"  {line}" for line in facts_in_words)
+    yield from (f"  {fact_line}" for fact_line in facts_in_words)
 
 
 @app.command()
@@ -260,12 +272,12 @@ def outbox(
         if as_json:
             print_json(message.to_json())
             return
-        sending = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
-        show_lines([*message.words(), sending, "every field of it: add --json; its exact bytes: --raw FILE"])
+        sending_words = f"sent first at {local_time(message.entry.at)}; SHA-256 {message.entry.sha256}"
+        show_lines([*message.words(), sending_words, "every field of it: add --json; its exact bytes: --raw FILE"])
         return
-    entries = operations.outbox.entries(home_of(home), run=run, last=last)
+    outbox_entries = operations.outbox.entries(home_of(home), run=run, last=last)
     if as_json:
-        print_json({"entries": [asdict(entry) for entry in entries]})
+        print_json({"entries": [asdict(entry) for entry in outbox_entries]})
         return
     show_rows(
         ("number", "when", "kind", "in answer to", "run", "sum", "attempt", "bytes", "times"),
@@ -281,7 +293,7 @@ def outbox(
                 str(entry.bytes),
                 str(entry.times),
             )
-            for entry in entries
+            for entry in outbox_entries
         ],
         "nothing has left yet",
     )
@@ -322,9 +334,9 @@ def notify(
         notices.check_target(target)
     if target is not None or none:
         party_home.change(notify="" if none else target)
-    value, words, arrived = notices.shown(party_home.settings.notify, party_home.settings.party, test=test)
-    print_result(as_json, value, words)
-    if arrived:
+    value, target_words, has_arrived = notices.shown(party_home.settings.notify, party_home.settings.party, test=test)
+    print_result(as_json, value, target_words)
+    if has_arrived:
         return 0
     return NOT_CONNECTED
 
@@ -345,8 +357,8 @@ def resume(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 def _say_paused(home: Path, as_json: bool) -> None:
     daemon_status = operations.daemon.status(home)
-    result = {"party": daemon_status.party, "paused": daemon_status.paused}
-    print_result(as_json, result, "paused: nothing is answered" if daemon_status.paused else "takes part")
+    pause_state = {"party": daemon_status.party, "paused": daemon_status.paused}
+    print_result(as_json, pause_state, "paused: nothing is answered" if daemon_status.paused else "takes part")
 
 
 @dataclass(frozen=True)
@@ -424,7 +436,7 @@ def page(
         print_link(accounts, account.person, account.role)
         return
     check_namespace(PartyHome(folder))
-    listening = address.listening()
+    listening_address = address.listening()
     if not is_loopback(address.bind) and not login.issuer:
         raise ConfigurationError(
             f"{address.bind} is not this machine alone",
@@ -432,14 +444,14 @@ def page(
             code="no-issuer",
         )
     entry.only_tls_1_3()  # for `check`, before gRPC is imported
-    listener = listening.open()
-    port = listener.getsockname()[1]
+    page_listener = listening_address.open()
+    port = page_listener.getsockname()[1]
     paths = PartyPaths(folder, checkpoints_folder(folder), files.log, tuple(files.data_folder or ()))
-    site = build(paths, hosts=listening.hosts(port), port=port, tls=listening.tls)
-    browser_address = listening.address(port)
-    login.add_to(site, browser_address, roles_by_group(duties or (), ROLES))
+    page_site = build(paths, hosts=listening_address.hosts(port), port=port, tls=listening_address.tls)
+    browser_address = listening_address.address(port)
+    login.add_to(page_site, browser_address, roles_by_group(duties or (), ROLES))
     print_link(accounts, account.person, account.role, address=browser_address)
-    serve(site, listening, listener)
+    serve(page_site, listening_address, page_listener)
 
 
 def _show_page_audit(accounts: Path) -> None:

@@ -151,7 +151,7 @@ class SourceOptions:
         """Returns the declaration for a party; asks at a terminal for whom a case's column stands."""
         from undersong_client.home import Declared
 
-        declaration = Declared(
+        declared_source = Declared(
             data=str(self.file),
             text_field=self.text_field,
             label_field=self.label_field,
@@ -171,7 +171,7 @@ class SourceOptions:
             also_status=tuple(map(_status, self.also_status or ())),
             user_is=ask_user_is(settings, self.user_field, self.user_is),
         )
-        return declaration.decided(self.same_patient or "", self.other_patient or "")
+        return declared_source.decided(self.same_patient or "", self.other_patient or "")
 
 
 @dataclass(frozen=True)
@@ -194,16 +194,16 @@ class FirstRules:
         """Sets the rules that were named, and returns lines about the budget."""
         from undersong_client.consent.rules import PolicyChoices
 
-        lines = []
+        rule_lines = []
         if self.epsilon is not None:
             budget_facts = operations.rules.set_budget(
                 folder, epsilon=self.epsilon, delta=self.delta, per_run=self.per_run, confirm=confirm
             )
             warn(budget_facts.warnings)
-            lines = budget_lines(budget_facts)
+            rule_lines = budget_lines(budget_facts)
         if self.questions:
             operations.rules.set_policy(folder, PolicyChoices(questions=self.questions), confirm=confirm)
-        return lines
+        return rule_lines
 
 
 @dataclass(frozen=True)
@@ -240,20 +240,20 @@ def add(
 
     folder = home_of(home)
     rules.check()
-    declaration = source.declaration(PartyHome(folder).settings)
+    declared_source = source.declaration(PartyHome(folder).settings)
     if dry_run:
-        _look_at(folder, declaration, as_json)
+        _look_at(folder, declared_source, as_json)
         return
-    confirm = partial(confirm_cautions, confirmed=despite_cautions)
-    added = operations.data.add(
+    confirm_by_option = partial(confirm_cautions, confirmed=despite_cautions)
+    added_data = operations.data.add(
         folder,
-        declaration,
+        declared_source,
         checkpoints=checkpoints_folder(folder),
         options=AdditionOptions(
             cache=source.cache_dir,
             new_version=continuation.new_version,
             abandon=continuation.abandon_runs,
-            confirm=confirm,
+            confirm=confirm_by_option,
             rows_read=show_rows_read(time.monotonic()),
         ),
         restoration=operations.data.Restoration(
@@ -261,29 +261,29 @@ def add(
         ),
         progress=show_progress(time.monotonic()),
     )
-    rule_lines = rules.set(folder, confirm)
-    lines = [
-        *_survey_lines(added.survey, declaration.user_is),
-        *_without_vector(added.without_vector),
+    rule_lines = rules.set(folder, confirm_by_option)
+    result_lines = [
+        *_survey_lines(added_data.survey, declared_source.user_is),
+        *_without_vector(added_data.without_vector),
         *rule_lines,
-        f"data set {added.ledger.fingerprint[:16]}...; nothing was sent",
-        *(() if added.restored is None else _restored_lines(added.restored)),
+        f"data set {added_data.ledger.fingerprint[:16]}...; nothing was sent",
+        *(() if added_data.restored is None else _restored_lines(added_data.restored)),
     ]
-    print_result(as_json, added.to_json(), *lines)
+    print_result(as_json, added_data.to_json(), *result_lines)
 
 
 def _look_at(folder: Path, declaration: "Declared", as_json: bool) -> None:
     """Shows what a declaration would add. Raises ConfigurationError with every problem that would stop it."""
-    look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
-    stops = [problem for problem, _ in look.faults]
-    value = {**asdict(look.survey), "examples": look.examples, "stops": stops}
-    if not (as_json and stops):  # one object, which then holds the error too
-        print_result(as_json, value, *_look_lines(look, declaration.user_is))
-    if stops:
-        faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in look.faults]
-        stop = ConfigurationError.together(faults, code="would-stop")
-        stop.report = value
-        raise stop
+    source_look = operations.data.look(folder, declaration, rows_read=show_rows_read(time.monotonic()))
+    stop_problems = [problem for problem, _ in source_look.faults]
+    look_json = {**asdict(source_look.survey), "examples": source_look.examples, "stops": stop_problems}
+    if not (as_json and stop_problems):  # one object, which then holds the error too
+        print_result(as_json, look_json, *_look_lines(source_look, declaration.user_is))
+    if stop_problems:
+        stop_faults = [(f"`data add` would stop: {problem}", remedy) for problem, remedy in source_look.faults]
+        stop_error = ConfigurationError.together(stop_faults, code="would-stop")
+        stop_error.report = look_json
+        raise stop_error
 
 
 def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
@@ -291,13 +291,16 @@ def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
     from undersong_client.records.objections import exclusion_sentence
     from undersong_client.records.sources import by_reason
 
-    empty = counted(survey.empty, "without text is", "without text are")
+    empty_words = counted(survey.empty, "without text is", "without text are")
     people = unit_word("user", user_is, survey.users or 0)
-    filtered = survey.filter_rows or (0, 0)
+    filter_rows = survey.filter_rows or (0, 0)
     yield from that_hold(
-        (True, f"{counted(survey.records, 'record')} of {counted(survey.rows, 'row')}; {empty} left out"),
+        (True, f"{counted(survey.records, 'record')} of {counted(survey.rows, 'row')}; {empty_words} left out"),
         (True, f"{counted(survey.duplicates, 'record repeats', 'records repeat')} another one's text"),
-        (survey.labels, "labels: " + ", ".join(f"{label} {count}" for label, count in survey.labels.items())),
+        (
+            survey.labels,
+            "labels: " + ", ".join(f"{label} {label_count}" for label, label_count in survey.labels.items()),
+        ),
         (survey.users is not None, f"{survey.users} {people}; the one with most records has {survey.largest_user}"),
         (survey.users is not None and case_caution(user_is), case_caution(user_is)),
         (survey.lengths.words, f"{survey.lengths.words}; nobody else is told"),
@@ -307,26 +310,29 @@ def _survey_lines(survey: "Survey", user_is: str) -> Iterator[str]:
         ),
         (
             survey.filter_rows,
-            f"the filter: {counted(filtered[0], 'row')} in, {counted(filtered[1], 'row')} out",
+            f"the filter: {counted(filter_rows[0], 'row')} in, {counted(filter_rows[1], 'row')} out",
         ),
         (
             survey.missing_words,
             f"{counted(survey.missing_words, 'text or label is', 'texts or labels are')} a word for a missing value"
             " (None, N/A, -) and counts",
         ),
-        *((True, f"labels differ by capital letters only: {', '.join(forms)}") for forms in survey.label_forms),
+        *(
+            (True, f"labels differ by capital letters only: {', '.join(label_forms)}")
+            for label_forms in survey.label_forms
+        ),
         *((True, f"{look_alikes.sentence}") for look_alikes in survey.look_alikes),
         (survey.held_out, f"held out: {counted(survey.held_out, 'record')}; no run is answered from them"),
     )
-    for reason, rows in by_reason(survey.skipped):
-        places = first_places([row.places for row in rows], " (--json names all)")
-        yield f"not read: {len(rows)}, because {reason}: {places}"
+    for reason, skipped_rows in by_reason(survey.skipped):
+        place_words = first_places([row.places for row in skipped_rows], " (--json names all)")
+        yield f"not read: {len(skipped_rows)}, because {reason}: {place_words}"
 
 
 def _look_lines(look: "Look", user_is: str) -> Iterator[str]:
     yield from _survey_lines(look.survey, user_is)
-    for label, characters, shape in look.examples:
-        yield f"example, masked: {label + ', ' if label else ''}{characters} characters: {shape}"
+    for label, character_count, label_shape in look.examples:
+        yield f"example, masked: {label + ', ' if label else ''}{character_count} characters: {label_shape}"
     yield "dry run: nothing was sealed and nothing was sent"
 
 
@@ -341,10 +347,10 @@ def ask_user_is(settings: "PartySettings", column: str, said: str) -> str:
 
 
 def _label(label_option: str) -> tuple[str, str]:
-    old, equals, new = label_option.rpartition("=")
-    if not equals:
+    old_label, equals_sign, new_label = label_option.rpartition("=")
+    if not equals_sign:
         raise ConfigurationError(f"--label-map {label_option!r} is no OLD=NEW", "write, for example, 18842-5=discharge")
-    return old.strip(), new.strip()
+    return old_label.strip(), new_label.strip()
 
 
 @data_app.command()
@@ -361,7 +367,7 @@ def refresh(
 
     folder = home_of(home)
     with _whole_remedies():
-        refreshed = operations.data.refresh(
+        refreshed_data = operations.data.refresh(
             folder,
             same_patient=same_patient or "",
             other_patient=other_patient or "",
@@ -373,24 +379,24 @@ def refresh(
             ),
             progress=show_progress(time.monotonic()),
         )
-    changes = ["unchanged"]
-    if refreshed.new_records or refreshed.gone_records:
-        labels = ", ".join(f"{label} {count}" for label, count in refreshed.labels_before.items())
-        changes = [
-            f"changed: {refreshed.new_records} records are new, {refreshed.gone_records} are gone;"
-            f" {refreshed.new_patients} patients are new, {refreshed.gone_patients} are gone",
+    change_words = ["unchanged"]
+    if refreshed_data.new_records or refreshed_data.gone_records:
+        labels = ", ".join(f"{label} {record_count}" for label, record_count in refreshed_data.labels_before.items())
+        change_words = [
+            f"changed: {refreshed_data.new_records} records are new, {refreshed_data.gone_records} are gone;"
+            f" {refreshed_data.new_patients} patients are new, {refreshed_data.gone_patients} are gone",
             *([f"labels before: {labels}"] if labels else []),
             "what was spent stays spent, for new patients too",
         ]
-    if refreshed.joined_ids:
-        changes.append(
-            f"{refreshed.joined_ids} ids of the version before have become"
-            f" {counted(refreshed.joined_patients, 'patient')}:"
+    if refreshed_data.joined_ids:
+        change_words.append(
+            f"{refreshed_data.joined_ids} ids of the version before have become"
+            f" {counted(refreshed_data.joined_patients, 'patient')}:"
             " such a patient has paid for each of these ids in earlier runs"
         )
-    survey = _survey_lines(refreshed.added.survey, PartyHome(folder).settings.user_is)
-    fingerprint_words = f"data set {refreshed.added.ledger.fingerprint[:16]}...; nothing was sent"
-    print_result(as_json, refreshed.to_json(), *survey, *changes, fingerprint_words)
+    survey_lines = _survey_lines(refreshed_data.added.survey, PartyHome(folder).settings.user_is)
+    fingerprint_words = f"data set {refreshed_data.added.ledger.fingerprint[:16]}...; nothing was sent"
+    print_result(as_json, refreshed_data.to_json(), *survey_lines, *change_words, fingerprint_words)
 
 
 @contextmanager
@@ -399,11 +405,15 @@ def _whole_remedies() -> Iterator[None]:
     try:
         yield
     except ConfigurationError as error:
-        refresh_options = {f"--{name.replace('_', '-')}" for name in inspect.signature(refresh).parameters}
+        refresh_options = {
+            f"--{option_name.replace('_', '-')}" for option_name in inspect.signature(refresh).parameters
+        }
         if "undersong-party" in error.remedy or named_options(error.remedy) <= refresh_options | {"--json"}:
             raise
-        remedy = f"{error.remedy} (undersong-party data add FILE --new-version, with this option and those of before)"
-        raise ConfigurationError(error.problem, remedy, code=error.code, told=error.told) from None
+        option_remedy = (
+            f"{error.remedy} (undersong-party data add FILE --new-version, with this option and those of before)"
+        )
+        raise ConfigurationError(error.problem, option_remedy, code=error.code, told=error.told) from None
 
 
 @data_app.command("keep-until")
@@ -415,17 +425,17 @@ def keep_until(
     """Sets the last day on which the data set is answered from. After it every run is refused. Sends nothing."""
     try:
         if last == "none":
-            day = None
+            last_day = None
         else:
-            day = date.fromisoformat(last)
+            last_day = date.fromisoformat(last)
     except ValueError:
         raise ConfigurationError(f"{last!r} is no date", "write it as 2027-12-31, or none") from None
-    operations.data.keep_until(home_of(home), day)
-    if day is None:
+    operations.data.keep_until(home_of(home), last_day)
+    if last_day is None:
         sentence = "no last day is set"
     else:
         sentence = f"answered from until {last}; then: undersong-party data erase"
-    print_result(as_json, {"keep_until": "" if day is None else last}, sentence)
+    print_result(as_json, {"keep_until": "" if last_day is None else last}, sentence)
 
 
 @data_app.command()
@@ -437,32 +447,32 @@ def erase(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 
 def _fhir_system(written: str) -> tuple[str, str]:
-    folder, equals, base = (part.strip() for part in written.partition("="))
-    if not (folder and equals and "://" in base):
+    folder, equals_sign, base_address = (option_part.strip() for option_part in written.partition("="))
+    if not (folder and equals_sign and "://" in base_address):
         raise ConfigurationError(
             f"--fhir-system {written!r} is no FOLDER=BASE", "write, for example, siteA=https://ehr.example/fhir"
         )
-    return folder, base
+    return folder, base_address
 
 
 def _status(written: str) -> str:
     from undersong_client.records.fhir.documents import IN_ERROR, STATUSES
 
-    allowed = sorted(STATUSES - {IN_ERROR})
-    if written not in allowed:
+    allowed_statuses = sorted(STATUSES - {IN_ERROR})
+    if written not in allowed_statuses:
         raise ConfigurationError(
-            f"--also-status {written!r} is no status that can count", f"one of {', '.join(allowed)}"
+            f"--also-status {written!r} is no status that can count", f"one of {', '.join(allowed_statuses)}"
         )
     return written
 
 
 def _attribute(attribute_option: str) -> tuple[str, str]:
-    name, equals, column = (part.strip() for part in attribute_option.partition("="))
-    if not (name and equals and column):
+    attribute_name, equals_sign, column = (option_part.strip() for option_part in attribute_option.partition("="))
+    if not (attribute_name and equals_sign and column):
         raise ConfigurationError(
             f"--attribute {attribute_option!r} is no NAME=COLUMN", "write, for example, sex=Geschlecht"
         )
-    return name, column
+    return attribute_name, column
 
 
 def restore_ledger(
@@ -473,14 +483,14 @@ def restore_ledger(
     as_json: AsJson = False,
 ) -> None:
     """Puts the ledger in order where it is lost, broken, or older than what was released. Sends nothing."""
-    restored = operations.data.restore_ledger(
+    restored_ledger = operations.data.restore_ledger(
         home_of(home),
         checkpoints=checkpoints_folder(home_of(home)),
         backup=backup,
         charge_missing=charge_missing,
         receipts=receipts or (),
     )
-    print_result(as_json, restored.to_json(), *_restored_lines(restored))
+    print_result(as_json, restored_ledger.to_json(), *_restored_lines(restored_ledger))
 
 
 def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
@@ -492,18 +502,18 @@ def _restored_lines(restored: "RestoredLedger") -> Iterator[str]:
         (True, spending_words(restored.spending)),
     )
     if restored.spending.budget is None:
-        earlier = restored.earlier_budget
-        figures = "--epsilon E --delta D"
-        note = ""
-        if earlier is not None:
-            figures = f"--epsilon {earlier.epsilon:g} --delta {earlier.delta:g}"
-            note = "    (what it was before)"
-        yield f"every run is refused until one is set; next: undersong-party budget set {figures}{note}"
+        earlier_budget = restored.earlier_budget
+        budget_options = "--epsilon E --delta D"
+        budget_note = ""
+        if earlier_budget is not None:
+            budget_options = f"--epsilon {earlier_budget.epsilon:g} --delta {earlier_budget.delta:g}"
+            budget_note = "    (what it was before)"
+        yield f"every run is refused until one is set; next: undersong-party budget set {budget_options}{budget_note}"
 
 
 def _without_vector(records: int) -> list[str]:
-    has = counted(records, "record has", "records have")
-    caution = f"{has} no vector from the embedder and will count as zero in every sum; nobody else is told"
+    records_have = counted(records, "record has", "records have")
+    caution = f"{records_have} no vector from the embedder and will count as zero in every sum; nobody else is told"
     if records:
         return [caution]
     return []
@@ -519,8 +529,8 @@ def show_rows_read(begun: float) -> Any:
         if now_s - printed_s < 1.0:
             return
         printed_s = now_s
-        end = "\r" if sys.stderr.isatty() else "\n"
-        print(f"read {counted(rows, 'row')}   ", end=end, file=sys.stderr, flush=True)
+        line_end = "\r" if sys.stderr.isatty() else "\n"
+        print(f"read {counted(rows, 'row')}   ", end=line_end, file=sys.stderr, flush=True)
 
     return show
 
@@ -536,11 +546,11 @@ def show_progress(begun: float) -> Any:
         printed_s = now_s
         remaining_s = (now_s - begun) * (total - done) / max(done, 1)
         if sys.stderr.isatty() and done < total:
-            end = "\r"
+            line_end = "\r"
         else:
-            end = "\n"
-        line = f"embedded {done} of {counted(total, 'record')}, about {remaining_s:.0f} s left   "
-        print(line, end=end, file=sys.stderr, flush=True)
+            line_end = "\n"
+        progress_line = f"embedded {done} of {counted(total, 'record')}, about {remaining_s:.0f} s left   "
+        print(progress_line, end=line_end, file=sys.stderr, flush=True)
 
     return show
 
@@ -577,7 +587,7 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
     from undersong_client.storage.datasets import exclusion_words
 
     settings = PartyHome(home_of(home)).settings
-    names = (
+    setting_names = (
         "data",
         "text_field",
         "label_field",
@@ -600,9 +610,13 @@ def show(home: HomeFolder = None, as_json: AsJson = False) -> None:
         "max_windows",
         "teacher_model",
     )
-    value = {name: getattr(settings, name) for name in names}
-    value["objections"] = exclusion_words(PartyHome(home_of(home)))
-    print_result(as_json, value, *(f"{key}: {item or 'none'}" for key, item in value.items()))
+    setting_by_name = {setting_name: getattr(settings, setting_name) for setting_name in setting_names}
+    setting_by_name["objections"] = exclusion_words(PartyHome(home_of(home)))
+    print_result(
+        as_json,
+        setting_by_name,
+        *(f"{setting_name}: {setting_value or 'none'}" for setting_name, setting_value in setting_by_name.items()),
+    )
 
 
 def ledger(
@@ -614,11 +628,11 @@ def ledger(
     as_json: AsJson = False,
 ) -> None:
     """Shows the cost of every release of the data set, and the budget that is left."""
-    facts = operations.data.ledger(home_of(home), verify=verify)
+    ledger_facts = operations.data.ledger(home_of(home), verify=verify)
     if backup is not None:
         operations.data.back_up_ledger(home_of(home), backup)
     if as_json:
-        print_json(facts.to_json())
+        print_json(ledger_facts.to_json())
         return
     show_rows(
         ("entry", "kind", "run", "sum", "attempt", "epsilon alone", "when"),
@@ -632,33 +646,35 @@ def ledger(
                 f"{entry['epsilon']:.3g}" if entry["kind"] == "charge" and "epsilon" in entry else "",
                 local_time(entry["at"]),
             )
-            for entry in facts.entries
+            for entry in ledger_facts.entries
         ],
         "empty",
     )
-    if facts.verified is not None:
-        print(f"{counted(facts.verified, 'entry', 'entries')}, the chain holds; head {facts.head[:16]}...")
-    if facts.runs:
+    if ledger_facts.verified is not None:
+        print(
+            f"{counted(ledger_facts.verified, 'entry', 'entries')}, the chain holds; head {ledger_facts.head[:16]}..."
+        )
+    if ledger_facts.runs:
         print()
-        _print_costs(facts)
-    show_lines([spending_words(facts.spending), *filter(None, [facts.total])])
+        _print_costs(ledger_facts)
+    show_lines([spending_words(ledger_facts.spending), *filter(None, [ledger_facts.total])])
 
 
 def _print_costs(facts: "LedgerFacts") -> None:
     """The burn-down: what each run cost, and what was left after it, all at one delta."""
-    total = facts.spending.budget
+    total_budget = facts.spending.budget
     show_rows(
         ("run", "releases", "epsilon alone", "spent after it", "left after it", ""),
         [
             (
-                cost.run,
-                f"{cost.releases}{' *' if cost.whole_plan else ''}",
-                f"{cost.epsilon:.4g}",
-                f"{cost.spent:.4g}",
-                "" if total is None else f"{max(0.0, total - cost.spent):.4g}",
-                "" if total is None else _bar(cost.spent, total),
+                run_cost.run,
+                f"{run_cost.releases}{' *' if run_cost.whole_plan else ''}",
+                f"{run_cost.epsilon:.4g}",
+                f"{run_cost.spent:.4g}",
+                "" if total_budget is None else f"{max(0.0, total_budget - run_cost.spent):.4g}",
+                "" if total_budget is None else _bar(run_cost.spent, total_budget),
             )
-            for cost in facts.runs
+            for run_cost in facts.runs
         ],
         "",
     )
@@ -671,7 +687,7 @@ def _print_costs(facts: "LedgerFacts") -> None:
 def _bar(spent: float, total: float) -> str:
     """A bar of ten characters that shows the used part of a budget."""
     if spent >= total:
-        filled = 10
+        filled_cells = 10
     else:
-        filled = int(10 * spent / total)
-    return "#" * filled + "." * (10 - filled)
+        filled_cells = int(10 * spent / total)
+    return "#" * filled_cells + "." * (10 - filled_cells)

@@ -50,36 +50,36 @@ def enroll(
     if sum(is_stated for is_stated in (package is not None, grant is not None, renew)) != 1:
         raise ConfigurationError("enroll does one thing at a time", "name a PACKAGE, or --grant FILE, or --renew")
     if grant is not None:
-        installed = operations.joining.install(folder, read_grant(grant))
+        installed_grant = operations.joining.install(folder, read_grant(grant))
         print_result(
             output.as_json,
-            {"party": PartyHome(folder).settings.party, "certificate_until": installed.until.isoformat()},
-            f"{installed.words} and renews itself while the daemon runs",
+            {"party": PartyHome(folder).settings.party, "certificate_until": installed_grant.until.isoformat()},
+            f"{installed_grant.words} and renews itself while the daemon runs",
             "next: undersong-party check",
             quiet="" if output.quiet else None,
         )
         return
     if package is not None:
-        fresh = not (folder / "settings.json").exists()
+        is_fresh = not (folder / "settings.json").exists()
         from undersong_client.consent.people import person_of_terminal
 
-        enrolment = operations.joining.accept(
+        accepted_enrolment = operations.joining.accept(
             folder,
             read_input(package),
             lambda name: fingerprint or _ask_fingerprint(name),
-            person=None if fresh else person_of_terminal(PartyHome(folder)),
+            person=None if is_fresh else person_of_terminal(PartyHome(folder)),
         )
     else:
-        fresh = False
-        enrolment = operations.joining.renew(folder)
-    target = request or Path(f"{enrolment.party}.request.json")
-    replace_file(target, enrolment.data)
+        is_fresh = False
+        accepted_enrolment = operations.joining.renew(folder)
+    request_path = request or Path(f"{accepted_enrolment.party}.request.json")
+    replace_file(request_path, accepted_enrolment.data)
     print_result(
         output.as_json,
-        {"request": str(target), "fingerprint": enrolment.fingerprint},
-        *([f"made {folder}; {operations.joining.BACKUP}"] if fresh else ()),
-        *_request_lines(target, enrolment.fingerprint),
-        quiet=enrolment.fingerprint if output.quiet else None,
+        {"request": str(request_path), "fingerprint": accepted_enrolment.fingerprint},
+        *([f"made {folder}; {operations.joining.BACKUP}"] if is_fresh else ()),
+        *_request_lines(request_path, accepted_enrolment.fingerprint),
+        quiet=accepted_enrolment.fingerprint if output.quiet else None,
     )
 
 
@@ -104,9 +104,9 @@ def _options_of(command: Callable[..., Any], *left_out: str) -> dict[str, inspec
     """The options of another command, by the names of its parameters."""
     parameters = inspect.signature(command).parameters
     return {
-        name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in parameters.items()
-        if name not in {"home", "as_json", *left_out}
+        option_name: parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for option_name, parameter in parameters.items()
+        if option_name not in {"home", "as_json", *left_out}
     }
 
 
@@ -148,15 +148,15 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
     """
     folder = home_of(options["home"])
     as_json = bool(options["as_json"])
-    content = read_input(package)
-    steps = operations.joining.steps_left(folder, content)
-    answers = _completed(steps, {**options, "fingerprint": fingerprint, "file": file})
+    package_bytes = read_input(package)
+    open_steps = operations.joining.steps_left(folder, package_bytes)
+    completed_options = _completed(open_steps, {**options, "fingerprint": fingerprint, "file": file})
     # Standard output must hold nothing but the object of --json. The lines of the steps are for the person beside it.
     with redirect_stdout(sys.stderr if as_json else sys.stdout):
-        if "coordinator" in steps:
-            _accept(folder, content, answers["fingerprint"])
-        target = _write_request(folder, content, request)
-        _set_up(folder, steps, answers)
+        if "coordinator" in open_steps:
+            _accept(folder, package_bytes, completed_options["fingerprint"])
+        request_path = _write_request(folder, package_bytes, request)
+        _set_up(folder, open_steps, completed_options)
     party = PartyHome(folder).settings.party
     own_fingerprint = operations.joining.own_fingerprint(PartyHome(folder))
     print_result(
@@ -164,10 +164,10 @@ def join(package: Path, fingerprint: str | None, file: Path | None, request: Pat
         {
             "party": party,
             "fingerprint": own_fingerprint,
-            "request": None if target is None else str(target),
-            "steps": {step: "now" if step in steps else "before" for step in operations.joining.STEPS},
+            "request": None if request_path is None else str(request_path),
+            "steps": {step: "now" if step in open_steps else "before" for step in operations.joining.STEPS},
         },
-        *(["next: undersong-party run"] if target is None else _request_lines(target, own_fingerprint)),
+        *(["next: undersong-party run"] if request_path is None else _request_lines(request_path, own_fingerprint)),
     )
 
 
@@ -176,27 +176,37 @@ def _completed(steps: Sequence[str], options: Mapping[str, Any]) -> dict[str, An
 
     Raises ConfigurationError that names all options that are missing where nobody sits at a terminal.
     """
-    needs = (
+    step_needs = (
         ("coordinator", ("fingerprint",), "the fingerprint was not compared", "--fingerprint WORDS", ""),
         ("data", ("file",), "no file with the notes is named", "--data FILE", "file or folder with the notes"),
         ("budget", ("epsilon",), "no budget is stated", "--epsilon NUMBER", "epsilon of all runs together"),
         ("questions", ("questions", "named_statistics"), "no question is allowed", "--question KIND", _QUESTIONS),
     )
-    missing = [need for need in needs if need[0] in steps and not any(options[name] for name in need[1])]
-    answers = dict(options)
+    missing_needs = [
+        step_need
+        for step_need in step_needs
+        if step_need[0] in steps and not any(options[option_name] for option_name in step_need[1])
+    ]
+    option_values = dict(options)
     if not sys.stdin.isatty():
         ConfigurationError.raise_together(
-            [(problem, f"pass {flag}") for _, _, problem, flag, _ in missing], code="not-stated"
+            [(problem, f"pass {flag}") for _, _, problem, flag, _ in missing_needs], code="not-stated"
         )
-        return {**answers, **{name: answers[name] or default for name, (_, default) in _COLUMNS.items()}}
-    for _, (name, *_), _, _, words in missing:
-        if words:
-            answers[name] = _READ.get(name, str)(typer.prompt(words))
+        return {
+            **option_values,
+            **{
+                option_name: option_values[option_name] or default_value
+                for option_name, (_, default_value) in _COLUMNS.items()
+            },
+        }
+    for _, (name, *_), _, _, question in missing_needs:
+        if question:
+            option_values[name] = _READ.get(name, str)(typer.prompt(question))
     if "data" in steps:
-        for name, (words, default) in _COLUMNS.items():
-            if answers[name] is None:
-                answers[name] = typer.prompt(words, default=default, show_default=bool(default))
-    return answers
+        for name, (question, default) in _COLUMNS.items():
+            if option_values[name] is None:
+                option_values[name] = typer.prompt(question, default=default, show_default=bool(default))
+    return option_values
 
 
 def _accept(folder: Path, package: bytes, fingerprint: str | None) -> None:
@@ -221,29 +231,29 @@ def _write_request(folder: Path, package: bytes, request: Path | None) -> Path |
     party_home = PartyHome(folder)
     if keys.is_enrolled(party_home):
         return None
-    target = request or Path(f"{party_home.settings.party}.request.json")
+    request_path = request or Path(f"{party_home.settings.party}.request.json")
     # A request has a key of its own: a second one would make the operator's answer to the first worthless.
-    if not target.exists():
-        replace_file(target, operations.joining.request(folder, package).data)
-    return target
+    if not request_path.exists():
+        replace_file(request_path, operations.joining.request(folder, package).data)
+    return request_path
 
 
 def _set_up(folder: Path, steps: Sequence[str], stated: Mapping[str, Any]) -> None:
     """Adds the data set, and sets budget and policy, where that is not done."""
 
     def chosen(names: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
-        return {**{name: stated[name] for name in names}, "home": folder, "as_json": False}
+        return {**{option_name: stated[option_name] for option_name in names}, "home": folder, "as_json": False}
 
-    commands = (
+    command_by_step = (
         ("data", "data set", "data add --new-version", partial(data.add, file=stated["file"], **chosen(_OF_DATA))),
         ("budget", "budget", "budget set", partial(rules.set_budget, **chosen(_OF_BUDGET))),
         ("questions", "policy", "policy set", partial(rules.set_policy, **chosen(_OF_POLICY))),
     )
-    for step, name, command, carry_out in commands:
+    for step, command_name, command, carry_out in command_by_step:
         if step in steps:
             carry_out()
         else:
-            print(f"the {name} stays as it was set before; to change it: undersong-party {command}")
+            print(f"the {command_name} stays as it was set before; to change it: undersong-party {command}")
 
 
 def _keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:

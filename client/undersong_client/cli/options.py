@@ -62,8 +62,8 @@ def home_of(home_option: Path | None) -> Path:
         return home_option
     if folder := os.environ.get("UNDERSONG_PARTY_HOME"):
         return Path(folder)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else home_folder() / ".config") / "undersong-party"
+    config_home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(config_home) if config_home else home_folder() / ".config") / "undersong-party"
 
 
 def checkpoints_folder(home: Path) -> Path:
@@ -71,11 +71,11 @@ def checkpoints_folder(home: Path) -> Path:
 
     Units and images keep one beside the party's folder, which a command that is typed there finds without a variable.
     """
-    if base := os.environ.get("XDG_STATE_HOME"):
-        return Path(base) / HEADS
-    beside = home.absolute().parent / "state" / HEADS
-    if os.path.lexists(beside):
-        return beside
+    if state_home := os.environ.get("XDG_STATE_HOME"):
+        return Path(state_home) / HEADS
+    beside_home = home.absolute().parent / "state" / HEADS
+    if os.path.lexists(beside_home):
+        return beside_home
     return home_folder() / ".local" / "state" / HEADS
 
 
@@ -132,17 +132,17 @@ def print_result(as_json: bool, value: Mapping[str, Any], *lines: str, quiet: st
 def spending_words(spending: "LedgerSpending") -> str:
     """The spent and the remaining budget, in one line."""
     if math.isinf(spending.spent):
-        spent = "more than can be counted"
+        spent_words = "more than can be counted"
     else:
-        spent = f"epsilon {spending.spent:.4g}"
+        spent_words = f"epsilon {spending.spent:.4g}"
     if spending.budget is None or spending.left is None:
-        return f"spent {spent} at delta {spending.delta:g}; no budget is set: undersong-party budget set"
+        return f"spent {spent_words} at delta {spending.delta:g}; no budget is set: undersong-party budget set"
     if math.isinf(spending.budget):
-        total = "no limit"
+        total_words = "no limit"
     else:
-        total = f"{spending.budget:g}"
+        total_words = f"{spending.budget:g}"
     if math.isinf(spending.left):
-        remaining = "no limit"
+        remaining_words = "no limit"
     else:
-        remaining = f"{spending.left:.4g}"
-    return f"spent {spent} of {total} at delta {spending.delta:g}; left {remaining}"
+        remaining_words = f"{spending.left:.4g}"
+    return f"spent {spent_words} of {total_words} at delta {spending.delta:g}; left {remaining_words}"

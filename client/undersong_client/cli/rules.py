@@ -77,17 +77,19 @@ def show_budget(home: HomeFolder = None, as_json: AsJson = False) -> None:
 
 def budget_lines(facts: "BudgetFacts") -> list[str]:
     """The budget, and what is left of it, for a person."""
-    allowed = facts.allowed
-    if not allowed.has_budget:
+    allowed_budget = facts.allowed
+    if not allowed_budget.has_budget:
         return ["no budget is set: every run is refused"]
-    divided = ""
-    if allowed.total_parts > 1:
-        divided = f", divided into {allowed.total_parts} parts,"
-    budget_words = f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g}{divided} in all"
-    lines = [f"{budget_words}; at most {allowed.run_epsilon:g} a run"]
+    division_words = ""
+    if allowed_budget.total_parts > 1:
+        division_words = f", divided into {allowed_budget.total_parts} parts,"
+    budget_words = (
+        f"epsilon {allowed_budget.total_epsilon:g} at delta {allowed_budget.total_delta:g}{division_words} in all"
+    )
+    fact_lines = [f"{budget_words}; at most {allowed_budget.run_epsilon:g} a run"]
     if facts.spent is not None:
-        lines.append(f"spent {facts.spent:.4g}, left {facts.left:.4g}")
-    return lines
+        fact_lines.append(f"spent {facts.spent:.4g}, left {facts.left:.4g}")
+    return fact_lines
 
 
 @policy_app.command("set")
@@ -146,11 +148,11 @@ def give_duty(
             f"this machine has no account {printable(account)}",
             "name the account as `id ACCOUNT` finds it; an account of the page goes without --terminal",
         )
-    name = f"{account}{AT_THE_TERMINAL}" if terminal else account
-    giver = two_people.giver_at_terminal()
-    two_people.give_duty(folder, name, duty, by=(giver,))
-    note_decision(folder, "policy duty", f"{name}: {duty or 'none'}, by {giver}", None)
-    print(f"{name}: {duty or 'no role'}; {giver} is none of the two for a day")
+    giver_name = f"{account}{AT_THE_TERMINAL}" if terminal else account
+    duty_giver = two_people.giver_at_terminal()
+    two_people.give_duty(folder, giver_name, duty, by=(duty_giver,))
+    note_decision(folder, "policy duty", f"{giver_name}: {duty or 'none'}, by {duty_giver}", None)
+    print(f"{giver_name}: {duty or 'no role'}; {duty_giver} is none of the two for a day")
 
 
 def _person(folder: Path) -> "Person":
@@ -160,7 +162,10 @@ def _person(folder: Path) -> "Person":
 
 
 def _print_policy(policy_facts: "PolicyFacts", as_json: bool) -> None:
-    value = policy_facts.to_json()
-    lines = (f"{key}: {', '.join(item) if isinstance(item, list) else item}" for key, item in value.items())
-    nothing = f"this policy allows nothing: {'; '.join(policy_facts.missing)}"
-    print_result(as_json, value, *[nothing] * bool(policy_facts.missing), *lines)
+    policy_json = policy_facts.to_json()
+    rule_lines = (
+        f"{rule_name}: {', '.join(rule_value) if isinstance(rule_value, list) else rule_value}"
+        for rule_name, rule_value in policy_json.items()
+    )
+    refusal_line = f"this policy allows nothing: {'; '.join(policy_facts.missing)}"
+    print_result(as_json, policy_json, *[refusal_line] * bool(policy_facts.missing), *rule_lines)

@@ -69,13 +69,18 @@ def requests(home: HomeFolder = None, as_json: AsJson = False) -> None:
     )
     refused_runs = [request.run for request in proposals if request.refused]
     if refused_runs:
-        names = [f"{printable(run)} is refused here" for run in refused_runs]
-        show_lines([f"{name}: undersong-party preview shows what to ask the operator for" for name in names])
+        refusal_lines = [f"{printable(run)} is refused here" for run in refused_runs]
+        show_lines(
+            [
+                f"{refusal_line}: undersong-party preview shows what to ask the operator for"
+                for refusal_line in refusal_lines
+            ]
+        )
 
 
 def _standing(request: "Proposal") -> str:
     """The state of a proposed plan, for a table's cell."""
-    parts = that_hold(
+    standing_parts = that_hold(
         (True, request.decision + (f" ({request.reason})" if request.reason else "")),
         (request.ended_s, f"ended {local_time(request.ended_s)}"),
         (request.has_lapsed, "RESTORED, waits for the approval once more"),
@@ -84,7 +89,7 @@ def _standing(request: "Proposal") -> str:
         (request.changes and not request.replaced, f"ANOTHER PLAN than before: {', '.join(request.changes)}"),
         (request.objection, f"REFUSED by this party's guard: {request.objection}"),
     )
-    return "; ".join(parts)
+    return "; ".join(standing_parts)
 
 
 def preview(
@@ -99,33 +104,33 @@ def preview(
 ) -> None:
     """Shows on one page what a run would take from this building and what it would cost. Decides nothing."""
     folder = home_of(home)
-    shown = operations.runs.preview(
+    shown_preview = operations.runs.preview(
         folder, run or operations.runs.only_waiting(folder), checkpoints=checkpoints_folder(folder)
     )
     if page is not None:
-        shown.page.write(page, at=local_time(time.time()))
+        shown_preview.page.write(page, at=local_time(time.time()))
     if as_json:
-        print_json(shown.to_json())
+        print_json(shown_preview.to_json())
         return
-    show_lines(shown.page.lines())
-    request = shown.request
+    show_lines(shown_preview.page.lines())
+    shown_request = shown_preview.request
     print()
     if page is not None:
         print(f"wrote {page}: print it, and keep it with the signature")
-    if request.ended_s:
-        print(f"this run ended {local_time(request.ended_s)}; it was {request.decision}")
-    elif request.suspended:
-        print(f"suspended {local_time(request.suspended_s)}: {request.suspended}")
-    elif request.is_open:
-        name = shell_word(request.run)
-        print(f"next: undersong-party approve {name} WORDS, or undersong-party reject {name}")
+    if shown_request.ended_s:
+        print(f"this run ended {local_time(shown_request.ended_s)}; it was {shown_request.decision}")
+    elif shown_request.suspended:
+        print(f"suspended {local_time(shown_request.suspended_s)}: {shown_request.suspended}")
+    elif shown_request.is_open:
+        run_word = shell_word(shown_request.run)
+        print(f"next: undersong-party approve {run_word} WORDS, or undersong-party reject {run_word}")
     else:
-        withdraw = f"; to withdraw: undersong-party revoke {shell_word(request.run)}"
-        print(f"decided: {request.decision}{withdraw if request.decision == 'approved' else ''}")
-        if part := operations.runs.own_part(folder, request):
-            show_lines([part])
-    show_lines(operations.runs.others_part(folder, request))
-    operations.runs.note_shown(folder, shown)
+        withdraw_hint = f"; to withdraw: undersong-party revoke {shell_word(shown_request.run)}"
+        print(f"decided: {shown_request.decision}{withdraw_hint if shown_request.decision == 'approved' else ''}")
+        if run_part := operations.runs.own_part(folder, shown_request):
+            show_lines([run_part])
+    show_lines(operations.runs.others_part(folder, shown_request))
+    operations.runs.note_shown(folder, shown_preview)
 
 
 Name = Annotated[str, typer.Option("--name", help="Who decides (default: this account of the machine).")]
@@ -177,11 +182,11 @@ def approve(
 
 def _ask_words(folder: Path, run: str) -> list[str]:
     """Shows the sheet and asks for the plan's words. Raises ConfigurationError where nobody sits at a terminal."""
-    shown = operations.runs.preview(folder, run, checkpoints=checkpoints_folder(folder))
-    show_lines(shown.page.lines())
-    operations.runs.note_shown(folder, shown)
+    shown_preview = operations.runs.preview(folder, run, checkpoints=checkpoints_folder(folder))
+    show_lines(shown_preview.page.lines())
+    operations.runs.note_shown(folder, shown_preview)
     if not sys.stdin.isatty():
-        raise operations.runs.which_plan(shown.request.run)
+        raise operations.runs.which_plan(shown_preview.request.run)
     return str(typer.prompt("the nine words of this plan, to approve it")).split()
 
 
@@ -195,9 +200,9 @@ def reject(
 ) -> None:
     """Refuses the plan that stands under a run's name now, for good."""
     folder = home_of(home)
-    rejection: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
-    _say(rejection.request, as_json)
-    if rejection.still_approved and not as_json:
+    rejected_run: Decided = operations.runs.reject(folder, run, _person(folder, name, role, reason))
+    _say(rejected_run.request, as_json)
+    if rejected_run.still_approved and not as_json:
         print(f"an earlier plan of this run stays approved; to withdraw that: undersong-party revoke {shell_word(run)}")
 
 
@@ -225,18 +230,20 @@ def revoke(
         )
         return
     operations.runs.leave(folder, checkpoints=checkpoints_folder(folder))
-    result = {"party": PartyHome(folder).settings.party, "coordinator": None}
+    pause_state = {"party": PartyHome(folder).settings.party, "coordinator": None}
     print_result(
-        as_json, result, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
+        as_json, pause_state, "left the coordinator; a running daemon disconnects within a second. The ledger stays"
     )
 
 
 def _say(proposal: "Proposal", as_json: bool) -> None:
     run = printable(proposal.run)
-    words = printable(proposal.words)
-    pending = proposal.decision == "pending"
-    condition = "; a second person must approve too: a privacy officer and one for IT" if pending else ""
-    sentence = f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {words}){condition}"
+    plan_words_ = printable(proposal.words)
+    is_pending = proposal.decision == "pending"
+    second_person_hint = "; a second person must approve too: a privacy officer and one for IT" if is_pending else ""
+    sentence = (
+        f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {plan_words_}){second_person_hint}"
+    )
     print_result(as_json, asdict(proposal), sentence)
 
 
@@ -269,14 +276,16 @@ def restore_evidence(
     as_json: AsJson = False,
 ) -> None:
     """Brings back saved evidence that this folder lacks. A refusal counts again, an approval has to be given again."""
-    restored = operations.evidence.restore(home_of(home), file)
-    counts = (
-        counted(restored.requests, "request"),
-        counted(restored.messages, "message"),
-        counted(restored.log_entries, "entry", "entries"),
+    restored_evidence = operations.evidence.restore(home_of(home), file)
+    count_words = (
+        counted(restored_evidence.requests, "request"),
+        counted(restored_evidence.messages, "message"),
+        counted(restored_evidence.log_entries, "entry", "entries"),
     )
-    sentence = "restored {} with the decisions, {} of the outbox and {} of the log; what was here stays".format(*counts)
-    print_result(as_json, asdict(restored), sentence)
+    sentence = "restored {} with the decisions, {} of the outbox and {} of the log; what was here stays".format(
+        *count_words
+    )
+    print_result(as_json, asdict(restored_evidence), sentence)
 
 
 # ``undersong-party corpus check``.
@@ -309,9 +318,9 @@ def check(
 
 
 def _lines(corpus_check: "CorpusCheck") -> list[str]:
-    numbers = corpus_check.identifiers
-    shared_numbers = sum((numbers.in_private or {}).values())
-    lines = [
+    identifier_counts = corpus_check.identifiers
+    shared_numbers = sum((identifier_counts.in_private or {}).values())
+    check_lines = [
         f"{counted(corpus_check.texts, 'text')} beside {counted(corpus_check.records, 'record')} of the data set"
         f" and {corpus_check.held_out} held out",
         f"copied from the data set: {_copied(corpus_check.copies)}",
@@ -320,26 +329,28 @@ def _lines(corpus_check: "CorpusCheck") -> list[str]:
             if corpus_check.chance is None
             else [f"the same of records held out, which nobody can have copied: {_copied(corpus_check.chance)}"]
         ),
-        f"names after a title and long numbers: {sum(numbers.different.values())} different ones,"
-        f" {shared_numbers} of them in a record too{_rows(numbers.private_rows)}",
+        f"names after a title and long numbers: {sum(identifier_counts.different.values())} different ones,"
+        f" {shared_numbers} of them in a record too{_rows(identifier_counts.private_rows)}",
     ]
     if corpus_check.closest is None or corpus_check.membership is None:
         return [
-            *lines,
+            *check_lines,
             "closeness and membership: not computed, since no records are held out (undersong-party data add --hold-out"
             " before the first run, or --held-out FILE)",
         ]
-    closer = corpus_check.closest.closer
-    guess = corpus_check.membership
+    closer_share = corpus_check.closest.closer
+    membership_guess = corpus_check.membership
     return [
-        *lines,
-        f"closer to a record than to every record held out: {closer.value:.1%} of the texts ({closer.low:.1%} to"
-        f" {closer.high:.1%}; 50 % says that nothing was copied)",
+        *check_lines,
+        f"closer to a record than to every record held out: {closer_share.value:.1%} of the texts"
+        f" ({closer_share.low:.1%} to"
+        f" {closer_share.high:.1%}; 50 % says that nothing was copied)",
         f"distance to the closest record, 5 % quantile and median: {corpus_check.closest.training[0]:.3f},"
         f" {corpus_check.closest.training[1]:.3f}; held out: {corpus_check.closest.holdout[0]:.3f},"
         f" {corpus_check.closest.holdout[1]:.3f}",
-        f"guess who took part, by closeness (area under the ROC curve): {guess.value:.3f} ({guess.low:.3f} to"
-        f" {guess.high:.3f}; 0.5 is guessing)",
+        f"guess who took part, by closeness (area under the ROC curve): {membership_guess.value:.3f}"
+        f" ({membership_guess.low:.3f} to"
+        f" {membership_guess.high:.3f}; 0.5 is guessing)",
     ]
 
 

@@ -37,26 +37,29 @@ def install(
 ) -> None:
     """Makes the account, moves this party's folder to it, writes the units and starts them. Needs root."""
     services = operations.services
-    installation = services.installation(_folder_to_move(home), _state_to_move(state))
+    service_installation = services.installation(_folder_to_move(home), _state_to_move(state))
     if print_only:
-        print(*installation.printed(), sep="\n")
+        print(*service_installation.printed(), sep="\n")
         return
-    record = installation.install()
-    program = shell_path(Path(sys.executable).parent / "undersong-party")
-    account = f"sudo -u {services.ACCOUNT} env UNDERSONG_PARTY_HOME={services.FOLDER}/home"
-    account += f" XDG_STATE_HOME={services.FOLDER}/state {program}"
-    ready = installation.is_ready
-    source = services.source_hidden_from_account()
+    record = service_installation.install()
+    program_path = shell_path(Path(sys.executable).parent / "undersong-party")
+    account_command = f"sudo -u {services.ACCOUNT} env UNDERSONG_PARTY_HOME={services.FOLDER}/home"
+    account_command += f" XDG_STATE_HOME={services.FOLDER}/state {program_path}"
+    is_ready = service_installation.is_ready
+    hidden_source = services.source_hidden_from_account()
     print_result(
         as_json,
-        {**asdict(record), "home": f"{services.FOLDER}/home", "started": ready},
+        {**asdict(record), "home": f"{services.FOLDER}/home", "started": is_ready},
         *that_hold(
             (record.moved_from, f"moved {record.moved_from} to {services.FOLDER}/home"),
             (record.units, f"wrote {', '.join(record.units)} to {ADMINISTRATOR_UNITS}"),
-            (ready, f"enabled and started {', '.join(services.service().started)}"),
-            (True, f"from now on, commands run as the account: {account} status"),
-            (not ready, f"next: that with enroll in place of status, then: sudo {program} service install"),
-            (source, f"the account cannot read {source}: before `data refresh`, add it from a place where it can"),
+            (is_ready, f"enabled and started {', '.join(services.service().started)}"),
+            (True, f"from now on, commands run as the account: {account_command} status"),
+            (not is_ready, f"next: that with enroll in place of status, then: sudo {program_path} service install"),
+            (
+                hidden_source,
+                f"the account cannot read {hidden_source}: before `data refresh`, add it from a place where it can",
+            ),
         ),
         quiet="" if quiet else None,
     )
@@ -83,8 +86,8 @@ def _state_to_move(state_option: Path | None) -> Path | None:
     """The folder that --state names, else that of $XDG_STATE_HOME, which the line to type as root then names."""
     if state_option is not None:
         return state_option.absolute()
-    if os.geteuid() and (base := os.environ.get("XDG_STATE_HOME")):
-        return Path(base).absolute() / "undersong"
+    if os.geteuid() and (state_home := os.environ.get("XDG_STATE_HOME")):
+        return Path(state_home).absolute() / "undersong"
     return None
 
 

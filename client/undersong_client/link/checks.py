@@ -90,12 +90,12 @@ def check(
 def _run_check(name: str, question: Callable[[], str | Finding]) -> Finding:
     """The question's answer as a finding, or as a problem where it raises."""
     try:
-        answer = question()
+        check_answer = question()
     except UndersongError as error:
         return Finding(name, "problem", error.problem, error.remedy)
-    if isinstance(answer, Finding):
-        return answer
-    return Finding(name, "ok", answer)
+    if isinstance(check_answer, Finding):
+        return check_answer
+    return Finding(name, "ok", check_answer)
 
 
 def _until_error(findings: Iterator[Finding]) -> Iterator[Finding]:
@@ -110,8 +110,8 @@ def _check_files(home: PartyHome) -> str:
 
 
 def _check_keys(home: PartyHome) -> str:
-    for name in keys.SECRETS:
-        keys.secret(home, name)
+    for secret_name in keys.SECRETS:
+        keys.secret(home, secret_name)
     if home.settings.insecure_noise_seed is not None:
         raise ConfigurationError(
             "this party's keys and noise are reproducible: TESTS ONLY, no privacy at all",
@@ -121,37 +121,41 @@ def _check_keys(home: PartyHome) -> str:
 
 
 def _check_policy(home: PartyHome) -> str:
-    allowed = policy.read(home)
-    if not allowed.coordinators:
+    current_policy = policy.read(home)
+    if not current_policy.coordinators:
         raise ConfigurationError("no coordinator is trusted", "undersong-party enroll PACKAGE --fingerprint WORDS")
-    if not allowed.statistics:
+    if not current_policy.statistics:
         raise ConfigurationError(
             "the policy allows no kind of question: every run is refused", "undersong-party policy set --question KIND"
         )
     return (
-        f"{counted(len(allowed.statistics), 'statistic')}; {opened_numbers(allowed.minimum_parties - 1)}; each run is"
-        f" decided by {allowed.deciders}"
+        f"{counted(len(current_policy.statistics), 'statistic')};"
+        f" {opened_numbers(current_policy.minimum_parties - 1)}; each run is"
+        f" decided by {current_policy.deciders}"
     )
 
 
 def _check_budget(home: PartyHome) -> str:
-    allowed = policy.read(home)
-    if not allowed.has_budget:
+    current_policy = policy.read(home)
+    if not current_policy.has_budget:
         raise ConfigurationError(
             "no budget is set: every run is refused", "undersong-party budget set --epsilon E --delta D"
         )
-    return f"epsilon {allowed.total_epsilon:g} at delta {allowed.total_delta:g} in all, {allowed.run_epsilon:g} a run"
+    return (
+        f"epsilon {current_policy.total_epsilon:g} at delta {current_policy.total_delta:g} in all,"
+        f" {current_policy.run_epsilon:g} a run"
+    )
 
 
 def _check_data(home: PartyHome, checkpoints: Path, now_s: float) -> str:
-    data = datasets.load(home)
+    data_set = datasets.load(home)
     ledger, _ = datasets.open_ledger(home, policy.read(home), checkpoints, at=now_s)
-    entries = counted(len(ledger.entries()), "entry", "entries")
+    entry_words = counted(len(ledger.entries()), "entry", "entries")
     lengths = snapshot.facts(home).lengths.words
-    sealed = f"{counted(len(data.table), 'record')}, sealed; ledger with {entries}, its chain holds"
+    sealed_words = f"{counted(len(data_set.table), 'record')}, sealed; ledger with {entry_words}, its chain holds"
     if lengths:
-        return f"{sealed}; {lengths}"
-    return sealed
+        return f"{sealed_words}; {lengths}"
+    return sealed_words
 
 
 def _check_data_file(home: PartyHome) -> Iterator[Finding]:
@@ -166,14 +170,14 @@ def _check_data_file(home: PartyHome) -> Iterator[Finding]:
 
 def _weak_choices(home: PartyHome) -> Iterator[Finding]:
     """Warns of policies and budgets that are weaker than advised, and of records that do not suit standing consent."""
-    allowed = policy.read(home)
-    for sentence in cautions.weak_policy(allowed):
+    current_policy = policy.read(home)
+    for sentence in cautions.weak_policy(current_policy):
         yield Finding("policy", "warning", sentence, "if this is not meant: undersong-party policy set --help")
-    for sentence in weak_delta(allowed.total_delta):
+    for sentence in weak_delta(current_policy.total_delta):
         yield Finding("budget", "warning", sentence, "undersong-party budget set --help")
-    if allowed.approval != "standing":
+    if current_policy.approval != "standing":
         return
-    for caution in cautions.of_standing_consent(allowed, datasets.load(home).table, home.settings.user_is):
+    for caution in cautions.of_standing_consent(current_policy, datasets.load(home).table, home.settings.user_is):
         yield Finding(
             "standing consent",
             "warning",
@@ -183,11 +187,11 @@ def _weak_choices(home: PartyHome) -> Iterator[Finding]:
 
 
 def _check_disk(home: PartyHome) -> str:
-    free = shutil.disk_usage(home.path).free
-    says = f"{free / 2**30:.1f} GiB free"
-    if free < SMALLEST_FREE_BYTES:
-        raise ConfigurationError(says, f"make room on the disk of {home.path}: a release needs its journal")
-    return says
+    free_bytes = shutil.disk_usage(home.path).free
+    free_words = f"{free_bytes / 2**30:.1f} GiB free"
+    if free_bytes < SMALLEST_FREE_BYTES:
+        raise ConfigurationError(free_words, f"make room on the disk of {home.path}: a release needs its journal")
+    return free_words
 
 
 def _check_embedder(home: PartyHome) -> str:
@@ -199,8 +203,8 @@ def _check_embedder(home: PartyHome) -> str:
         embedder = home.settings.load_embedder()
     if home.settings.embedder != PACKAGED:
         embedder.try_out()
-    windows = f"{embedder.max_windows} windows of a long text"
-    return f"{home.settings.embedder}, SHA-256 {embedder.fingerprint[:16]}..., {windows}"
+    window_words = f"{embedder.max_windows} windows of a long text"
+    return f"{home.settings.embedder}, SHA-256 {embedder.fingerprint[:16]}..., {window_words}"
 
 
 def _check_teacher_model(home: PartyHome) -> str:
@@ -211,52 +215,61 @@ def _check_teacher_model(home: PartyHome) -> str:
 
 def _check_certificate(home: PartyHome, now_s: float) -> Finding:
     trust.check_clock(home, now_s)
-    _, end = trust.validity(home)
-    days = (end - datetime.fromtimestamp(now_s, UTC)).total_seconds() / 86400
-    grade: Grade = "warning" if days < EXPIRY_WARNING_DAYS else "ok"
+    _, valid_until = trust.validity(home)
+    days_left = (valid_until - datetime.fromtimestamp(now_s, UTC)).total_seconds() / 86400
+    expiry_grade: Grade = "warning" if days_left < EXPIRY_WARNING_DAYS else "ok"
     return Finding(
         "certificate",
-        grade,
-        f"valid until {end:%Y-%m-%d}, {days:.0f} {noun(days, 'day')}",
-        "start the daemon: it renews by itself" if grade == "warning" else "",
+        expiry_grade,
+        f"valid until {valid_until:%Y-%m-%d}, {days_left:.0f} {noun(days_left, 'day')}",
+        "start the daemon: it renews by itself" if expiry_grade == "warning" else "",
     )
 
 
 def _check_proxy(home: PartyHome, environment: Mapping[str, str]) -> Finding:
-    name, value = _first_variable(environment, PROXIES)
-    if not value:
-        ignored = [variable for variable in UNREAD_PROXIES if environment.get(variable)]
-        says = f"{', '.join(ignored)} is set and not read: the daemon reads {', '.join(PROXIES)}"
-        return Finding("proxy", "ok", says if ignored else "none is configured")
+    variable_name, proxy_value = _first_variable(environment, PROXIES)
+    if not proxy_value:
+        ignored_variables = [variable for variable in UNREAD_PROXIES if environment.get(variable)]
+        ignored_words = f"{', '.join(ignored_variables)} is set and not read: the daemon reads {', '.join(PROXIES)}"
+        return Finding("proxy", "ok", ignored_words if ignored_variables else "none is configured")
     with contextlib.suppress(UndersongError):  # said by the findings below
         addresses = trust.coordinator(home).addresses
         if not any(_proxy_of(environment, address) for address in addresses):
-            return Finding("proxy", "ok", f"{name} is set and not used: the daemon dials the coordinator directly")
+            return Finding(
+                "proxy", "ok", f"{variable_name} is set and not used: the daemon dials the coordinator directly"
+            )
     return Finding(
         "proxy",
         "warning",
-        f"{name} is set: the daemon dials through it",
+        f"{variable_name} is set: the daemon dials through it",
         f"a proxy must pass CONNECT to the coordinator's port; else {REMEDY_PROXY}",
     )
 
 
 def _first_variable(environment: Mapping[str, str], names: Sequence[str]) -> tuple[str, str]:
     """Returns the first of these variables that is set, with its value, which may be empty."""
-    return next(((name, environment[name]) for name in names if name in environment), ("", ""))
+    return next(
+        ((variable_name, environment[variable_name]) for variable_name in names if variable_name in environment),
+        ("", ""),
+    )
 
 
 def _proxy_of(environment: Mapping[str, str], address: str) -> SplitResult | None:
     """Returns the proxy through which gRPC dials an address, by gRPC's own rules; None if it dials directly."""
     try:
-        proxy = urlsplit(_first_variable(environment, PROXIES)[1])
-        usable = proxy.scheme == "http" and proxy.hostname and (proxy.port or DEFAULT_PROXY_PORT)
+        proxy_address = urlsplit(_first_variable(environment, PROXIES)[1])
+        is_usable = (
+            proxy_address.scheme == "http" and proxy_address.hostname and (proxy_address.port or DEFAULT_PROXY_PORT)
+        )
     except ValueError:
         return None
     host = address.rpartition(":")[0].strip("[]")
-    excepted = _first_variable(environment, EXCEPTIONS)[1].split(",")
-    if not usable or any(_is_excepted(entry.strip(), host) for entry in excepted if entry):
+    excepted_hosts = _first_variable(environment, EXCEPTIONS)[1].split(",")
+    if not is_usable or any(
+        _is_excepted(excepted_host.strip(), host) for excepted_host in excepted_hosts if excepted_host
+    ):
         return None
-    return proxy
+    return proxy_address
 
 
 def _is_excepted(entry: str, host: str) -> bool:
@@ -274,23 +287,23 @@ def _check_network(home: PartyHome, environment: Mapping[str, str], clock: Calla
     except UndersongError as error:
         yield Finding("coordinator", "problem", error.problem, error.remedy)
         return
-    offset = None
+    clock_offset_s = None
     for address in coordinator.addresses:
-        answer, coordinator_s = _ask_health(home, coordinator, address)
-        if coordinator_s is not None and offset is None:
-            offset = clock() - coordinator_s
-        if answer is None:
+        health_answer, coordinator_s = _ask_health(home, coordinator, address)
+        if coordinator_s is not None and clock_offset_s is None:
+            clock_offset_s = clock() - coordinator_s
+        if health_answer is None:
             yield Finding(f"coordinator {address}", "ok", "answers; TLS 1.3, both certificates are good")
-        elif answer:
+        elif health_answer:
             yield Finding(
                 f"coordinator {address}",
                 "problem",
-                answer,
+                health_answer,
                 "ask the operator whether this party was revoked, and for a new invitation if so",
             )
         else:
             yield from _why_not(home, coordinator, address, _proxy_of(environment, address))
-    yield _check_clock(home, offset)
+    yield _check_clock(home, clock_offset_s)
 
 
 def _ask_health(
@@ -301,13 +314,13 @@ def _ask_health(
     The answer is None where it is well, its words where it refuses this party, "" where nothing comes.
     """
     try:
-        credential = keys.credential(home)
+        tls_credential = keys.credential(home)
     except UndersongError:
         return "", None
-    with secure_channel(address, coordinator, credential) as channel:
+    with secure_channel(address, coordinator, tls_credential) as channel:
         try:
-            _, call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
-            clock_metadata = dict(call.initial_metadata()).get(CLOCK_METADATA)
+            _, health_call = channel.unary_unary(HEALTH).with_call(b"", timeout=CONNECT_S)
+            clock_metadata = dict(health_call.initial_metadata()).get(CLOCK_METADATA)
             return None, None if clock_metadata is None else float(clock_metadata)
         except grpc.RpcError as error:
             if error.code() in REFUSALS:
@@ -340,50 +353,58 @@ def _why_not(
 
 
 def _dial_directly(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, port: int) -> Iterator[Finding]:
-    place = f"port {host}:{port}"
+    port_words = f"port {host}:{port}"
     try:
-        raw = socket.create_connection((host, port), timeout=CONNECT_S)
+        raw_socket = socket.create_connection((host, port), timeout=CONNECT_S)
     except OSError as error:
         yield Finding(
-            place,
+            port_words,
             "problem",
             f"cannot be reached: {error.strerror or 'no answer'}",
             "ask your network team to allow outgoing TCP to this address; nothing inbound is needed",
         )
         return
-    yield Finding(place, "ok", "open")
-    with raw:
-        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw))
+    yield Finding(port_words, "ok", "open")
+    with raw_socket:
+        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw_socket))
 
 
 def _dial_through_proxy(
     home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, address: str, proxy: SplitResult
 ) -> Iterator[Finding]:
     """Dials as the daemon does: the proxy alone resolves the coordinator's name and reaches its port."""
-    name = proxy.hostname or ""
+    proxy_host = proxy.hostname or ""
     port = proxy.port or DEFAULT_PROXY_PORT
-    place = f"proxy {printable(name)}:{port}"
-    pair = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
-    login = f"Proxy-Authorization: Basic {pair}\r\n" if pair else ""
+    proxy_words = f"proxy {printable(proxy_host)}:{port}"
+    encoded_login = base64.b64encode(unquote(proxy.netloc.rpartition("@")[0]).encode()).decode()
+    login_header = f"Proxy-Authorization: Basic {encoded_login}\r\n" if encoded_login else ""
     try:
-        raw = socket.create_connection((name, port), timeout=CONNECT_S)
+        raw_socket = socket.create_connection((proxy_host, port), timeout=CONNECT_S)
     except OSError as error:
-        says = f"cannot be reached: {error.strerror or 'no answer'}"
-        yield Finding(place, "problem", says, f"start the proxy or correct its address; or {REMEDY_PROXY}")
+        failure_words = f"cannot be reached: {error.strerror or 'no answer'}"
+        yield Finding(
+            proxy_words, "problem", failure_words, f"start the proxy or correct its address; or {REMEDY_PROXY}"
+        )
         return
-    with raw:
-        answer = b""
+    with raw_socket:
+        proxy_answer = b""
         with contextlib.suppress(OSError):
-            raw.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login}\r\n".encode())
-            while b"\r\n\r\n" not in answer and len(answer) < LONGEST_ANSWER_BYTES and (byte := raw.recv(1)):
-                answer += byte
-        status = answer.partition(b"\r\n")[0].decode("latin-1")
+            raw_socket.sendall(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{login_header}\r\n".encode())
+            while (
+                b"\r\n\r\n" not in proxy_answer
+                and len(proxy_answer) < LONGEST_ANSWER_BYTES
+                and (answer_byte := raw_socket.recv(1))
+            ):
+                proxy_answer += answer_byte
+        status = proxy_answer.partition(b"\r\n")[0].decode("latin-1")
         if status.split(" ")[1:2] != ["200"]:
-            says = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
-            yield Finding(place, "problem", says, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}")
+            failure_words = f"does not pass CONNECT to {address}: {printable(status, 100) or 'no answer'}"
+            yield Finding(
+                proxy_words, "problem", failure_words, f"ask who runs the proxy to allow it; or {REMEDY_PROXY}"
+            )
             return
-        yield Finding(place, "ok", f"passes CONNECT to {address}")
-        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw))
+        yield Finding(proxy_words, "ok", f"passes CONNECT to {address}")
+        yield _run_check(f"TLS {host}", lambda: _raise_tls_fault(home, coordinator, host, raw_socket))
 
 
 def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, host: str, raw: socket.socket) -> NoReturn:
@@ -395,13 +416,13 @@ def _raise_tls_fault(home: PartyHome, coordinator: trust.TrustedCoordinator, hos
     try:
         keys.credential(home)
         context.load_cert_chain(home.keys / "tls.pem")
-        with context.wrap_socket(raw, server_hostname=coordinator.server_name or host) as wrapped:
-            wrapped.settimeout(1.0)
+        with context.wrap_socket(raw, server_hostname=coordinator.server_name or host) as tls_socket:
+            tls_socket.settimeout(1.0)
             # A server that refuses our certificate says so after its own handshake: listen for it a moment.
             with contextlib.suppress(TimeoutError):
-                wrapped.recv(1)
+                tls_socket.recv(1)
             raise TransportError(
-                f"{wrapped.version()} is agreed on, but no Undersong coordinator answers",
+                f"{tls_socket.version()} is agreed on, but no Undersong coordinator answers",
                 "a proxy stands between and does not pass HTTP/2, or another program listens there",
             )
     except ssl.SSLCertVerificationError as error:

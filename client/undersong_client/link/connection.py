@@ -94,12 +94,12 @@ def secure_channel(
         ("grpc.use_local_subchannel_pool", 1),  # a new stream must not inherit an old one's certificate
         *([("grpc.ssl_target_name_override", coordinator.server_name)] if coordinator.server_name else []),
     ]
-    credentials = grpc.ssl_channel_credentials(
+    channel_credentials = grpc.ssl_channel_credentials(
         root_certificates=coordinator.ca_certificate.encode("ascii"),
         private_key=credential.key,
         certificate_chain=credential.certificates,
     )
-    return (grpc.aio if of_loop else grpc).secure_channel(address, credentials, options)
+    return (grpc.aio if of_loop else grpc).secure_channel(address, channel_credentials, options)
 
 
 class Connection:
@@ -176,12 +176,12 @@ class Connection:
         """Sends a ping if the stream has been silent, and ends it after a long silence; call it regularly."""
         if self.welcome is None:
             return
-        period = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
-        silent = now_s - self._heard_at
-        if silent > SILENCES * period and not self._opens:
-            self._end_stream(Ended(f"silent for {silent:.0f} s", welcomed=True))
+        keepalive_s = max(0.2, min(300.0, self.welcome.keepalive_s))  # so that what is no number is 300
+        silence_s = now_s - self._heard_at
+        if silence_s > SILENCES * keepalive_s and not self._opens:
+            self._end_stream(Ended(f"silent for {silence_s:.0f} s", welcomed=True))
             self._loop.call_soon_threadsafe(self._cancel_stream)
-        elif silent > period * (1 + self._pings):
+        elif silence_s > keepalive_s * (1 + self._pings):
             self._pings += 1
             self.send(wire.FromParty(ping=wire.Ping(number=self._pings)))
 
@@ -204,8 +204,8 @@ class Connection:
     @property
     def longest_silence_s(self) -> float:
         """Seconds of silence within which a stream that stands has surely been heard, by an answer to a ping."""
-        period = 0.0 if self.welcome is None else self.welcome.keepalive_s
-        return PING_SHARE * max(0.2, min(300.0, period)) + PONG_S
+        keepalive_s = 0.0 if self.welcome is None else self.welcome.keepalive_s
+        return PING_SHARE * max(0.2, min(300.0, keepalive_s)) + PONG_S
 
     def close(self, reason: str) -> None:
         """Sends a last frame with ``reason``, waits briefly until it has left, and ends the stream."""
@@ -240,25 +240,25 @@ class Connection:
 
     async def _run_stream(self) -> None:
         channel = self._dialled()
-        call = channel.stream_stream(framing.METHOD)()
-        writer = asyncio.ensure_future(self._write_frames(call))
+        stream_call = channel.stream_stream(framing.METHOD)()
+        writer = asyncio.ensure_future(self._write_frames(stream_call))
         try:
-            await self._read_frames(call)
+            await self._read_frames(stream_call)
         except PeerFault as fault:
-            words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
-            self._end_stream(Ended(words, 30.0, welcomed=self.welcome is not None))
+            fault_words = "; ".join(filter(None, (f"protocol fault: {fault.problem}", fault.remedy)))
+            self._end_stream(Ended(fault_words, 30.0, welcomed=self.welcome is not None))
         except grpc.RpcError as error:
-            code = error.code()
-            details = printable(str(error.details()))
-            is_refused = code in REFUSALS_OF_PEOPLE
-            if code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
-                log.debug("%s: %s", code.name, details)  # gRPC's words, for a specialist
+            status_code = error.code()
+            detail_words = printable(str(error.details()))
+            is_refused = status_code in REFUSALS_OF_PEOPLE
+            if status_code is grpc.StatusCode.UNAVAILABLE and self.welcome is None:
+                log.debug("%s: %s", status_code.name, detail_words)  # gRPC's words, for a specialist
                 reason = f"the coordinator at {self.address} cannot be reached"
             else:
-                reason = f"{code.name}: {details}"
+                reason = f"{status_code.name}: {detail_words}"
             self._end_stream(Ended(reason, welcomed=self.welcome is not None, refused=is_refused))
         finally:
-            call.cancel()
+            stream_call.cancel()
             writer.cancel()
             await asyncio.wait([writer])
             await channel.close()
@@ -276,10 +276,10 @@ class Connection:
             call.cancel()
 
     async def _read_frames(self, call: Any) -> None:
-        while (data := await call.read()) is not grpc.aio.EOF:
+        while (frame_bytes := await call.read()) is not grpc.aio.EOF:
             self._heard_at = time.monotonic()
             self._pings = 0
-            message = parsed(wire.ToParty, data, "coordinator", "sent bytes that are no message")
+            message = parsed(wire.ToParty, frame_bytes, "coordinator", "sent bytes that are no message")
             if not await self._handle_frame(message):
                 self._queue.put_nowait(None)
                 await call.code()  # the coordinator ends its side itself
@@ -288,12 +288,12 @@ class Connection:
 
     async def _handle_frame(self, message: wire.ToParty) -> bool:
         """Handles one frame; returns False if the stream must end."""
-        kind = message.WhichOneof("frame")
+        frame_kind = message.WhichOneof("frame")
         if self.welcome is None:
-            if kind == "goodbye":
+            if frame_kind == "goodbye":
                 self._take_goodbye(message.goodbye)
                 return False
-            if kind != "welcome":
+            if frame_kind != "welcome":
                 raise PeerFault("coordinator", "does not begin with a Welcome", "is it an Undersong coordinator?")
             if message.welcome.version != framing.VERSION:
                 raise PeerFault(
@@ -308,9 +308,9 @@ class Connection:
                 self.welcome = message.welcome
                 self._changed.notify_all()
             return True
-        for id_ in message.acknowledged:
-            self._listener.acknowledged(id_)
-        match kind:
+        for message_id in message.acknowledged:
+            self._listener.acknowledged(message_id)
+        match frame_kind:
             case "transfer":
                 await self._take_message(self._reassembler.transfer(message.transfer))
             case "chunk":
@@ -337,20 +337,20 @@ class Connection:
         if arrived is None:
             return
         # Not acknowledged: the coordinator keeps a request until it is answered, and repeats it on a new stream.
-        wanted_ids = [id_ for id_ in arrived.ids if self._listener.wants(id_)]
+        wanted_ids = [message_id for message_id in arrived.ids if self._listener.wants(message_id)]
         if not wanted_ids:
             return
         if arrived.plain_size <= framing.CHUNK_BYTES:
-            data = arrived.open()
+            message_bytes = arrived.open()
         else:
             self._opens = True
             try:
-                data = await self._loop.run_in_executor(None, arrived.open)
+                message_bytes = await self._loop.run_in_executor(None, arrived.open)
             finally:
                 self._heard_at = time.monotonic()
                 self._opens = False
         for id_ in wanted_ids:
-            self._listener.request(framing.Envelope(id_, data))
+            self._listener.request(framing.Envelope(id_, message_bytes))
 
     def _take_goodbye(self, message: wire.Goodbye) -> None:
         self._end_stream(
@@ -380,18 +380,20 @@ def event_loop() -> asyncio.AbstractEventLoop:
     global _loop
     with _lock:
         if _loop is None:
-            started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
-            thread = threading.Thread(target=lambda: asyncio.run(_run_until_stopped(started)), name=THREAD, daemon=True)
+            started_loops: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = queue.SimpleQueue()
+            thread = threading.Thread(
+                target=lambda: asyncio.run(_run_until_stopped(started_loops)), name=THREAD, daemon=True
+            )
             thread.start()
-            _loop, stop = started.get()
-            atexit.register(_stop_loop, _loop, stop, thread)
+            _loop, stop_event = started_loops.get()
+            atexit.register(_stop_loop, _loop, stop_event, thread)
         return _loop
 
 
 async def _run_until_stopped(started: queue.SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-    stop = asyncio.Event()
-    started.put((asyncio.get_running_loop(), stop))
-    await stop.wait()
+    stop_event = asyncio.Event()
+    started.put((asyncio.get_running_loop(), stop_event))
+    await stop_event.wait()
 
 
 def _stop_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event, thread: threading.Thread) -> None:

@@ -82,8 +82,8 @@ class Backoff:
 
         ``draw`` is a random number in [0, 1).
         """
-        limit = min(self.largest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
-        return limit * (0.1 + 0.9 * draw)
+        limit_s = min(self.largest_s, self.first_s * 2.0 ** min(max(failures - 1, 0), 30))
+        return limit_s * (0.1 + 0.9 * draw)
 
 
 class Daemon(Listener):
@@ -155,14 +155,14 @@ class Daemon(Listener):
         self._attempt_step("looking after attempts", self._answering.party.look_after)
         if self._warm:
             threading.Thread(target=self._assembled.computation.warm, name="embeds", daemon=True).start()
-        failures = 0
+        failure_count = 0
         try:
             while not self._stop.is_set():
-                stream_end = self._stream_or_fault(failures)
+                stream_end = self._stream_or_fault(failure_count)
                 if self._stop.is_set():
                     break
-                failures = 0 if stream_end.welcomed else failures + 1
-                self._wait_between_streams(self._pause_after(stream_end, failures), stream_end)
+                failure_count = 0 if stream_end.welcomed else failure_count + 1
+                self._wait_between_streams(self._pause_after(stream_end, failure_count), stream_end)
         finally:
             self._answering.stop(20.0)
             self._assembled.computation.stop()
@@ -196,13 +196,13 @@ class Daemon(Listener):
         try:
             stream_end = self._run_stream(failures)
         except Exception as error:  # noqa: BLE001 - what does not pass is raised again
-            fault = self._held.hold(CONNECTING, self._pass_fault(error))
+            held_fault = self._held.hold(CONNECTING, self._pass_fault(error))
             with self._lock:
                 connection = self._dialled
                 self._connection = None
             if connection is not None:
                 connection.close("its machine has a fault")
-            return Ended(fault.problem, self._held.pause_s(CONNECTING))
+            return Ended(held_fault.problem, self._held.pause_s(CONNECTING))
         self._held.release(CONNECTING)
         return stream_end
 
