@@ -153,6 +153,7 @@ def install(home: PartyHome, data: bytes) -> datetime:
     )
     tls_key = keys.pending_tls_key(home)
     grant.check_mine(home.settings.party, tls_key.public_key(), keys.identity(home).public_key().public_bytes_raw())
+    certificate_pems = [pem.removesuffix("\n") + "\n" for pem in (grant.certificate, *grant.chain)]
     if grant.addresses:
         # The addresses come first: until the certificate's key is used up, this step may be repeated.
         coordinator_document = {
@@ -161,13 +162,7 @@ def install(home: PartyHome, data: bytes) -> datetime:
             "server_name": grant.server_name,
         }
         write_json(home.coordinator, coordinator_document)
-    keys.install(
-        home,
-        "".join(
-            certificate_pem if certificate_pem.endswith("\n") else certificate_pem + "\n"
-            for certificate_pem in (grant.certificate, *grant.chain)
-        ),
-    )
+    keys.install(home, "".join(certificate_pems))
     return enrolment.certificate(grant.certificate, "the certificate").not_valid_after_utc
 
 
