@@ -238,11 +238,11 @@ def revoke(
 
 def _say(proposal: "Proposal", as_json: bool) -> None:
     run = printable(proposal.run)
-    plan_words_ = printable(proposal.words)
+    check_words = printable(proposal.words)
     is_pending = proposal.decision == "pending"
     second_person_hint = "; a second person must approve too: a privacy officer and one for IT" if is_pending else ""
     sentence = (
-        f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {plan_words_}){second_person_hint}"
+        f"{run}: {proposal.decision}, signed (manifest {proposal.manifest[:12]}, {check_words}){second_person_hint}"
     )
     print_result(as_json, asdict(proposal), sentence)
 

@@ -209,10 +209,10 @@ class Daemon(Listener):
     def _stream_stands(self) -> bool | None:
         """True if the present stream stands; None if only its next frame can tell."""
         connection = self._dialled
-        stands = False if connection is None else connection.stands(time.monotonic())
-        if stands is None and self._stop.is_set():
+        stream_stands = False if connection is None else connection.stands(time.monotonic())
+        if stream_stands is None and self._stop.is_set():
             return False
-        return stands
+        return stream_stands
 
     # One stream
 
@@ -220,10 +220,10 @@ class Daemon(Listener):
         """Dials the next address, and stays as long as the stream lasts."""
         coordinator = trust.trusted(self._home)
         address = coordinator.addresses[failures % len(coordinator.addresses)]
-        paused = self._home.pause.exists()
-        hello = self._make_hello(paused)
+        is_paused = self._home.pause.exists()
+        hello_message = self._make_hello(is_paused)
         self._outbox.record(
-            _hello_text(hello, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
+            _hello_text(hello_message, address).encode(), at=self._clock(), kind="hello", answer_to="a new connection"
         )
         self._note_status(state="connecting", address=address)
         self._answering.stream_ended()  # not later: a request may follow the welcome at once
@@ -231,19 +231,19 @@ class Daemon(Listener):
             address,
             coordinator,
             keys.credential(self._home),
-            hello=hello,
+            hello=hello_message,
             reassembler=self._reassembler,
             listener=self,
             use_proxy=self._use_proxy,
         )
         self._dialled = connection
         try:
-            welcome = connection.wait_welcome(self._stop.is_set)
+            welcome_message = connection.wait_welcome(self._stop.is_set)
         except TransportError as error:
             connection.close("no welcome")
             return connection.ended or Ended(error.problem)
-        self._take_welcome(connection, welcome, paused)
-        reason = self._stay_connected(connection, coordinator, paused)
+        self._take_welcome(connection, welcome_message, is_paused)
+        reason = self._stay_connected(connection, coordinator, is_paused)
         if self._stop.is_set():
             self._answering.stop(20.0)  # the reply under way still finds its stream
         with self._lock:
@@ -254,25 +254,25 @@ class Daemon(Listener):
         return stream_end
 
     def _take_welcome(self, connection: Connection, welcome: wire.Welcome, paused: bool) -> None:
-        offset = self._clock() - welcome.clock_s
-        name = printable(welcome.coordinator, 63)
-        software = printable(welcome.software, 63)
+        clock_offset_s = self._clock() - welcome.clock_s
+        coordinator_name = printable(welcome.coordinator, 63)
+        software_words = printable(welcome.software, 63)
         self._note_status(
             state="paused" if paused else "connected",
-            coordinator=name,
-            coordinator_software=software,
+            coordinator=coordinator_name,
+            coordinator_software=software_words,
             connected_s=self._clock(),
-            clock_offset_s=round(offset, 1),
+            clock_offset_s=round(clock_offset_s, 1),
             problem="",
             remedy="",
         )
         self._away_since_s = self._away_told_s = 0.0
         self._held.release(CONNECTING)  # now, and not when this stream ends
-        log.info("connected to %s at %s", name, connection.address)
-        if abs(offset) > CLOCK_TOLERANCE_S:
-            log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(offset))
+        log.info("connected to %s at %s", coordinator_name, connection.address)
+        if abs(clock_offset_s) > CLOCK_TOLERANCE_S:
+            log.warning("this machine's clock is %s: see `undersong-party check`", clock_words(clock_offset_s))
         if welcome.software != SOFTWARE:
-            log.info("the coordinator runs %s, this party %s", software, SOFTWARE)
+            log.info("the coordinator runs %s, this party %s", software_words, SOFTWARE)
         with self._lock:
             self._connection = connection
         if paused:
@@ -318,11 +318,11 @@ class Daemon(Listener):
             log.warning("the certificate was not renewed: %s", printable(message.problem) or "no reason given")
             return
         try:
-            end = trust.install(self._home, message.grant)
+            valid_until = trust.install(self._home, message.grant)
         except ConfigurationError as error:
             log.warning("the certificate was not renewed: %s", error.problem)
             return
-        log.info("certificate renewed until %s; the next connection uses it", end.date().isoformat())
+        log.info("certificate renewed until %s; the next connection uses it", valid_until.date().isoformat())
 
     def _send_reply(self, reply: framing.Outgoing) -> None:
         with self._lock:
@@ -341,58 +341,60 @@ class Daemon(Listener):
         self._decisions_seen = modified_ns
         requests = self._requests.all()
         for request in requests:
-            earlier = self._known.get(request.manifest)
+            earlier_proposal = self._known.get(request.manifest)
             self._known[request.manifest] = request
-            if earlier is not None and earlier.decision != request.decision:
+            if earlier_proposal is not None and earlier_proposal.decision != request.decision:
                 log.info("run %r: %s", request.run, request.decision)
                 connection.send(wire.FromParty(decided=wire.Decided(run=request.run)))
-            elif earlier is None and request.undecided:
+            elif earlier_proposal is None and request.undecided:
                 log.info("run %r waits for a decision: see `undersong-party preview`", request.run)
-            if request.ended_s and earlier is not None and not earlier.ended_s:
+            if request.ended_s and earlier_proposal is not None and not earlier_proposal.ended_s:
                 self._notices.tell("run-ended", request.manifest, about=request.run)
-        waiting = [request for request in requests if request.undecided]
-        for request in waiting:
+        undecided_proposals = [request for request in requests if request.undecided]
+        for request in undecided_proposals:
             self._notices.tell("request-waits", request.manifest, about=request.run)
         changed_plans = [
-            {"run": request.run, "changes": list(request.changes)} for request in waiting if request.number > 1
+            {"run": request.run, "changes": list(request.changes)}
+            for request in undecided_proposals
+            if request.number > 1
         ]
-        self._note_status(waiting=len(waiting), changed=changed_plans)
+        self._note_status(waiting=len(undecided_proposals), changed=changed_plans)
 
     def _renew_certificate(self, connection: Connection) -> None:
         now_s = time.monotonic()
         if self._renewal_asked and now_s - self._renewal_asked < RENEW_LOOK_S:
             return
-        _, end = trust.validity(self._home)
+        _, valid_until = trust.validity(self._home)
         self._renewal_asked = now_s
-        self._note_status(certificate_until=end.isoformat())
+        self._note_status(certificate_until=valid_until.isoformat())
         datasets.check_retention(self._home, self._clock())
-        if end.timestamp() - self._clock() < EXPIRES_SOON_S:
-            self._notices.tell("certificate-expires", end.isoformat())
+        if valid_until.timestamp() - self._clock() < EXPIRES_SOON_S:
+            self._notices.tell("certificate-expires", valid_until.isoformat())
         budget = self._assembled.ledger.budget
         if budget is not None and self._epsilon_left() < BUDGET_LOW * budget.epsilon:
             self._notices.tell("budget-low", str(budget))
         if not trust.renewal_due(self._home, self._clock()):
             return
-        request = trust.request(self._home, None)
-        self._outbox.record(request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
-        connection.send(wire.FromParty(renew=wire.Renew(request=request)))
+        renewal_request = trust.request(self._home, None)
+        self._outbox.record(renewal_request, at=self._clock(), kind="renewal", answer_to="the certificate's age")
+        connection.send(wire.FromParty(renew=wire.Renew(request=renewal_request)))
 
     def _is_trusted(self, coordinator: trust.TrustedCoordinator) -> bool:
         trust_state = coordinator.fingerprint, file_state(self._home.coordinator), file_state(self._home.policy)
         if trust_state == self._trust_seen:
             return True
         try:
-            trusted = trust.trusted(self._home).fingerprint == coordinator.fingerprint
+            is_trusted = trust.trusted(self._home).fingerprint == coordinator.fingerprint
         except (UndersongError, OSError) as error:
             # Files that cannot be read now are no distrust; the party's own answers meet the same fault.
             return isinstance(error, (MachineFault, OSError)) or not self._home.is_reachable
-        if trusted:
+        if is_trusted:
             self._trust_seen = trust_state
-        return trusted
+        return is_trusted
 
     def _make_hello(self, paused: bool) -> wire.Hello:
         settings = self._home.settings
-        hello = wire.Hello(
+        hello_message = wire.Hello(
             version=framing.VERSION,
             party=settings.party,
             software=SOFTWARE,
@@ -402,10 +404,10 @@ class Daemon(Listener):
             paused=paused,
         )
         if settings.share_policy:
-            hello.policy = json.dumps(policy.read(self._home).bounds.to_json())
+            hello_message.policy = json.dumps(policy.read(self._home).bounds.to_json())
         if settings.share_budget:
-            hello.epsilon_left = self._epsilon_left()
-        return hello
+            hello_message.epsilon_left = self._epsilon_left()
+        return hello_message
 
     def _epsilon_left(self) -> float:
         ledger = self._assembled.ledger
@@ -444,28 +446,28 @@ class Daemon(Listener):
         """Says since when nothing connects, and who helps: in the status, and in the log at first and once an hour."""
         now_s = self._clock()
         self._away_since_s = self._away_since_s or now_s
-        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._away_since_s))
+        since_words = time.strftime("%Y-%m-%d %H:%M", time.localtime(self._away_since_s))
         self._note_status(
             state="waiting",
-            problem=f"{reason}, since {since}; nothing is lost",
+            problem=f"{reason}, since {since_words}; nothing is lost",
             remedy="it is tried again by itself; if it lasts, ask IT: undersong-party check",
         )
-        hourly = now_s >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
+        is_due = now_s >= self._away_told_s + AWAY_TOLD_S or reason != self._away_reason
         log.log(
-            logging.WARNING if hourly else logging.DEBUG,
+            logging.WARNING if is_due else logging.DEBUG,
             "cannot connect: %s, since %s; nothing is lost; next try in %.1f s, told again in an hour",
             reason,
-            since,
+            since_words,
             seconds,
         )
-        if hourly:
+        if is_due:
             self._away_told_s = now_s
             self._away_reason = reason
 
     # The status file
 
     def _note_status(self, **facts: Any) -> None:
-        is_changed = any(self._facts.get(key) != value for key, value in facts.items())
+        is_changed = any(self._facts.get(fact_name) != fact_value for fact_name, fact_value in facts.items())
         self._facts.update(facts)
         if is_changed:
             self._status_at = 0.0
@@ -483,30 +485,30 @@ class Daemon(Listener):
         if connection is not None and connection.welcome is not None and connection.ended is None:
             self._facts["heard_s"] = self._clock() - connection.silent_s(now_s)
             self._facts["longest_silence_s"] = connection.longest_silence_s
-        last = self._answering.party.last
-        if last:
-            answer_facts = {"answered_s": last[0], "answered": last[1]}
+        last_message = self._answering.party.last
+        if last_message:
+            answer_facts = {"answered_s": last_message[0], "answered": last_message[1]}
         else:
             answer_facts = {}
         refusal_facts = [{"at_s": at_s, "problem": problem} for problem, at_s in refusals.items()]
-        current = {
+        current_facts = {
             "refused": refusal_facts,
             "cautions": dict(self._assembled.notes.cautions),
             "written_s": self._clock(),
         }
-        facts = {**self._facts, **answer_facts, **current}
-        self._attempt_step("writing the status", partial(write_json, self._home.status, facts))
+        status_facts = {**self._facts, **answer_facts, **current_facts}
+        self._attempt_step("writing the status", partial(write_json, self._home.status, status_facts))
         self._attempt_step("writing the figures", self._write_figures)
 
     def _write_figures(self) -> None:
         """Writes the file for a monitor, in Prometheus's text format, which another account reads."""
         if self._figures is None:
             return
-        state = self._facts["state"]
+        link_state = self._facts["state"]
         certificate_end = self._facts.get("certificate_until")
         budget = self._assembled.ledger.budget
-        values = {
-            "connected": float(state == "connected"),
+        figure_values = {
+            "connected": float(link_state == "connected"),
             "paused": float(self._home.pause.exists()),
             "last_contact_seconds": self._facts.get("heard_s"),
             "requests_waiting": self._facts.get("waiting"),
@@ -515,25 +517,27 @@ class Daemon(Listener):
             else datetime.fromisoformat(certificate_end).timestamp(),
             "epsilon_budget": None if budget is None else budget.epsilon,
             "epsilon_left": None if budget is None else self._epsilon_left(),
-            "held_up_seconds": min((step.since_s for step in self._held.all()), default=0.0),
+            "held_up_seconds": min((held_step.since_s for held_step in self._held.all()), default=0.0),
             "written_seconds": self._clock(),
         }
-        lines = (
-            f"# HELP undersong_party_{name} {METRICS[name]}\n# TYPE undersong_party_{name} gauge\n"
-            f"undersong_party_{name} {value!r}\n"
-            for name, value in values.items()
-            if value is not None
+        figure_lines = (
+            f"# HELP undersong_party_{figure_name} {METRICS[figure_name]}\n# TYPE undersong_party_{figure_name} gauge\n"
+            f"undersong_party_{figure_name} {figure_value!r}\n"
+            for figure_name, figure_value in figure_values.items()
+            if figure_value is not None
         )
-        replace_file(self._figures, "".join(lines).encode("ascii"), durable=False, mode=0o644)
+        replace_file(self._figures, "".join(figure_lines).encode("ascii"), durable=False, mode=0o644)
 
 
 def _hello_text(hello: wire.Hello, address: str) -> str:
-    suffix = ""
+    address_suffix = ""
     if hello.HasField("epsilon_left"):
-        suffix = f", epsilon left {hello.epsilon_left:.3f}"
+        address_suffix = f", epsilon left {hello.epsilon_left:.3f}"
     if hello.policy:
-        suffix += f", policy {hello.policy}"
-    return f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{suffix}"
+        address_suffix += f", policy {hello.policy}"
+    return (
+        f"to {address}: party {hello.party}, {hello.software}, embedder {hello.embedder.hex()[:16]}...{address_suffix}"
+    )
 
 
 # The coordinator may learn few reasons for not starting, each one code of ``DoesNotStart``. They depend on settings,
@@ -584,20 +588,26 @@ def _refuse_start(
 def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[], float], *, use_proxy: bool) -> None:
     """One Hello to the first address that answers, and nothing after it. Raises TransportError where none does."""
     coordinator = trust.coordinator(home)
-    name = trust.certified_name(home)
-    hello = wire.Hello(
-        version=framing.VERSION, party=name, software=SOFTWARE, boot=os.urandom(framing.ID_BYTES), does_not_start=reason
+    party_name = trust.certified_name(home)
+    hello_message = wire.Hello(
+        version=framing.VERSION,
+        party=party_name,
+        software=SOFTWARE,
+        boot=os.urandom(framing.ID_BYTES),
+        does_not_start=reason,
     )
-    outbox = Outbox(home)
-    failed = TransportError("no address of the coordinator is known")
+    party_outbox = Outbox(home)
+    failed_error = TransportError("no address of the coordinator is known")
     for address in coordinator.addresses:
-        summary = f"to {address}: party {name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
-        outbox.record(summary.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
+        summary = (
+            f"to {address}: party {party_name}, {SOFTWARE}, does not start: {wire.DoesNotStart.Name(reason).lower()}"
+        )
+        party_outbox.record(summary.encode(), at=clock(), kind="hello", answer_to="the daemon does not start")
         connection = Connection(
             address,
             coordinator,
             keys.credential(home),
-            hello=hello,
+            hello=hello_message,
             reassembler=framing.Reassembler("coordinator"),
             listener=Listener(),
             use_proxy=use_proxy,
@@ -605,10 +615,10 @@ def _tell_reason(home: PartyHome, reason: wire.DoesNotStart, clock: Callable[[],
         try:
             connection.wait_welcome(limit_s=TELL_REASON_S)
         except TransportError as error:
-            failed = error
+            failed_error = error
         else:
             log.info("the coordinator was told why this daemon does not start: %s", wire.DoesNotStart.Name(reason))
             return
         finally:
             connection.close("the daemon does not start")
-    raise failed
+    raise failed_error

@@ -47,8 +47,8 @@ class CorpusCheck:
     membership: Interval | None
 
     def to_json(self) -> dict[str, Any]:
-        figures = asdict(self)
-        return figures | {
+        check_json = asdict(self)
+        return check_json | {
             "copies": self.copies.as_dict(),
             "chance": None if self.chance is None else self.chance.as_dict(),
         }
@@ -71,40 +71,42 @@ def check(
     """
     party_home = PartyHome(home)
     file = corpus / CORPUS if corpus.is_dir() else corpus
-    texts = read_table(file, "text", None).texts
-    records = datasets.load(party_home).table
+    corpus_texts = read_table(file, "text", None).texts
+    record_table = datasets.load(party_home).table
     other_records = _held_out(party_home, held_out)
     if other_records is not None:
-        _check_apart(records, other_records)
-    identifiers = personal_data(texts, records.texts, patterns, "titles and long numbers")
+        _check_apart(record_table, other_records)
+    identifiers = personal_data(corpus_texts, record_table.texts, patterns, "titles and long numbers")
     corpus_check = CorpusCheck(
-        texts=len(texts),
-        records=len(records),
+        texts=len(corpus_texts),
+        records=len(record_table),
         held_out=0 if other_records is None else len(other_records),
-        copies=find_overlap(texts, records.texts),
-        chance=None if other_records is None else find_overlap(texts, other_records.texts),
+        copies=find_overlap(corpus_texts, record_table.texts),
+        chance=None if other_records is None else find_overlap(corpus_texts, other_records.texts),
         identifiers=identifiers,
         closest=None,
         membership=None,
     )
     if other_records is None:
         return corpus_check
-    embed = Embeddings(party_home, party_home.settings.load_embedder(), progress)
-    x, record_vectors, other_vectors = (
-        embed(table_texts) for table_texts in (texts, records.texts, other_records.texts)
+    corpus_embeddings = Embeddings(party_home, party_home.settings.load_embedder(), progress)
+    text_vectors, record_vectors, other_vectors = (
+        corpus_embeddings(table_texts) for table_texts in (corpus_texts, record_table.texts, other_records.texts)
     )
     return replace(
         corpus_check,
-        closest=closest_records(x, record_vectors, other_vectors),
-        membership=auc_interval(-closest_distances(record_vectors, x), -closest_distances(other_vectors, x)),
+        closest=closest_records(text_vectors, record_vectors, other_vectors),
+        membership=auc_interval(
+            -closest_distances(record_vectors, text_vectors), -closest_distances(other_vectors, text_vectors)
+        ),
     )
 
 
 def _held_out(home: PartyHome, file: Path | None) -> Table | None:
     """Returns the records held out; None where there are none."""
     if file is not None:
-        declaration = replace(home.settings, data=str(file), database="", exclusions="")
-        return sources.read(declaration).table
+        held_out_source = replace(home.settings, data=str(file), database="", exclusions="")
+        return sources.read(held_out_source).table
     if home.held_out.exists():
         return snapshot.table(home, held_out=True)
     return None
@@ -112,10 +114,11 @@ def _held_out(home: PartyHome, file: Path | None) -> Table | None:
 
 def _check_apart(records: Table, others: Table) -> None:
     """Raises ConfigurationError unless enough records are held out, and none of a patient or text of the data set."""
-    shared = set(others.texts) & set(records.texts), set(others.users or ()) & set(records.users or ())
-    if any(shared):
+    shared_values = set(others.texts) & set(records.texts), set(others.users or ()) & set(records.users or ())
+    if any(shared_values):
         raise ConfigurationError(
-            f"{len(shared[0])} of the texts and {len(shared[1])} of the patients held out are in the data set too",
+            f"{len(shared_values[0])} of the texts and {len(shared_values[1])} of the patients held out are in the"
+            " data set too",
             "give records of other patients, whose texts the data set does not have",
             code="not-held-out",
         )

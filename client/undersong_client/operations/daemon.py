@@ -57,7 +57,9 @@ class DaemonStatus:
         """
         if not self.running:
             return ""
-        unwritten_s, unheard_s = (self.at_s - self.facts.get(key, self.at_s) for key in ("written_s", "heard_s"))
+        unwritten_s, unheard_s = (
+            self.at_s - self.facts.get(time_key, self.at_s) for time_key in ("written_s", "heard_s")
+        )
         if unwritten_s > LONGEST_UNWRITTEN_S:
             return f"the daemon itself was last heard {duration(unwritten_s)} ago: it was stopped, or its machine hangs"
         if self.state in ("connected", "paused") and unheard_s > self.facts.get("longest_silence_s", math.inf):
@@ -65,25 +67,34 @@ class DaemonStatus:
         return ""
 
     def to_json(self) -> dict[str, Any]:
-        fields = {name: value for name, value in vars(self).items() if name not in ("facts", "at_s")}
-        return {**self.facts, **fields, "held_up": [asdict(step) for step in self.held_up], "silence": self.silence}
+        status_fields = {
+            field_name: field_value
+            for field_name, field_value in vars(self).items()
+            if field_name not in ("facts", "at_s")
+        }
+        return {
+            **self.facts,
+            **status_fields,
+            "held_up": [asdict(held_step) for held_step in self.held_up],
+            "silence": self.silence,
+        }
 
 
 def status(home: Path) -> DaemonStatus:
     """Returns the state of the daemon of a party's folder."""
     party_home = PartyHome(home)
-    running = party_home.is_running
-    facts = _stated_facts(party_home)
-    is_stated = running or facts.get("state") == REFUSED_START
-    state = facts.get("state", "never started") if is_stated else "not running"
+    is_running = party_home.is_running
+    status_facts = _stated_facts(party_home)
+    is_stated = is_running or status_facts.get("state") == REFUSED_START
+    link_state = status_facts.get("state", "never started") if is_stated else "not running"
     settings = party_home.settings
     return DaemonStatus(
         settings.party,
-        running,
-        state,
+        is_running,
+        link_state,
         party_home.pause.exists(),
         settings.drill,
-        facts,
+        status_facts,
         party_home.held_steps,
         former_trust(party_home),
         time.time(),

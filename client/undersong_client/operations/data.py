@@ -89,7 +89,7 @@ def add(
         if party_home.settings.embedder != PACKAGED:
             embedder.try_out()
         with party_home.running():
-            addition = Addition(
+            data_addition = Addition(
                 party_home,
                 declared,
                 policy.read(party_home),
@@ -98,13 +98,13 @@ def add(
                 embedder,
                 replace(options, source=restoration.read(party_home)),
             )
-            added = addition.run()
+            added_data = data_addition.run()
     if options.abandon:
         # The attempts end before the embedding, which may take an hour and be interrupted.
         end_attempts(party_home, checkpoints)
     with party_home.running():
         without_vector = embed(party_home, embedder, progress)
-    return replace(added, without_vector=without_vector)
+    return replace(added_data, without_vector=without_vector)
 
 
 @contextmanager
@@ -137,17 +137,20 @@ def look(home: Path, declared: Declared, *, rows_read: Callable[[int], None] = l
     """Reads a source as :func:`add` would, without changing anything. Raises ConfigurationError as :func:`add`."""
     party_home = PartyHome(home)
     _check_drill(party_home, declared)
-    reading = sources.read(declared.absolute(), dry=True, progress=rows_read)
-    table, held_out = hold_out(reading.table, keys.secret(party_home, "data"), declared.hold_out)
-    texts = table.texts
-    labels = table.labels or ("",) * len(texts)
+    source_reading = sources.read(declared.absolute(), dry=True, progress=rows_read)
+    record_table, held_out = hold_out(source_reading.table, keys.secret(party_home, "data"), declared.hold_out)
+    record_texts = record_table.texts
+    labels = record_table.labels or ("",) * len(record_texts)
     examples = tuple(
-        (label, len(text), sources.masked(text)) for label, text in list(zip(labels, texts, strict=True))[:EXAMPLES]
+        (label, len(text), sources.masked(text))
+        for label, text in list(zip(labels, record_texts, strict=True))[:EXAMPLES]
     )
-    reading = replace(reading, table=table)
-    survey = datasets.survey(reading, party_home.settings.load_embedder().lengths(texts))
+    source_reading = replace(source_reading, table=record_table)
+    source_survey = datasets.survey(source_reading, party_home.settings.load_embedder().lengths(record_texts))
     return Look(
-        replace(survey, held_out=len(held_out)), examples, tuple(_faults(party_home, reading, declared.absolute()))
+        replace(source_survey, held_out=len(held_out)),
+        examples,
+        tuple(_faults(party_home, source_reading, declared.absolute())),
     )
 
 
@@ -208,42 +211,42 @@ def refresh(
     party_home = PartyHome(home)
     with _told_of_stops(party_home):
         former_table = datasets.load(party_home).table
-    added = add(
+    added_data = add(
         home,
         Declared.of(party_home.settings).decided(same_patient, other_patient),
         checkpoints=checkpoints,
         options=replace(options, cache=Path(party_home.settings.cache), new_version=True),
         progress=progress,
     )
-    table = datasets.load(party_home).table
-    rows = _counted_rows(table)
+    record_table = datasets.load(party_home).table
+    counted_rows = _counted_rows(record_table)
     rows_before = _counted_rows(former_table)
-    patients = set(table.users or ())
+    patients = set(record_table.users or ())
     patients_before = set(former_table.users or ())
-    joined = _joined(patients_before, added)
-    if joined:
-        entry = {"at_s": time.time(), "ids": sum(map(len, joined)), "patients": len(joined)}
-        party_home.change(joined_ids=[*party_home.settings.joined_ids, entry])
+    joined_ids = _joined(patients_before, added_data)
+    if joined_ids:
+        joined_entry = {"at_s": time.time(), "ids": sum(map(len, joined_ids)), "patients": len(joined_ids)}
+        party_home.change(joined_ids=[*party_home.settings.joined_ids, joined_entry])
     return Refreshed(
-        added,
-        (rows - rows_before).total(),
-        (rows_before - rows).total(),
+        added_data,
+        (counted_rows - rows_before).total(),
+        (rows_before - counted_rows).total(),
         len(patients - patients_before),
         len(patients_before - patients),
         dict(sorted(Counter(former_table.labels or ()).items())),
-        sum(map(len, joined)),
-        len(joined),
+        sum(map(len, joined_ids)),
+        len(joined_ids),
     )
 
 
 def _joined(users_before: set[str], added: datasets.Added) -> list[list[str]]:
     """The users of the old version that are one patient in the new one, by patient."""
-    by_patient: dict[str, list[str]] = defaultdict(list)
+    ids_by_patient: dict[str, list[str]] = defaultdict(list)
     for user in users_before:
         with suppress(ConfigurationError):  # a former id that is none today is joined with nobody
-            if (identity := patient_id(user)) is not None:
-                by_patient[added.unit_of(identity)].append(user)
-    return [users for users in by_patient.values() if len(users) > 1]
+            if (patient_identity := patient_id(user)) is not None:
+                ids_by_patient[added.unit_of(patient_identity)].append(user)
+    return [users for users in ids_by_patient.values() if len(users) > 1]
 
 
 def _counted_rows(table: Table) -> Counter[tuple[str, ...]]:
@@ -263,8 +266,8 @@ def erase(home: Path) -> None:
     """
     party_home = PartyHome(home)
     with party_home.running():
-        for sealed in (party_home.sealed, party_home.held_out):
-            sealed.unlink(missing_ok=True)
+        for sealed_file in (party_home.sealed, party_home.held_out):
+            sealed_file.unlink(missing_ok=True)
         if party_home.settings.cache:
             # The pattern also covers the files that SQLite keeps beside the cache.
             for path in Path(party_home.settings.cache).glob(snapshot.EMBEDDINGS + "*"):
@@ -312,15 +315,17 @@ def restore_ledger(
     """
     party_home = PartyHome(home)
     now_s = time.time()
-    allowed = policy.read(party_home)
+    current_policy = policy.read(party_home)
     with party_home.running():
-        source = Restoration(backup, charge_missing, receipts).read(party_home)
+        restoration_source = Restoration(backup, charge_missing, receipts).read(party_home)
         ledger_checkpoints, fingerprint = datasets.checkpoints_of(party_home, checkpoints)
-        restored = recover(party_home, ledger_checkpoints, fingerprint, allowed, source, at=now_s)
-        restored.ledger.adopt(fingerprint, at=now_s)
-        datasets.declare(restored.ledger, allowed, at=now_s)
-        ledger_checkpoints.keep(restored.ledger)
-        return restored
+        restored_ledger = recover(
+            party_home, ledger_checkpoints, fingerprint, current_policy, restoration_source, at=now_s
+        )
+        restored_ledger.ledger.adopt(fingerprint, at=now_s)
+        datasets.declare(restored_ledger.ledger, current_policy, at=now_s)
+        ledger_checkpoints.keep(restored_ledger.ledger)
+        return restored_ledger
 
 
 @dataclass(frozen=True)
@@ -344,21 +349,21 @@ class LedgerFacts:
     @property
     def total(self) -> str:
         """The total beside the operator's; "" before the first run, or if nothing bounds it."""
-        spent = self.spending.spent
-        if not self.runs or spent is None or not math.isfinite(spent):
+        spent_epsilon = self.spending.spent
+        if not self.runs or spent_epsilon is None or not math.isfinite(spent_epsilon):
             return ""
-        return impact.total(spent, self.spending.delta, composed=True)
+        return impact.total(spent_epsilon, self.spending.delta, composed=True)
 
     def to_json(self) -> dict[str, Any]:
-        unset = self.spending.budget is None
+        is_unset = self.spending.budget is None
         return {
             "data": self.fingerprint,
             "head": self.head,
             "verified_entries": self.verified,
-            "budget": None if unset else budget_json(self.budget),
+            "budget": None if is_unset else budget_json(self.budget),
             "spent_epsilon": self.spending.spent,
             "left_epsilon": self.spending.left,
-            "runs": [asdict(cost) for cost in self.runs],
+            "runs": [asdict(run_cost) for run_cost in self.runs],
             "entries": self.entries,
         }
 
@@ -377,27 +382,27 @@ def ledger(home: Path, *, verify: bool = False) -> LedgerFacts:
     if verify:
         Ledger.verify(path)
     party_ledger = Ledger.snapshot(path)  # a run may append to it between two of these figures
-    spending = LedgerSpending.of(party_ledger)
-    costs = {charge.slot: charge.events for charge in party_ledger.charges()}
-    prices: dict[Any, float] = {}
+    ledger_spending = LedgerSpending.of(party_ledger)
+    events_by_slot = {charge.slot: charge.events for charge in party_ledger.charges()}
+    price_by_slot: dict[Any, float] = {}
 
     def priced(entry: Mapping[str, Any]) -> Mapping[str, Any]:
 
-        slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
-        if entry["kind"] != "charge" or slot not in costs:
+        charge_slot = (entry.get("run"), entry.get("query"), entry.get("attempt"))
+        if entry["kind"] != "charge" or charge_slot not in events_by_slot:
             return entry
-        events = costs[slot]
-        if events not in prices:
-            prices[events] = accounting.epsilon(events, spending.delta)
-        return {**entry, "epsilon": prices[events]}
+        events = events_by_slot[charge_slot]
+        if events not in price_by_slot:
+            price_by_slot[events] = accounting.epsilon(events, ledger_spending.delta)
+        return {**entry, "epsilon": price_by_slot[events]}
 
     return LedgerFacts(
         fingerprint=party_ledger.fingerprint,
         head=party_ledger.head,
         verified=len(party_ledger.entries()) if verify else None,
         budget=party_ledger.budget,
-        spending=spending,
-        runs=tuple(party_ledger.costs(spending.delta)),
+        spending=ledger_spending,
+        runs=tuple(party_ledger.costs(ledger_spending.delta)),
         entries=tuple(map(priced, party_ledger.entries())),
     )
 

@@ -47,50 +47,56 @@ def dossier(home: Path, run: str, *, audit: Path | None, local_time: Callable[[f
     """
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
-    request = proposals.find(run)
+    decided_proposal = proposals.find(run)
     if audit is None:
         findings = None
     else:
         findings = impact.read_audit(audit)
     ledger = data.ledger(home, verify=True)
-    messages = outbox.entries(home, run=request.run)
-    sheet = runs.make_sheet(party_home, proposals, request, None)
-    unit = sheet.privacy.unit_word
+    messages = outbox.entries(home, run=decided_proposal.run)
+    run_sheet = runs.make_sheet(party_home, proposals, decided_proposal, None)
+    unit_word = run_sheet.privacy.unit_word
     return PrintedPage(
-        f"Dossier of the run {printable(request.run, 120)!r} at {sheet.party}",
+        f"Dossier of the run {printable(decided_proposal.run, 120)!r} at {run_sheet.party}",
         (
-            *preview.marked(sheet),
-            _spent(request, sheet, ledger, _joined_ids(party_home, request)),
-            _decision(request, (runs.own_part(home, request), *runs.others_part(home, request)), local_time),
-            preview.purpose(sheet),
-            _flow(sheet),
+            *preview.marked(run_sheet),
+            _spent(decided_proposal, run_sheet, ledger, _joined_ids(party_home, decided_proposal)),
+            _decision(
+                decided_proposal,
+                (runs.own_part(home, decided_proposal), *runs.others_part(home, decided_proposal)),
+                local_time,
+            ),
+            preview.purpose(run_sheet),
+            _flow(run_sheet),
             _left(messages),
-            preview.leaves(sheet, title=preview.ALLOWED),
+            preview.leaves(run_sheet, title=preview.ALLOWED),
             PageSection(
                 "Assumptions",
-                points=impact.assumptions(sheet.colluders, len(sheet.parties), sheet.privacy.unit),
+                points=impact.assumptions(run_sheet.colluders, len(run_sheet.parties), run_sheet.privacy.unit),
             ),
             impact.audit_section(findings),
             PageSection("What is kept here, and erased", table=KEPT),
-            impact.for_the_assessment(unit, post_quantum=sheet.post_quantum),
+            impact.for_the_assessment(unit_word, post_quantum=run_sheet.post_quantum),
             PageSection(
-                "Hashes", figures=(("plan", request.manifest), ("head of the ledger now", ledger.head)), folded=True
+                "Hashes",
+                figures=(("plan", decided_proposal.manifest), ("head of the ledger now", ledger.head)),
+                folded=True,
             ),
-            replace(preview.who_takes_part(sheet), folded=True),
+            replace(preview.who_takes_part(run_sheet), folded=True),
             *_messages(messages, local_time),
-            _check(request),
+            _check(decided_proposal),
         ),
         note="Everything on it comes from this party's own folder. It holds no text of anybody.",
-        signature=f"Filed for {sheet.party}:",
+        signature=f"Filed for {run_sheet.party}:",
         fold="Annex: hashes, and how to check them",
     )
 
 
 def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[float], str]) -> PageSection:
     if request.decided_s:
-        decision = f"{request.decision}, {local_time(request.decided_s)}"
+        decision_words = f"{request.decision}, {local_time(request.decided_s)}"
     else:
-        decision = "nobody has decided yet"
+        decision_words = "nobody has decided yet"
     if request.people or not request.reason:
         reason = []
     else:
@@ -101,7 +107,7 @@ def _decision(request: Proposal, parts: Sequence[str], local_time: Callable[[flo
         figures=(
             ("plan, in words", request.words),
             ("proposed", local_time(request.received_s)),
-            ("decision", decision),
+            ("decision", decision_words),
             *(("by", approval.words(local_time(approval.at_s))) for approval in request.people),
             *reason,
             ("ended", local_time(request.ended_s) if request.ended_s else "it has not ended here"),
@@ -132,9 +138,11 @@ def _left(messages: Sequence[Entry]) -> PageSection:
     title = "What left this building"
     if not messages:
         return PageSection(title, ("No message of this run has left.",))
-    size = sum(entry.bytes for entry in messages)
-    answers = sum(bool(entry.query) for entry in messages)
-    summary = f"{counted(len(messages), 'message')} of {size:,} bytes in all, {answers:,} of them steps of sums."
+    total_bytes = sum(entry.bytes for entry in messages)
+    answer_count = sum(bool(entry.query) for entry in messages)
+    summary = (
+        f"{counted(len(messages), 'message')} of {total_bytes:,} bytes in all, {answer_count:,} of them steps of sums."
+    )
     return PageSection(title, (f"{summary} Only the masked answers were computed from records. The annex lists them.",))
 
 
@@ -142,20 +150,20 @@ def _messages(messages: Sequence[Entry], local_time: Callable[[float], str]) -> 
     """Every message that left, with its hash."""
     if not messages:
         return []
-    rows = (
+    message_rows = (
         (
-            str(entry.number),
-            local_time(entry.at),
-            entry.kind,
-            f"{printable(entry.query, 120)}, {entry.attempt}" if entry.query else "",
-            f"{entry.bytes:,}",
-            entry.sha256,
+            str(message_entry.number),
+            local_time(message_entry.at),
+            message_entry.kind,
+            f"{printable(message_entry.query, 120)}, {message_entry.attempt}" if message_entry.query else "",
+            f"{message_entry.bytes:,}",
+            message_entry.sha256,
         )
-        for entry in messages[:MOST_MESSAGES]
+        for message_entry in messages[:MOST_MESSAGES]
     )
-    table = (("number", "when", "what", "sum, attempt", "bytes", "SHA-256"), *rows)
-    remark = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
-    return [PageSection("Messages that left", remark, table=table, folded=True)]
+    message_table = (("number", "when", "what", "sum, attempt", "bytes", "SHA-256"), *message_rows)
+    length_remark = (f"The first {MOST_MESSAGES} are listed; the outbox has all.",) * (len(messages) > MOST_MESSAGES)
+    return [PageSection("Messages that left", length_remark, table=message_table, folded=True)]
 
 
 def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
@@ -165,10 +173,10 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
         received_s = request.received_s
     else:
         received_s = 0.0
-    later = [entry for entry in home.settings.joined_ids if entry["at_s"] > received_s]
-    if not later:
+    later_entries = [entry for entry in home.settings.joined_ids if entry["at_s"] > received_s]
+    if not later_entries:
         return ()
-    ids, patients = (sum(entry[name] for entry in later) for name in ("ids", "patients"))
+    ids, patients = (sum(entry[count_name] for entry in later_entries) for count_name in ("ids", "patients"))
     return (
         f"After this run {ids} ids of its data set became {counted(patients, 'patient')}: such a patient has paid for"
         " each of its ids, and its guarantee is that of a group of so many.",
@@ -176,30 +184,30 @@ def _joined_ids(home: PartyHome, request: Proposal) -> tuple[str, ...]:
 
 
 def _spent(request: Proposal, sheet: Sheet, ledger: data.LedgerFacts, joined: tuple[str, ...]) -> PageSection:
-    privacy = sheet.privacy
-    if privacy.epsilon is None:
+    sheet_privacy = sheet.privacy
+    if sheet_privacy.epsilon is None:
         epsilon = float("inf")
     else:
-        epsilon = float(privacy.epsilon)
-    epsilon_alone = privacy.epsilon_if_all_others_collude
-    figures = [
-        ("promised for the whole run", f"epsilon {epsilon:g} at delta {privacy.delta:g}"),
+        epsilon = float(sheet_privacy.epsilon)
+    epsilon_alone = sheet_privacy.epsilon_if_all_others_collude
+    spending_rows = [
+        ("promised for the whole run", f"epsilon {epsilon:g} at delta {sheet_privacy.delta:g}"),
         (
             f"against everybody else together, {words.AS_PLANNED}",
             "nothing that can be stated" if epsilon_alone is None else f"epsilon {epsilon_alone:.4g}",
         ),
     ]
     if (cost := next((run_cost for run_cost in ledger.runs if run_cost.run == request.run), None)) is None:
-        figures.append(("charged to the ledger", "nothing: no vector was asked for"))
+        spending_rows.append(("charged to the ledger", "nothing: no vector was asked for"))
     else:
         delta_words = f"at the budget's delta, {ledger.spending.delta:g}"
-        releases = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
-        figures.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {delta_words}; {releases}"))
-        figures.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
+        release_words = f"{cost.releases} releases{', charged at its whole plan' if cost.whole_plan else ''}"
+        spending_rows.append(("charged to the ledger", f"epsilon {cost.epsilon:.4g} {delta_words}; {release_words}"))
+        spending_rows.append(("spent in all after it", f"epsilon {cost.spent:.4g} {delta_words}"))
     return PageSection(
         "The guarantee, and what it cost",
-        (*impact.guarantee(epsilon, privacy.delta, privacy.unit_word), *joined),
-        figures=tuple(figures),
+        (*impact.guarantee(epsilon, sheet_privacy.delta, sheet_privacy.unit_word), *joined),
+        figures=tuple(spending_rows),
     )
 
 

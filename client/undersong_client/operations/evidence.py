@@ -51,12 +51,15 @@ def save(home: Path, *, local_time: Callable[[float], str]) -> bytes:
     """
     party_home = PartyHome(home)
     now_s = time.time()
-    log = AuditLog(party_home.page / FILE_NAME)
-    log.entries()  # checks the chain before anybody relies on the copy
+    page_log = AuditLog(party_home.page / FILE_NAME)
+    page_log.entries()  # checks the chain before anybody relies on the copy
     files = {
-        OUTBOX: json.dumps([asdict(entry) for entry in Outbox(party_home).entries()], indent=1).encode(),
-        LOG: log.saved(),
-        **{f"{REQUESTS}{name}": data for name, data in Proposals(party_home).saved_files().items()},
+        OUTBOX: json.dumps([asdict(outbox_entry) for outbox_entry in Outbox(party_home).entries()], indent=1).encode(),
+        LOG: page_log.saved(),
+        **{
+            f"{REQUESTS}{file_name}": file_bytes
+            for file_name, file_bytes in Proposals(party_home).saved_files().items()
+        },
         **dict(_dossiers(party_home, now_s, local_time)),
     }
     index = {
@@ -82,11 +85,11 @@ def save_file(home: Path, file: Path, *, local_time: Callable[[float], str]) -> 
 
 
 def _dossiers(home: PartyHome, at: float, local_time: Callable[[float], str]) -> Iterator[tuple[str, bytes]]:
-    for request in Proposals(home).all():
-        if request.people or request.decided_s:
+    for decided_proposal in Proposals(home).all():
+        if decided_proposal.people or decided_proposal.decided_s:
             with suppress(UndersongError):  # such as a plan that is not stored any more: its decision is saved
-                page = dossier.dossier(home.path, request.manifest, audit=None, local_time=local_time)
-                yield f"{DOSSIERS}{request.manifest}.html", page.html(at=local_time(at)).encode()
+                page = dossier.dossier(home.path, decided_proposal.manifest, audit=None, local_time=local_time)
+                yield f"{DOSSIERS}{decided_proposal.manifest}.html", page.html(at=local_time(at)).encode()
 
 
 def restore(home: Path, file: Path) -> RestoredCounts:
@@ -98,46 +101,52 @@ def restore(home: Path, file: Path) -> RestoredCounts:
     """
     party_home = PartyHome(home)
     files = _checked(party_home, file)
-    requests = {name.removeprefix(REQUESTS): data for name, data in files.items() if REQUEST_NAME.fullmatch(name)}
-    entries = [Entry(**entry) for entry in json.loads(files[OUTBOX])]
-    log = AuditLog(party_home.page / FILE_NAME)
-    log_entries = log.bring_back(files[LOG])  # first: it refuses what was changed
-    restored = RestoredCounts(
+    requests = {
+        file_name.removeprefix(REQUESTS): file_bytes
+        for file_name, file_bytes in files.items()
+        if REQUEST_NAME.fullmatch(file_name)
+    }
+    outbox_entries = [Entry(**entry_json) for entry_json in json.loads(files[OUTBOX])]
+    page_log = AuditLog(party_home.page / FILE_NAME)
+    log_entries = page_log.bring_back(files[LOG])  # first: it refuses what was changed
+    restored_counts = RestoredCounts(
         Proposals(party_home).bring_back(requests, at=time.time()),
-        Outbox(party_home).bring_back(entries),
+        Outbox(party_home).bring_back(outbox_entries),
         log_entries,
     )
-    if restored != RestoredCounts(0, 0, 0):
-        log.note("terminal", "evidence restored", f"{restored.requests} requests, {restored.messages} messages")
-    return restored
+    if restored_counts != RestoredCounts(0, 0, 0):
+        page_log.note(
+            "terminal", "evidence restored", f"{restored_counts.requests} requests, {restored_counts.messages} messages"
+        )
+    return restored_counts
 
 
 def _checked(home: PartyHome, file: Path) -> dict[str, bytes]:
     """The files of the archive, whose hashes this party's key has signed."""
-    data = read_input(file, LARGEST_BYTES)
-    damaged = ConfigurationError(
+    archive_bytes = read_input(file, LARGEST_BYTES)
+    damaged_archive = ConfigurationError(
         f"{file}: is damaged, or was not written by `undersong-party evidence`",
         "take another copy of the file",
         code="no-evidence",
     )
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            if sum(member.file_size for member in archive.infolist()) > LARGEST_BYTES:
-                raise damaged
-            files = {name: archive.read(name) for name in archive.namelist()}
+        with zipfile.ZipFile(io.BytesIO(archive_bytes)) as archive:
+            if sum(archive_member.file_size for archive_member in archive.infolist()) > LARGEST_BYTES:
+                raise damaged_archive
+            files = {file_name: archive.read(file_name) for file_name in archive.namelist()}
         index: Mapping[str, Any] = json.loads(files.pop(INDEX))
-        signed = {key: value for key, value in index.items() if key != "signature"}
-        hashes = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+        signed_index = {index_key: index_value for index_key, index_value in index.items() if index_key != "signature"}
+        hashes = {name: hashlib.sha256(file_bytes).hexdigest() for name, file_bytes in files.items()}
         is_complete = index["files"] == hashes and {OUTBOX, LOG} <= files.keys()
         signature = bytes.fromhex(index["signature"])
-        statement = tagged_hash(TAG, canonical_json(signed))
+        index_hash = tagged_hash(TAG, canonical_json(signed_index))
         party = str(index["party"])
     except (zipfile.BadZipFile, ValueError, KeyError, TypeError, AttributeError, OSError, RuntimeError, EOFError):
-        raise damaged from None
+        raise damaged_archive from None
     if not is_complete:
-        raise damaged
+        raise damaged_archive
     try:
-        keys.identity(home).public_key().verify(signature, statement)
+        keys.identity(home).public_key().verify(signature, index_hash)
     except InvalidSignature:
         raise ConfigurationError(
             f"{file}: is not signed by the key of this folder",

@@ -63,11 +63,12 @@ def create(
     keys.create(party_home)
     policy.write(party_home, policy.HospitalPolicy())
     if drill:
-        records = invented(DRILL_RECORDS, random.SystemRandom())
-        lines = (
-            json.dumps({"text": record.text, "label": record.label, "keeper": record.person}) for record in records
+        invented_records = invented(DRILL_RECORDS, random.SystemRandom())
+        json_lines = (
+            json.dumps({"text": record.text, "label": record.label, "keeper": record.person})
+            for record in invented_records
         )
-        record_lines = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        record_lines = "".join(f"{json_line}\n" for json_line in json_lines).encode("utf-8")
         make_folder(party_home.drill_records.parent)
         replace_file(party_home.drill_records, record_lines)
         party_home.change(drill_sha256=hashlib.sha256(record_lines).hexdigest())
@@ -108,11 +109,11 @@ def accept(home: Path, package: bytes, stated: Callable[[str], str], *, person: 
     try:
         trust.compare(checked_package, fingerprint)
     except ConfigurationError:
-        differs = first_difference(fingerprint.replace("-", " ").split(), checked_package.fingerprint.split("-"))
+        differing_word = first_difference(fingerprint.replace("-", " ").split(), checked_package.fingerprint.split("-"))
         note_decision(
             party_home,
             "enroll refused",
-            f"{checked_package.coordinator}, not the package's fingerprint: {differs}",
+            f"{checked_package.coordinator}, not the package's fingerprint: {differing_word}",
             person,
         )
         raise
@@ -129,15 +130,15 @@ def steps_left(home: Path, package: bytes) -> tuple[str, ...]:
     if not (home / "settings.json").exists():
         return STEPS
     party_home = PartyHome(home)
-    allowed = policy.read(party_home)
+    current_policy = policy.read(party_home)
     has_joined = (
         party_home.coordinator.exists() and trust.coordinator(party_home).fingerprint == parsed_package.fingerprint
     )
     is_done = {
         "coordinator": has_joined,
         "data": bool(party_home.settings.data),
-        "budget": allowed.has_budget,
-        "questions": bool(allowed.statistics),
+        "budget": current_policy.has_budget,
+        "questions": bool(current_policy.statistics),
     }
     return tuple(step for step in STEPS if not is_done[step])
 
@@ -181,21 +182,21 @@ class Installed:
     @property
     def words(self) -> str:
         """The beginning of a sentence that states the result."""
-        outcome = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
-        moved = ""
+        outcome_words = "the certificate is renewed: it" if self.renewed else "enrolled; the certificate"
+        moved_words = ""
         if self.addresses:
-            moved = f"the coordinator is reached at {', '.join(self.addresses)} from now on; "
-        return f"{moved}{outcome} is valid until {self.until:%Y-%m-%d}"
+            moved_words = f"the coordinator is reached at {', '.join(self.addresses)} from now on; "
+        return f"{moved_words}{outcome_words} is valid until {self.until:%Y-%m-%d}"
 
 
 def install(home: Path, grant: bytes) -> Installed:
     """Installs the certificate of a grant. Raises ConfigurationError if the grant is not for this party."""
     party_home = PartyHome(home)
-    renewed = keys.is_enrolled(party_home)
+    is_renewal = keys.is_enrolled(party_home)
     former_addresses = trust.coordinator(party_home).addresses
     valid_until = trust.install(party_home, grant)
     addresses = trust.coordinator(party_home).addresses
-    return Installed(valid_until, renewed, () if addresses == former_addresses else addresses)
+    return Installed(valid_until, is_renewal, () if addresses == former_addresses else addresses)
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ def membership(home: Path) -> Enrolment:
     if party_home.coordinator.exists():
         coordinator = trust.coordinator(party_home)
     try:
-        valid: tuple[datetime | None, datetime | None] = trust.validity(party_home)
+        validity: tuple[datetime | None, datetime | None] = trust.validity(party_home)
     except UndersongError:
-        valid = (None, None)
-    return Enrolment(party_home.settings.party, own_fingerprint(party_home), coordinator, *valid)
+        validity = (None, None)
+    return Enrolment(party_home.settings.party, own_fingerprint(party_home), coordinator, *validity)

@@ -21,8 +21,8 @@ def entries(home: Path, *, run: str | None = None, last: int | None = None) -> t
 
 def listed(home: Path, *, run: str | None = None, last: int) -> list[tuple[Entry, str, bool]]:
     """Returns the last messages, newest first, each with the result of :func:`meaning`."""
-    outbox = Outbox(PartyHome(home))
-    return [(entry, *_meaning(outbox, entry)) for entry in outbox.entries(run=run, last=last)[::-1]]
+    party_outbox = Outbox(PartyHome(home))
+    return [(entry, *_meaning(party_outbox, entry)) for entry in party_outbox.entries(run=run, last=last)[::-1]]
 
 
 def _meaning(outbox: Outbox, entry: Entry) -> tuple[str, bool]:
@@ -45,19 +45,20 @@ class Message:
 
     def words(self) -> list[str]:
         """Returns the message in plain words, one line per fact."""
-        entry = self.entry
-        place = f"run {printable(entry.run)!r}" + (
-            f", sum {printable(entry.query)!r}, attempt {entry.attempt}" if entry.query else ""
+        sent_entry = self.entry
+        place_words = f"run {printable(sent_entry.run)!r}" + (
+            f", sum {printable(sent_entry.query)!r}, attempt {sent_entry.attempt}" if sent_entry.query else ""
         )
-        repetition = ""
-        if entry.times > 1:
-            repetition = f", {entry.times} times"
-        lines = [
-            f"Entry {entry.number}: {entry.bytes} bytes{repetition},"
-            f" in answer to {printable(entry.answer_to) or 'nothing'}" + (f" ({place})." if entry.run else ".")
+        repetition_words = ""
+        if sent_entry.times > 1:
+            repetition_words = f", {sent_entry.times} times"
+        message_lines = [
+            f"Entry {sent_entry.number}: {sent_entry.bytes} bytes{repetition_words},"
+            f" in answer to {printable(sent_entry.answer_to) or 'nothing'}"
+            + (f" ({place_words})." if sent_entry.run else ".")
         ]
-        sentence, of_records = meaning(entry, self.data)
-        return [*lines, sentence, *([] if of_records else [NOTHING, *_quoted(entry.kind, self.data)])]
+        sentence, is_of_records = meaning(sent_entry, self.data)
+        return [*message_lines, sentence, *([] if is_of_records else [NOTHING, *_quoted(sent_entry.kind, self.data)])]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self.entry), "decoded": self.decoded}
@@ -65,10 +66,10 @@ class Message:
 
 def message(home: Path, number: int) -> Message:
     """Reads and decodes the message with this number. Raises ConfigurationError if there is none."""
-    outbox = Outbox(PartyHome(home))
-    data = outbox.data(number)
-    [outbox_entry] = (entry for entry in outbox.entries() if entry.number == number)
-    return Message(outbox_entry, data, decode(outbox_entry.kind, data))
+    party_outbox = Outbox(PartyHome(home))
+    message_bytes = party_outbox.data(number)
+    [outbox_entry] = (sent_entry for sent_entry in party_outbox.entries() if sent_entry.number == number)
+    return Message(outbox_entry, message_bytes, decode(outbox_entry.kind, message_bytes))
 
 
 NOTHING = "It says nothing of the records."
@@ -110,10 +111,10 @@ def meaning(entry: Entry, data: bytes) -> tuple[str, bool]:
     """Describes a message in one sentence; the second value is True if it was computed from records."""
     if entry.kind != "sum_reply":
         return KINDS.get(entry.kind, f"A message of kind {printable(entry.kind)!r}."), False
-    stage = secagg_pb2.Reply.FromString(federation_pb2.Reply.FromString(data).sum_reply.payload)
-    if stage.stage == secagg_pb2.MASK:
-        return f"{MASKED} They take {counted(len(stage.body), 'byte')}.", True
-    return STAGES.get(stage.stage, "A step of a sum."), False
+    reply_stage = secagg_pb2.Reply.FromString(federation_pb2.Reply.FromString(data).sum_reply.payload)
+    if reply_stage.stage == secagg_pb2.MASK:
+        return f"{MASKED} They take {counted(len(reply_stage.body), 'byte')}.", True
+    return STAGES.get(reply_stage.stage, "A step of a sum."), False
 
 
 def _quoted(kind: str, data: bytes) -> list[str]:
@@ -133,24 +134,26 @@ def decode(kind: str, data: bytes) -> dict[str, Any]:
         return {"text": data.decode("utf-8", "replace")}
     try:
         reply = federation_pb2.Reply.FromString(data)
-        fields = _fields(reply)
+        reply_fields = _fields(reply)
         if reply.WhichOneof("body") == "sum_reply":
-            fields["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
+            reply_fields["sum_reply"] = _fields(secagg_pb2.Reply.FromString(reply.sum_reply.payload))
     except DecodeError:
         raise ConfigurationError("the entry cannot be decoded", "read it with the version that sent it") from None
-    return fields
+    return reply_fields
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for field, value in message.ListFields():
-        if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            result[field.name] = {str(key): _value(item) for key, item in value.items()}
-        elif hasattr(value, "__len__") and not isinstance(value, (bytes, str)):
-            result[field.name] = [_value(item) for item in value]
+    field_values: dict[str, Any] = {}
+    for message_field, field_value in message.ListFields():
+        if message_field.message_type is not None and message_field.message_type.GetOptions().map_entry:
+            field_values[message_field.name] = {
+                str(item_key): _value(item_value) for item_key, item_value in field_value.items()
+            }
+        elif hasattr(field_value, "__len__") and not isinstance(field_value, (bytes, str)):
+            field_values[message_field.name] = [_value(item) for item in field_value]
         else:
-            result[field.name] = _value(value)
-    return result
+            field_values[message_field.name] = _value(field_value)
+    return field_values
 
 
 def _value(value: Any) -> Any:

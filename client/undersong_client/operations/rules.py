@@ -51,15 +51,15 @@ class BudgetFacts:
 def budget(home: Path) -> BudgetFacts:
     """Returns the budget that the policy states, and the spent and remaining epsilon from the ledger."""
     party_home = PartyHome(home)
-    allowed = policy.read(party_home)
-    spent = remaining = None
+    current_policy = policy.read(party_home)
+    spent_epsilon = remaining_epsilon = None
     if party_home.ledger.exists():
-        spent = Ledger.read(party_home.ledger).spent(allowed.total_delta)
-        remaining = max(0.0, allowed.total_epsilon - spent)
+        spent_epsilon = Ledger.read(party_home.ledger).spent(current_policy.total_delta)
+        remaining_epsilon = max(0.0, current_policy.total_epsilon - spent_epsilon)
         # A plan is calibrated no closer than this tolerance, so that a smaller remainder is none.
-        if remaining <= TOLERANCE * allowed.total_epsilon:
-            remaining = 0.0
-    return BudgetFacts(allowed, spent, remaining, tuple(weak_delta(allowed.total_delta)))
+        if remaining_epsilon <= TOLERANCE * current_policy.total_epsilon:
+            remaining_epsilon = 0.0
+    return BudgetFacts(current_policy, spent_epsilon, remaining_epsilon, tuple(weak_delta(current_policy.total_delta)))
 
 
 def set_budget(
@@ -88,13 +88,13 @@ def set_budget(
         raise ConfigurationError(
             f"epsilon {epsilon:g} is not above 0", "to take part in nothing: undersong-party pause"
         )
-    changes = {
+    changed_rules = {
         "total_epsilon": epsilon,
         "total_delta": proposed_delta(home)[0] if delta is None else delta,
         "total_parts": parts,
         "run_epsilon": epsilon if per_run is None else per_run,
     }
-    new_policy = _change(party_home, changes, confirm, person)
+    new_policy = _change(party_home, changed_rules, confirm, person)
     if party_home.ledger.exists():
         datasets.declare(Ledger.read(party_home.ledger), new_policy, at=time.time())
     return budget(home)
@@ -124,22 +124,26 @@ class PolicyFacts:
 
     @property
     def questions(self) -> dict[str, str]:
-        allowed = set(self.allowed.statistics)
+        allowed_names = set(self.allowed.statistics)
         names_of_question = {question: set(statistics.of_question(question)) for question in statistics.QUESTIONS}
         return {
-            question: "all" if names <= allowed else "some" if names & allowed else "none"
-            for question, names in names_of_question.items()
+            question: "all"
+            if statistic_names <= allowed_names
+            else "some"
+            if statistic_names & allowed_names
+            else "none"
+            for question, statistic_names in names_of_question.items()
         }
 
     @property
     def missing(self) -> tuple[str, ...]:
-        allowed = self.allowed
+        current_policy = self.allowed
         return tuple(
             that_hold(
-                (not allowed.statistics, "no kind of question is allowed"),
-                (not allowed.units, "nobody is named whom a run must protect"),
-                (not allowed.has_budget, "no budget is set"),
-                (not allowed.run_epsilon, "the largest epsilon of a run is 0"),
+                (not current_policy.statistics, "no kind of question is allowed"),
+                (not current_policy.units, "nobody is named whom a run must protect"),
+                (not current_policy.has_budget, "no budget is set"),
+                (not current_policy.run_epsilon, "the largest epsilon of a run is 0"),
             )
         )
 
@@ -150,10 +154,13 @@ class PolicyFacts:
 def show(home: Path) -> PolicyFacts:
     """Reads the policy. Raises PrivacyRefusal unless this party's key has signed it."""
     party_home = PartyHome(home)
-    allowed = policy.read(party_home)
+    current_policy = policy.read(party_home)
     settings = party_home.settings
     return PolicyFacts(
-        allowed, settings.share_budget, settings.share_policy, warnings=tuple(cautions.weak_policy(allowed))
+        current_policy,
+        settings.share_budget,
+        settings.share_policy,
+        warnings=tuple(cautions.weak_policy(current_policy)),
     )
 
 
@@ -176,19 +183,21 @@ def set_policy(
     Raises ConfigurationError that names the rule, WaitsForSecondPerson if another person must agree.
     """
     party_home = PartyHome(home)
-    changes = changes_of(policy.HospitalPolicy, options)
+    changed_rules = changes_of(policy.HospitalPolicy, options)
     if run_epsilon is not None:
-        changes["run_epsilon"] = run_epsilon
+        changed_rules["run_epsilon"] = run_epsilon
     if options.require_nobody:
-        changes["required_parties"] = ()
-    if "required_parties" in changes:
-        changes["required_parties"] = tuple("=".join(named_party(party)) for party in changes["required_parties"])
+        changed_rules["required_parties"] = ()
+    if "required_parties" in changed_rules:
+        changed_rules["required_parties"] = tuple(
+            "=".join(named_party(party)) for party in changed_rules["required_parties"]
+        )
     named_statistics = options.named_statistics
     if options.questions is not None:
         named_statistics = _of_questions(options.questions, policy.read(party_home, latest=False).statistics)
     if named_statistics is not None:
-        changes["statistics"] = _known(named_statistics)
-    _change(party_home, changes, confirm, person)
+        changed_rules["statistics"] = _known(named_statistics)
+    _change(party_home, changed_rules, confirm, person)
     if options.share_budget is not None:
         party_home.change(share_budget=options.share_budget)
     if options.share_policy is not None:
@@ -197,22 +206,27 @@ def set_policy(
 
 
 def _known(names: Sequence[str]) -> tuple[str, ...]:
-    for name in names:
-        if name not in statistics.names():
-            raise ConfigurationError(f"statistic {name!r} is unknown", f"known are {', '.join(statistics.names())}")
+    for statistic_name in names:
+        if statistic_name not in statistics.names():
+            raise ConfigurationError(
+                f"statistic {statistic_name!r} is unknown", f"known are {', '.join(statistics.names())}"
+            )
     return tuple(names)
 
 
 def _of_questions(questions: Sequence[str], allowed: Sequence[str]) -> list[str]:
-    if unknown := sorted(set(questions) - {*statistics.QUESTIONS, "all"}):
+    if unknown_questions := sorted(set(questions) - {*statistics.QUESTIONS, "all"}):
         raise ConfigurationError(
-            f"kind of question {unknown[0]!r} is unknown", f"choose among {', '.join(statistics.QUESTIONS)}, all"
+            f"kind of question {unknown_questions[0]!r} is unknown",
+            f"choose among {', '.join(statistics.QUESTIONS)}, all",
         )
-    names: list[str] = []
+    statistic_names: list[str] = []
     for question in statistics.QUESTIONS if "all" in questions else dict.fromkeys(questions):
         question_names = statistics.of_question(question)
-        names += [name for name in question_names if name in allowed] or question_names
-    return names
+        statistic_names += [
+            statistic_name for statistic_name in question_names if statistic_name in allowed
+        ] or question_names
+    return statistic_names
 
 
 def _change(
@@ -229,12 +243,12 @@ def _change(
 def _sign(party_home: PartyHome, new_policy: policy.HospitalPolicy, person: Person | None) -> None:
     """Signs and writes a policy that this person may set; the log has every value before and after."""
     former_policy = policy.read(party_home, latest=False)
-    changes = "; ".join(policy.changed(former_policy, new_policy))
+    change_words = "; ".join(policy.changed(former_policy, new_policy))
     try:
         two_people.check_loosening(party_home, former_policy, new_policy, person)
     except two_people.WaitsForSecondPerson:
-        note_decision(party_home, "policy set, waits for a second person", changes, person)
+        note_decision(party_home, "policy set, waits for a second person", change_words, person)
         raise
     policy.write(party_home, new_policy)
-    if changes:
-        note_decision(party_home, "policy set", changes, person)
+    if change_words:
+        note_decision(party_home, "policy set", change_words, person)

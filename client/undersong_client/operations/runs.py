@@ -79,9 +79,9 @@ def preview(home: Path, run: str, *, checkpoints: Path) -> Preview:
     """
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
-    request = proposals.find(run)
-    signed = None if request.has_lapsed else proposals.sheet(request)
-    return _preview(party_home, proposals, request, checkpoints, signed)
+    shown_proposal = proposals.find(run)
+    signed_sheet = None if shown_proposal.has_lapsed else proposals.sheet(shown_proposal)
+    return _preview(party_home, proposals, shown_proposal, checkpoints, signed_sheet)
 
 
 def _preview(
@@ -96,11 +96,11 @@ def _preview(
     from undersong_client.storage import datasets
 
     ledger, _ = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=time.time())
-    end = None
+    run_end = None
     if request.ended_s:
-        end = _ended(party_home, proposals, request, ledger)
-    sheet = signed or make_sheet(party_home, proposals, request, ledger if end is None else None)
-    return Preview(request, with_request(sheet, request, is_signed=signed is not None, end=end))
+        run_end = _ended(party_home, proposals, request, ledger)
+    shown_sheet = signed or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
+    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end))
 
 
 def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:
@@ -109,18 +109,20 @@ def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledge
     from undersong_protocol.agreement.manifest import Manifest
 
     signed_receipt = None
-    entries = ledger.run_entries(request.run)
-    if entries and entries[-1]["kind"] == "close" and entries[-1]["manifest"] == request.manifest:
+    run_entries = ledger.run_entries(request.run)
+    if run_entries and run_entries[-1]["kind"] == "close" and run_entries[-1]["manifest"] == request.manifest:
         manifest = Manifest.from_bytes(proposals.manifest_bytes(request))
-        body = receipt.body(manifest, party_home.settings.party, entries)
-        signature = keys.identity(party_home).sign(tagged_hash(receipt.TAG, body))
-        signed_receipt = SignedReceipt(body.decode("utf-8"), signature.hex())
+        receipt_body = receipt.body(manifest, party_home.settings.party, run_entries)
+        signature = keys.identity(party_home).sign(tagged_hash(receipt.TAG, receipt_body))
+        signed_receipt = SignedReceipt(receipt_body.decode("utf-8"), signature.hex())
     if ledger.budget is None:
         delta = request.delta
     else:
         delta = ledger.budget.delta
-    charged = any((total.run, total.manifest) == (request.run, request.manifest) for total in ledger.totals())
-    cost = next((run_cost for run_cost in ledger.costs(delta) if charged and run_cost.run == request.run), None)
+    is_charged = any(
+        (run_total.run, run_total.manifest) == (request.run, request.manifest) for run_total in ledger.totals()
+    )
+    cost = next((run_cost for run_cost in ledger.costs(delta) if is_charged and run_cost.run == request.run), None)
     if cost is None:
         return RunEnd(None, signed_receipt)
     return RunEnd(FinalCost(finite(cost.epsilon), finite(cost.spent), cost.releases, delta), signed_receipt)
@@ -139,18 +141,20 @@ def own_part(home: Path, request: Proposal) -> str:
     party_home = PartyHome(home)
     manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
     sums = [query.name for query in manifest.plan.sums]
-    numbers: list[int] = []
+    sent_numbers: list[int] = []
     if party_home.ledger.exists():
         ledger = Ledger.read(party_home.ledger)
-        numbers = [
-            number for number, name in enumerate(sums, 1) if "sent" in ledger.attempts(request.run, name).values()
+        sent_numbers = [
+            sum_number
+            for sum_number, sum_name in enumerate(sums, 1)
+            if "sent" in ledger.attempts(request.run, sum_name).values()
         ]
-    if not numbers:
+    if not sent_numbers:
         return "This hospital took part in no sum: none of its numbers has left."
-    last = printable(sums[numbers[-1] - 1], 60)
+    last_sum = printable(sums[sent_numbers[-1] - 1], 60)
     return (
-        f"This hospital took part until sum {numbers[-1]} of {len(sums)} ({last!r}): its numbers left"
-        f" for {counted(len(numbers), 'sum')}, and for none after that."
+        f"This hospital took part until sum {sent_numbers[-1]} of {len(sums)} ({last_sum!r}): its numbers left"
+        f" for {counted(len(sent_numbers), 'sum')}, and for none after that."
     )
 
 
@@ -168,13 +172,15 @@ def others_part(home: Path, request: Proposal) -> tuple[str, ...]:
     if not party_home.journal.exists():
         return ()
     party = party_home.settings.party
-    store = Store(party_home.journal, party, keys.secret(party_home, "store"))
+    party_store = Store(party_home.journal, party, keys.secret(party_home, "store"))
     manifest = Manifest.from_bytes(Proposals(party_home).manifest_bytes(request))
-    survivors = {planned.name: survivors_of(store, manifest, planned.name) for planned in manifest.plan.sums}
-    opened_sums = tuple((name, parties) for name, parties in survivors.items() if parties)
-    others = tuple(member.name for member in manifest.roster if member.name != party)
+    survivors = {
+        planned_sum.name: survivors_of(party_store, manifest, planned_sum.name) for planned_sum in manifest.plan.sums
+    }
+    opened_sums = tuple((sum_name, sum_survivors) for sum_name, sum_survivors in survivors.items() if sum_survivors)
+    other_names = tuple(member.name for member in manifest.roster if member.name != party)
     if opened_sums:
-        return Participation(others, opened_sums).absences
+        return Participation(other_names, opened_sums).absences
     return ()
 
 
@@ -242,29 +248,31 @@ def approve(
     """
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
-    request = proposals.find(run)
-    _check_typed_words(party_home, proposals, request, words, person)
-    approvals.check_decision(request, "approved")
-    if request.decision == "approved" and not request.has_lapsed:
-        return request  # the sheet stays as it was signed
-    present_sheet = _preview(party_home, proposals, request, checkpoints).sheet
+    approved_proposal = proposals.find(run)
+    _check_typed_words(party_home, proposals, approved_proposal, words, person)
+    approvals.check_decision(approved_proposal, "approved")
+    if approved_proposal.decision == "approved" and not approved_proposal.has_lapsed:
+        return approved_proposal  # the sheet stays as it was signed
+    present_sheet = _preview(party_home, proposals, approved_proposal, checkpoints).sheet
     if present_sheet.objections:
         raise PrivacyRefusal(
-            f"this party's guard refuses run {request.run!r}, whatever is approved:"
+            f"this party's guard refuses run {approved_proposal.run!r}, whatever is approved:"
             f" {'; '.join(present_sheet.objections)}",
             remedy_of_refusal(present_sheet.remedies, present_sheet.operator),
         )
-    _check_read(request, request.previewed_sheet if sheet is None else sheet, present_sheet)
+    _check_read(approved_proposal, approved_proposal.previewed_sheet if sheet is None else sheet, present_sheet)
     confirm(present_sheet.cautions)
-    roles = ROLES_OF_TWO if present_sheet.two_people else ()
-    if roles:
+    needed_roles = ROLES_OF_TWO if present_sheet.two_people else ()
+    if needed_roles:
         from undersong_client.consent import two_people
 
         present_hash = present_sheet.hash
-        earlier_approvals = [approval for approval in request.approvals if approval.sheet == present_hash]
+        earlier_approvals = [approval for approval in approved_proposal.approvals if approval.sheet == present_hash]
         two_people.check_one_of_two(party_home, person, earlier_approvals)
-    proposal = proposals.decide(request, "approved", at=time.time(), sheet=present_sheet, person=person, roles=roles)
-    _note(party_home, "approve", request, person)
+    proposal = proposals.decide(
+        approved_proposal, "approved", at=time.time(), sheet=present_sheet, person=person, roles=needed_roles
+    )
+    _note(party_home, "approve", approved_proposal, person)
     return proposal
 
 
@@ -277,8 +285,8 @@ def _check_typed_words(
     except PrivacyRefusal:
         from undersong_protocol.agreement.words import first_difference
 
-        differs = first_difference(words.split(), request.words.split())
-        note_decision(party_home, "approve refused", f"{request.run}, not the plan's words: {differs}", person)
+        differing_word = first_difference(words.split(), request.words.split())
+        note_decision(party_home, "approve refused", f"{request.run}, not the plan's words: {differing_word}", person)
         raise
 
 
@@ -288,17 +296,19 @@ def _check_read(request: Proposal, read_hash: str, present_sheet: Sheet) -> None
         return
     previewed_parts = request.previewed_parts if read_hash == request.previewed_sheet else {}
     changed_parts = [
-        name for name, part in present_sheet.part_hashes.items() if previewed_parts.get(name, part) != part
+        part_name
+        for part_name, part_hash in present_sheet.part_hashes.items()
+        if previewed_parts.get(part_name, part_hash) != part_hash
     ]
     raise AnotherSheet(request.run, changed_parts, bool(read_hash))
 
 
 def _note(party_home: PartyHome, what: str, request: Proposal, person: Person) -> None:
-    comment = ""
+    comment_words = ""
     if person.comment:
-        comment = f": {person.comment}"
-    subject = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment}"
-    note_decision(party_home, what, subject, person)
+        comment_words = f": {person.comment}"
+    decision_subject = f"{request.run} ({request.manifest[:12]}): {person.name}, {person.role}{comment_words}"
+    note_decision(party_home, what, decision_subject, person)
 
 
 class AnotherSheet(PrivacyRefusal):
@@ -306,9 +316,9 @@ class AnotherSheet(PrivacyRefusal):
 
     def __init__(self, run: str, parts: Sequence[str], shown: bool) -> None:
         changed_parts = f"{', '.join(parts) or 'budget, records or policy'}: no longer what it says"
-        difference = f"has CHANGED since it was shown: {changed_parts}" if shown else "was not shown"
-        remedy = f"read it, then decide: undersong-party preview {shell_word(run)}"
-        super().__init__(f"the sheet of run {run!r} {difference}", remedy, code="another-sheet")
+        difference_words = f"has CHANGED since it was shown: {changed_parts}" if shown else "was not shown"
+        read_again = f"read it, then decide: undersong-party preview {shell_word(run)}"
+        super().__init__(f"the sheet of run {run!r} {difference_words}", read_again, code="another-sheet")
 
 
 @dataclass(frozen=True)
@@ -323,10 +333,10 @@ def reject(home: Path, run: str, person: Person) -> Decided:
     """Rejects the latest plan under a run's name for good; the person's comment is sent to the operator."""
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
-    request = proposals.find(run)
-    proposal = proposals.decide(request, "rejected", at=time.time(), reason=person.comment, person=person)
-    _note(party_home, "reject", request, person)
-    return Decided(proposal, len(_approved(proposals, run, request)))
+    rejected_proposal = proposals.find(run)
+    proposal = proposals.decide(rejected_proposal, "rejected", at=time.time(), reason=person.comment, person=person)
+    _note(party_home, "reject", rejected_proposal, person)
+    return Decided(proposal, len(_approved(proposals, run, rejected_proposal)))
 
 
 def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decided:
@@ -340,22 +350,24 @@ def revoke(home: Path, run: str, person: Person, *, checkpoints: Path) -> Decide
     party_home = PartyHome(home)
     proposals = Proposals(party_home)
     now_s = time.time()
-    request = proposals.find(run, decision="approved")
-    decision: Decision = "revoked"
-    approvals.check_decision(request, decision)
+    approved_proposal = proposals.find(run, decision="approved")
+    revocation: Decision = "revoked"
+    approvals.check_decision(approved_proposal, revocation)
     # A name stands for every plan that was approved under it: another one than the last must not be signed either.
-    for proposal in _approved(proposals, run, request):
+    for proposal in _approved(proposals, run, approved_proposal):
         if not proposal.ended_s:
-            proposals.decide(proposal, decision, at=now_s, reason=person.comment, person=person)
-    withdrawal = Decided(proposals.decide(request, decision, at=now_s, reason=person.comment, person=person))
-    _note(party_home, "revoke", request, person)
+            proposals.decide(proposal, revocation, at=now_s, reason=person.comment, person=person)
+    revoked_proposal = Decided(
+        proposals.decide(approved_proposal, revocation, at=now_s, reason=person.comment, person=person)
+    )
+    _note(party_home, "revoke", approved_proposal, person)
     # The ledger is closed too: an older decision that a backup puts back would otherwise answer for the run again.
     with suppress(UndersongError):  # a run is never answered without a ledger that counts
         ledger, ledger_checkpoints = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=now_s)
-        ledger.close(request.run, request.manifest, at=now_s)
+        ledger.close(approved_proposal.run, approved_proposal.manifest, at=now_s)
         ledger_checkpoints.keep(ledger)
     end_attempts(party_home, checkpoints)
-    return withdrawal
+    return revoked_proposal
 
 
 def leave(home: Path, *, checkpoints: Path) -> None:
@@ -402,5 +414,5 @@ def end_attempts(home: PartyHome, checkpoints: Path) -> None:
             resources.enter_context(home.running())
         except ConfigurationError:
             return  # a daemon, or a message over Flower, has just begun, and looks after it itself
-        ready = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
-        JournaledParty(home, ready).look_after()
+        assembled_party = assemble(home, checkpoints=checkpoints, clock=time.time, one_message=True)
+        JournaledParty(home, assembled_party).look_after()

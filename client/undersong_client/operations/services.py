@@ -59,15 +59,15 @@ def installation(home: Path | None, state: Path | None, machine: Machine | None 
 def source_hidden_from_account() -> str:
     """Returns the data set's source if the account cannot read it for ``data refresh``; "" otherwise."""
     machine = Machine()
-    account = machine.account(ACCOUNT)
-    home = machine.path(f"{FOLDER}/home")
-    if account is None or not (home / SETTINGS).exists():
+    service_account = machine.account(ACCOUNT)
+    service_home = machine.path(f"{FOLDER}/home")
+    if service_account is None or not (service_home / SETTINGS).exists():
         return ""
-    with acting_as(account):
-        source = PartyHome(home).settings.data
-        hidden = any(Path(source).is_relative_to(folder) for folder in HIDDEN)
-        if source and (hidden or not os.access(source, os.R_OK, effective_ids=True)):
-            return source
+    with acting_as(service_account):
+        data_source = PartyHome(service_home).settings.data
+        is_hidden = any(Path(data_source).is_relative_to(folder) for folder in HIDDEN)
+        if data_source and (is_hidden or not os.access(data_source, os.R_OK, effective_ids=True)):
+            return data_source
         return ""
 
 
@@ -90,23 +90,25 @@ class PartyFolder(MovableFolder):
     def hold(self, owner: Owner) -> Iterator[Mapping[str, str]]:
         assert self.source is not None
         with acting_as(owner):
-            home = PartyHome(self.source)
-            running = home.running()
-            running.__enter__()
+            party_home = PartyHome(self.source)
+            running_lock = party_home.running()
+            running_lock.__enter__()
         try:
-            state = self._state or _usual_state(owner)
-            self._check_target(state)
+            state_folder = self._state or _usual_state(owner)
+            self._check_target(state_folder)
             with acting_as(owner):
-                _write_heads(home, state / "ledgers")
-                _take_cache_in(home)
-            yield {"state": str(state)}
+                _write_heads(party_home, state_folder / "ledgers")
+                _take_cache_in(party_home)
+            yield {"state": str(state_folder)}
         finally:
-            running.__exit__(None, None, None)
+            running_lock.__exit__(None, None, None)
 
     def _check_target(self, state: Path) -> None:
         """Raises ConfigurationError if heads of other ledgers lie in the account's state folder already."""
-        salts = [folder / "ledgers" / "salt" for folder in (state, self._target_state)]
-        if salts[1].exists() and not (salts[0].exists() and salts[0].read_bytes() == salts[1].read_bytes()):
+        salt_paths = [folder / "ledgers" / "salt" for folder in (state, self._target_state)]
+        if salt_paths[1].exists() and not (
+            salt_paths[0].exists() and salt_paths[0].read_bytes() == salt_paths[1].read_bytes()
+        ):
             raise ConfigurationError(
                 f"{self._target_state}: holds heads of another party's ledger",
                 "that party was here before: go on with its folder, or ask your privacy officer",
@@ -114,24 +116,24 @@ class PartyFolder(MovableFolder):
             )
 
     def rewrite(self, settings: dict[str, Any], old: Path, new: Path) -> dict[str, Any]:
-        moved = {}
-        for name in _PATHS:
-            path = Path(str(settings.get(name, "")))
+        moved_settings = {}
+        for path_setting in _PATHS:
+            path = Path(str(settings.get(path_setting, "")))
             if path.is_relative_to(old):
-                moved[name] = str(new / path.relative_to(old))
-        return {**settings, **moved}
+                moved_settings[path_setting] = str(new / path.relative_to(old))
+        return {**settings, **moved_settings}
 
     def arrive(self, notes: Mapping[str, str], account: Owner) -> None:
-        state = Path(notes["state"])
+        state_folder = Path(notes["state"])
         moving.make_folder(self._target_state.parent, account)
-        if (state / "ledgers").exists():
-            _copy_heads(state, self._target_state, account)
+        if (state_folder / "ledgers").exists():
+            _copy_heads(state_folder, self._target_state, account)
 
     def go_back(self, notes: Mapping[str, str], owner: Owner) -> None:
         if (self._target_state / "ledgers").exists():
-            state = Path(notes["state"])
-            moving.make_folder(state.parent, owner)
-            _copy_heads(self._target_state, state, owner)
+            state_folder = Path(notes["state"])
+            moving.make_folder(state_folder.parent, owner)
+            _copy_heads(self._target_state, state_folder, owner)
         moving.remove(self._target_state.parent)
 
     def is_ready(self, home: Path) -> bool:
@@ -161,10 +163,10 @@ def _write_heads(home: PartyHome, checkpoints: Path) -> None:
             "name with --state the folder `undersong` in $XDG_STATE_HOME of whoever added the data set",
             code="other-state-folder",
         )
-    heads, _ = datasets.checkpoints_of(home, checkpoints)
+    head_files, _ = datasets.checkpoints_of(home, checkpoints)
     ledger = Ledger.read(home.ledger)
-    check(heads.read(), ledger)
-    heads.keep(ledger)
+    check(head_files.read(), ledger)
+    head_files.keep(ledger)
 
 
 def _take_cache_in(home: PartyHome) -> None:
@@ -187,6 +189,6 @@ def _copy_heads(source: Path, target: Path, owner: Owner) -> None:
     moving.make_folder(target / "ledgers", owner)
     for path in sorted((source / "ledgers").iterdir()):
         if path.is_file() and not path.is_symlink():
-            copy = target / "ledgers" / path.name
-            moving.copy(path, copy)
-            os.chown(copy, owner.uid, owner.gid)
+            copied_file = target / "ledgers" / path.name
+            moving.copy(path, copied_file)
+            os.chown(copied_file, owner.uid, owner.gid)

@@ -107,11 +107,11 @@ def build(paths: PartyPaths, *, hosts: tuple[str, ...], port: int, tls: bool = F
         actions=ACTIONS,
         next_step=lambda visit: _next_step(visit, paths.home),
     )
-    site = Site(settings)
+    page_site = Site(settings)
     # Whoever starts another page could otherwise have the rule of two count people whom they have invented.
-    site.accounts.duties.is_provider_fixed = lambda: policy.read(party_home).two_people
-    HospitalPage(site, paths)
-    return site
+    page_site.accounts.duties.is_provider_fixed = lambda: policy.read(party_home).two_people
+    HospitalPage(page_site, paths)
+    return page_site
 
 
 class HospitalPage:
@@ -141,7 +141,7 @@ class HospitalPage:
                 "/log/evidence.zip": self._evidence,
             }
         )
-        actions = {
+        action_by_path = {
             "/pause": self._pause,
             "/resume": self._resume,
             "/requests/{manifest}/approve": self._approve,
@@ -154,22 +154,29 @@ class HospitalPage:
             "/coordinator/renew": self._renew,
             "/coordinator/leave": self._leave,
         }
-        site.routes({}, actions, least="operator")
-        rare = {
+        site.routes({}, action_by_path, least="operator")
+        rare_actions = {
             "/budget/data": self._add_data,
             "/policy/duty": self._give_duty,
         }
-        site.routes({}, rare, least="administrator")
+        site.routes({}, rare_actions, least="administrator")
 
     # Every screen
 
     def _pulse(self) -> Pulse:
         status = daemon.status(self._home)
-        facts = {key: value for key, value in status.to_json().items() if key not in ("written_s", "clock_offset_s")}
-        names = ("requests", "ledger.jsonl", "policy.json", "coordinator.json", "journal.sqlite-wal")
-        paths = [*(self._home / name for name in names), *sorted((self._home / "requests").glob("*.json"))]
-        states = [facts, *((path.name, *file_state(path)) for path in paths)]
-        version = hashlib.sha256(json.dumps(states, default=str).encode()).hexdigest()[:16]
+        status_facts = {
+            fact_name: fact_value
+            for fact_name, fact_value in status.to_json().items()
+            if fact_name not in ("written_s", "clock_offset_s")
+        }
+        watched_names = ("requests", "ledger.jsonl", "policy.json", "coordinator.json", "journal.sqlite-wal")
+        paths = [
+            *(self._home / watched_name for watched_name in watched_names),
+            *sorted((self._home / "requests").glob("*.json")),
+        ]
+        file_states = [status_facts, *((path.name, *file_state(path)) for path in paths)]
+        version = hashlib.sha256(json.dumps(file_states, default=str).encode()).hexdigest()[:16]
         return Pulse(version, "" if status.running else AWAY)
 
     def _live(self) -> dict[str, Any]:
@@ -178,13 +185,13 @@ class HospitalPage:
     # Now
 
     def _now(self, visit: Visit) -> Response:
-        parts: dict[str, Part] = {
+        page_parts: dict[str, Part] = {
             "first_steps": lambda: {"steps": _first_steps(self._home)},
             "standing": self._standing,
             "waiting": lambda: {"waiting": [proposal for proposal in runs.requests(self._home) if proposal.undecided]},
             "spending": lambda: {"found": rules.budget(self._home)},
         }
-        return visit.page("Now", parts, **self._live())
+        return visit.page("Now", page_parts, **self._live())
 
     def _standing(self) -> dict[str, Any]:
         daemon_status = daemon.status(self._home)
@@ -205,11 +212,11 @@ class HospitalPage:
     def _requests(self, visit: Visit) -> Response:
         def requests() -> dict[str, Any]:
             proposals = sorted(runs.requests(self._home), key=lambda request: -request.received_s)
-            if decision := visit.query.get("decision"):
-                proposals = [request for request in proposals if request.decision == decision]
-            if text := visit.query.get("find", "").strip().lower():
-                proposals = [request for request in proposals if text in request.run.lower()]
-            return {"wanted": decision or "", "text": visit.query.get("find", ""), **visit.listed(proposals)}
+            if chosen_decision := visit.query.get("decision"):
+                proposals = [request for request in proposals if request.decision == chosen_decision]
+            if search_text := visit.query.get("find", "").strip().lower():
+                proposals = [request for request in proposals if search_text in request.run.lower()]
+            return {"wanted": chosen_decision or "", "text": visit.query.get("find", ""), **visit.listed(proposals)}
 
         return visit.page("Requests", {"requests": requests}, **self._live())
 
@@ -217,23 +224,23 @@ class HospitalPage:
         manifest = visit.path["manifest"]
 
         def decision() -> dict[str, Any]:
-            request = self._find(manifest)
+            shown_proposal = self._find(manifest)
             return {
-                "request": request,
+                "request": shown_proposal,
                 "roles": _roles(visit),
-                "part": runs.own_part(self._home, request),
-                "others": runs.others_part(self._home, request),
+                "part": runs.own_part(self._home, shown_proposal),
+                "others": runs.others_part(self._home, shown_proposal),
             }
 
-        parts: dict[str, Part] = {
+        page_parts: dict[str, Part] = {
             "decision": decision,
             "sheet": lambda: self._sheet(self._find(manifest)),
         }
-        return visit.page("A run asks for this party", parts, **self._live())
+        return visit.page("A run asks for this party", page_parts, **self._live())
 
     def _sheet(self, request: Any) -> dict[str, Any]:
-        preview = runs.preview(self._home, request.manifest, checkpoints=self._paths.checkpoints)
-        return {"sheet": preview.sheet, "sheet_page": preview.page}
+        run_preview = runs.preview(self._home, request.manifest, checkpoints=self._paths.checkpoints)
+        return {"sheet": run_preview.sheet, "sheet_page": run_preview.page}
 
     def _find(self, manifest: str) -> Any:
         proposal = next((request for request in runs.requests(self._home) if request.manifest == manifest), None)
@@ -254,46 +261,50 @@ class HospitalPage:
         return dossier.dossier(self._home, self._find(manifest).manifest, audit=None, local_time=_utc)
 
     def _approval(self, visit: Visit) -> Response:
-        request = self._find(visit.path["manifest"])
-        context = self._sheet(request)
+        approved_proposal = self._find(visit.path["manifest"])
+        context = self._sheet(approved_proposal)
         # The words come from the first step or from the telephone: whoever copies them from here has compared nothing.
-        sections = tuple(section for section in context["sheet_page"].sections if not section.aloud)
+        sections = tuple(sheet_section for sheet_section in context["sheet_page"].sections if not sheet_section.aloud)
         context["sheet_page"] = replace(context["sheet_page"], sections=sections)
-        return visit.show("approval.html.j2", "Approve this plan", request=request, roles=_roles(visit), **context)
+        return visit.show(
+            "approval.html.j2", "Approve this plan", request=approved_proposal, roles=_roles(visit), **context
+        )
 
     def _approve(self, visit: Visit) -> str:
-        request = self._find(visit.path["manifest"])
+        approved_proposal = self._find(visit.path["manifest"])
 
-        if not (words := visit.form.get("words", "").strip()):
+        if not (typed_words := visit.form.get("words", "").strip()):
             raise ConfigurationError("the plan's words were not typed", "type the nine words of the sheet")
         try:
             proposal = runs.approve(
                 self._home,
-                request.manifest,
-                words=words,
+                approved_proposal.manifest,
+                words=typed_words,
                 person=_person(visit, "comment"),
                 checkpoints=self._paths.checkpoints,
                 sheet=visit.form.get("sheet", ""),
                 confirm=lambda cautions: _despite(visit, cautions),
             )
         except runs.AnotherSheet as error:
-            return visit.go(f"/requests/{request.manifest}/approve", f"Not signed: {error.problem}. Read it again.")
-        waits = proposal.decision != "approved"
-        message = "A second person must approve too." if waits else "Approved, and signed by this party's key."
-        return visit.go(f"/requests/{request.manifest}", message)
+            return visit.go(
+                f"/requests/{approved_proposal.manifest}/approve", f"Not signed: {error.problem}. Read it again."
+            )
+        is_waiting = proposal.decision != "approved"
+        message = "A second person must approve too." if is_waiting else "Approved, and signed by this party's key."
+        return visit.go(f"/requests/{approved_proposal.manifest}", message)
 
     def _reject(self, visit: Visit) -> str:
-        request = self._find(visit.path["manifest"])
+        rejected_proposal = self._find(visit.path["manifest"])
         if visit.form.get("sure") != "yes":
             raise ConfigurationError("the second step is missing", "tick that you reject it for good")
-        runs.reject(self._home, request.manifest, _person(visit, "reason"))
-        return visit.go(f"/requests/{request.manifest}", "Rejected. The operator reads your reason.")
+        runs.reject(self._home, rejected_proposal.manifest, _person(visit, "reason"))
+        return visit.go(f"/requests/{rejected_proposal.manifest}", "Rejected. The operator reads your reason.")
 
     def _revoke(self, visit: Visit) -> str:
-        request = self._find(visit.path["manifest"])
-        visit.check_typed(request.run)
-        runs.revoke(self._home, request.run, _person(visit, "reason"), checkpoints=self._paths.checkpoints)
-        return visit.go(f"/requests/{request.manifest}", "Withdrawn: nothing more of this run leaves.")
+        approved_proposal = self._find(visit.path["manifest"])
+        visit.check_typed(approved_proposal.run)
+        runs.revoke(self._home, approved_proposal.run, _person(visit, "reason"), checkpoints=self._paths.checkpoints)
+        return visit.go(f"/requests/{approved_proposal.manifest}", "Withdrawn: nothing more of this run leaves.")
 
     # Budget and ledger
 
@@ -301,8 +312,10 @@ class HospitalPage:
         def budget() -> dict[str, Any]:
             budget_facts = rules.budget(self._home)
             total_epsilon = budget_facts.allowed.total_epsilon
-            spent = budget_facts.spent
-            used_share = spent / total_epsilon if spent is not None and 0 < total_epsilon < math.inf else None
+            spent_epsilon = budget_facts.spent
+            used_share = (
+                spent_epsilon / total_epsilon if spent_epsilon is not None and 0 < total_epsilon < math.inf else None
+            )
             delta, proposal = rules.proposed_delta(self._home)
             return {
                 "found": budget_facts,
@@ -312,7 +325,7 @@ class HospitalPage:
             }
 
         party_home = PartyHome(self._home)
-        parts: dict[str, Part] = {
+        page_parts: dict[str, Part] = {
             "dataset": lambda: {
                 "settings": party_home.settings,
                 "folders": self._sources(),
@@ -322,7 +335,7 @@ class HospitalPage:
             "budget": budget,
             "ledger": lambda: {"facts": data.ledger(self._home, verify=True) if party_home.ledger.exists() else None},
         }
-        return visit.page("Data and budget", parts, **self._live())
+        return visit.page("Data and budget", page_parts, **self._live())
 
     def _set_budget(self, visit: Visit) -> str:
         epsilon = _figure(visit, "epsilon")
@@ -337,27 +350,27 @@ class HospitalPage:
         return visit.go("/budget", " ".join(["The budget is set.", *budget_facts.warnings]))
 
     def _add_data(self, visit: Visit) -> str:
-        fields = ("file", "text_field", "label_field", "user_field", "user_is")
-        file, text, label, user, user_is = (visit.form.get(name, "").strip() for name in fields)
+        field_names = ("file", "text_field", "label_field", "user_field", "user_is")
+        file, text_field, label, user, user_is = (visit.form.get(field_name, "").strip() for field_name in field_names)
         settings = PartyHome(self._home).settings
         # The list of objections and the decisions about ids go on: a form without them is no decision.
-        declaration = replace(
+        declared_source = replace(
             Declared.of(settings),
             data=file,
-            text_field=text,
+            text_field=text_field,
             label_field=label,
             user_field=user,
             user_is=chosen_user_is(settings, user, user_is),
             database=settings.database if file.endswith(".sql") else "",
         ).decided(visit.form.get("same_patient", ""), visit.form.get("other_patient", ""))
-        declaration.check_names()
+        declared_source.check_names()
         former_file = settings.data
         # Whoever named the data set before may have read it from anywhere, but a link in it leads nowhere else.
         self._check_inside(file, *([os.path.realpath(former_file)] if former_file and file == former_file else []))
         try:
-            added = data.add(
+            added_data = data.add(
                 self._home,
-                declaration,
+                declared_source,
                 checkpoints=self._paths.checkpoints,
                 options=AdditionOptions(
                     new_version=bool(former_file), confirm=lambda against: _despite(visit, against)
@@ -365,16 +378,17 @@ class HospitalPage:
             )
         except ConfigurationError as error:
             raise ConfigurationError(error.problem, _remedy_of_form(error.remedy), code=error.code) from None
-        visit.note("data add", f"data set {added.ledger.fingerprint[:12]}")
+        visit.note("data add", f"data set {added_data.ledger.fingerprint[:12]}")
         return visit.go("/budget", "The data set is sealed here; nothing was sent.")
 
     def _check_inside(self, file: str, *further: str) -> None:
         """Raises ConfigurationError unless a file, or a folder with all its links, is in one of the page's folders."""
-        sources, place = [*self._sources(), *further], file.replace("\0", "")
-        for path in chain((place,), _links_below(place)):  # nothing is looked for in a folder that is outside
-            if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in sources):
+        source_folders, clean_path = [*self._sources(), *further], file.replace("\0", "")
+        for path in chain((clean_path,), _links_below(clean_path)):  # nothing is looked for in a folder that is outside
+            if not any(Path(os.path.realpath(path)).is_relative_to(folder) for folder in source_folders):
                 raise ConfigurationError(
-                    f"{printable(file if path == place else path, 200)} is in no folder of which this page adds files",
+                    f"{printable(file if path == clean_path else path, 200)} is in no folder of which this page adds"
+                    " files",
                     "have IT move it into one of the folders that stand beside the form, or start the page with"
                     " --data-folder",
                     code="outside-the-folders",
@@ -396,9 +410,9 @@ class HospitalPage:
     def _outbox(self, visit: Visit) -> Response:
         def messages() -> dict[str, Any]:
             page = visit.page_number
-            newest = outbox.listed(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
-            page_rows = newest[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
-            return {"rows": page_rows, "page": page, "of": page + (len(newest) > page * PAGE_ROWS)}
+            newest_entries = outbox.listed(self._home, run=visit.query.get("run") or None, last=page * PAGE_ROWS + 1)
+            page_rows = newest_entries[(page - 1) * PAGE_ROWS : page * PAGE_ROWS]
+            return {"rows": page_rows, "page": page, "of": page + (len(newest_entries) > page * PAGE_ROWS)}
 
         return visit.page("Outbox", {"messages": messages}, **self._live())
 
@@ -417,7 +431,7 @@ class HospitalPage:
     # Policy
 
     def _policy(self, visit: Visit) -> Response:
-        parts: dict[str, Part] = {
+        page_parts: dict[str, Part] = {
             "policy": lambda: {
                 "found": (policy_facts := rules.show(self._home)),
                 "questions": statistics.QUESTIONS,
@@ -429,17 +443,19 @@ class HospitalPage:
                 "guesses": [(epsilon, _cases(epsilon, policy_facts.allowed.total_delta)) for epsilon in (1, 4, 8)],
             },
         }
-        return visit.page("Policy", parts)
+        return visit.page("Policy", page_parts)
 
     def _set_policy(self, visit: Visit) -> str:
-        required = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
+        required_lines = [line.strip() for line in visit.form.get("required_parties", "").splitlines() if line.strip()]
         approval = visit.form.get("approval", "each")
-        simple_rules = {name: visit.form[name] for name in form_fields(PolicyRules) if name in visit.form}
+        simple_rules = {
+            rule_name: visit.form[rule_name] for rule_name in form_fields(PolicyRules) if rule_name in visit.form
+        }
         options = PolicyOptions(
             questions=list(visit.lists.get("questions", ())),
             units=list(visit.lists.get("units", ())),
             minimum_parties=_whole(visit, "minimum_others") + 1,
-            required_parties=required,
+            required_parties=required_lines,
             approval="each" if approval == "two" else approval,
             two_people=approval == "two",
             share_budget="share_budget" in visit.form,
@@ -456,7 +472,7 @@ class HospitalPage:
         return visit.go("/policy", " ".join(["The policy is changed and signed.", *policy_facts.warnings]))
 
     def _give_duty(self, visit: Visit) -> str:
-        account, duty = (visit.form.get(key, "").strip() for key in ("account", "duty"))
+        account, duty = (visit.form.get(field_name, "").strip() for field_name in ("account", "duty"))
         visit.site.accounts.person(account)
         two_people.give_duty(PartyHome(self._home), account, duty, by=visit.identities)
         visit.note("policy duty", f"{account}: {duty or 'none'}")
@@ -465,11 +481,11 @@ class HospitalPage:
     # Check, coordinator, log
 
     def _check(self, visit: Visit) -> Response:
-        online = visit.query.get("network") == "yes"
+        is_online = visit.query.get("network") == "yes"
 
         def findings() -> dict[str, Any]:
-            finding_stream = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not online)
-            return {"findings": list(finding_stream), "online": online}
+            finding_stream = daemon.check(self._home, checkpoints=self._paths.checkpoints, offline=not is_online)
+            return {"findings": list(finding_stream), "online": is_online}
 
         return visit.page("Check", {"findings": findings})
 
@@ -477,30 +493,34 @@ class HospitalPage:
         request_key = visit.query.get("request", "")
 
         def membership() -> dict[str, Any]:
-            waits = bool(request_key) and visit.site.downloads.waits(request_key, visit.person.name)
-            return {"found": joining.membership(self._home), "request": request_key if waits else ""}
+            is_waiting = bool(request_key) and visit.site.downloads.waits(request_key, visit.person.name)
+            return {"found": joining.membership(self._home), "request": request_key if is_waiting else ""}
 
         return visit.page("Coordinator", {"membership": membership})
 
     def _accept(self, visit: Visit) -> str:
         fingerprint = visit.form.get("fingerprint", "").strip()
-        package = visit.files.get("package", b"")
-        if not package or not fingerprint:
+        package_bytes = visit.files.get("package", b"")
+        if not package_bytes or not fingerprint:
             raise ConfigurationError("the package or its fingerprint is missing", "give both")
-        request = joining.accept(self._home, package, lambda _name: fingerprint, person=_person(visit))
-        visit.note("enroll", request.fingerprint)
-        key = visit.offer(f"{request.party}.request.json", request.data)
-        return visit.go(f"/coordinator?request={key}", "The fingerprints are equal. Hand the request to the operator.")
+        enrolment_request = joining.accept(self._home, package_bytes, lambda _name: fingerprint, person=_person(visit))
+        visit.note("enroll", enrolment_request.fingerprint)
+        download_key = visit.offer(f"{enrolment_request.party}.request.json", enrolment_request.data)
+        return visit.go(
+            f"/coordinator?request={download_key}", "The fingerprints are equal. Hand the request to the operator."
+        )
 
     def _renew(self, visit: Visit) -> str:
-        request = joining.renew(self._home)
+        renewal_request = joining.renew(self._home)
         visit.note("renew")
-        return visit.go(f"/coordinator?request={visit.offer(f'{request.party}.request.json', request.data)}")
+        return visit.go(
+            f"/coordinator?request={visit.offer(f'{renewal_request.party}.request.json', renewal_request.data)}"
+        )
 
     def _install(self, visit: Visit) -> str:
-        installed = joining.install(self._home, visit.files.get("grant", b""))
+        installed_grant = joining.install(self._home, visit.files.get("grant", b""))
         visit.note("enroll grant")
-        return visit.go("/coordinator", f"{installed.words[0].upper()}{installed.words[1:]}.")
+        return visit.go("/coordinator", f"{installed_grant.words[0].upper()}{installed_grant.words[1:]}.")
 
     def _leave(self, visit: Visit) -> str:
         visit.check_typed(PartyHome(self._home).settings.party)
@@ -515,42 +535,52 @@ class HospitalPage:
 
     def _log(self, visit: Visit) -> Response:
         def people() -> dict[str, Any]:
-            entries = visit.site.audit.entries()[::-1]
-            return {"checked": len(entries), **visit.listed(entries)}
+            log_entries = visit.site.audit.entries()[::-1]
+            return {"checked": len(log_entries), **visit.listed(log_entries)}
 
-        log = self._paths.log
-        parts: dict[str, Part] = {
+        page_log = self._paths.log
+        page_parts: dict[str, Part] = {
             "people": people,
-            "daemon": lambda: {"lines": None if log is None else _tail(log)},
+            "daemon": lambda: {"lines": None if page_log is None else _tail(page_log)},
         }
-        return visit.page("Log", parts, **self._live())
+        return visit.page("Log", page_parts, **self._live())
 
 
 def _first_steps(home: Path) -> list[tuple[bool, str, str]]:
     """Steps of a new party: done or not, in words, the screen for it."""
-    member, settings = joining.membership(home), PartyHome(home).settings
-    facts = rules.show(home)
+    membership, settings = joining.membership(home), PartyHome(home).settings
+    policy_facts = rules.show(home)
     return [
-        (member.coordinator is not None, "Compare the operator's package, and hand over your request", "/coordinator"),
-        (member.valid_until is not None, "Install the operator's answer", "/coordinator"),
+        (
+            membership.coordinator is not None,
+            "Compare the operator's package, and hand over your request",
+            "/coordinator",
+        ),
+        (membership.valid_until is not None, "Install the operator's answer", "/coordinator"),
         (bool(settings.data), "Add the data set", "/budget"),
-        (facts.allowed.has_budget, "Set the budget over all runs", "/budget"),
-        (not facts.missing, "Choose what may be asked", "/policy"),
+        (policy_facts.allowed.has_budget, "Set the budget over all runs", "/budget"),
+        (not policy_facts.missing, "Choose what may be asked", "/policy"),
     ]
 
 
 def _next_step(visit: Visit, home: Path) -> NextStep:
     """The officer's next step: for the request that is shown, else of the first steps, else for what waits."""
     proposals = runs.requests(home)
-    shown = next((request for request in proposals if request.manifest == visit.path.get("manifest")), None)
-    if shown is not None and shown.undecided:
-        return NextStep("Approve or reject it; nothing leaves before you do", f"/requests/{shown.manifest}/approve")
-    first = next(((words, place) for done, words, place in _first_steps(home) if not done), None)
-    if first is not None:
-        return NextStep(*first)
-    waiting = next((request for request in proposals if request.undecided), None)
-    if waiting is not None:
-        return NextStep(f"Read what {waiting.run} asks for, and decide", f"/requests/{waiting.manifest}")
+    shown_proposal = next((request for request in proposals if request.manifest == visit.path.get("manifest")), None)
+    if shown_proposal is not None and shown_proposal.undecided:
+        return NextStep(
+            "Approve or reject it; nothing leaves before you do", f"/requests/{shown_proposal.manifest}/approve"
+        )
+    first_step = next(
+        ((step_words, step_place) for is_done, step_words, step_place in _first_steps(home) if not is_done), None
+    )
+    if first_step is not None:
+        return NextStep(*first_step)
+    waiting_proposal = next((request for request in proposals if request.undecided), None)
+    if waiting_proposal is not None:
+        return NextStep(
+            f"Read what {waiting_proposal.run} asks for, and decide", f"/requests/{waiting_proposal.manifest}"
+        )
     if not daemon.status(home).running:
         return NextStep("Ask IT to start the service that answers, on the machine of the notes", "/check")
     going_on = next((request for request in proposals if request.decision == "approved" and not request.ended_s), None)
@@ -566,8 +596,8 @@ def _next_step(visit: Visit, home: Path) -> NextStep:
 def _is_evidence_saved(visit: Visit, *, since_s: float) -> bool:
     """True if somebody has saved the evidence since then; the whole log is read for it."""
     return any(
-        (entry.what, entry.about) == EVIDENCE_SAVED and entry.at >= since_s
-        for entry in reversed(visit.site.audit.entries())
+        (log_entry.what, log_entry.about) == EVIDENCE_SAVED and log_entry.at >= since_s
+        for log_entry in reversed(visit.site.audit.entries())
     )
 
 
@@ -600,8 +630,8 @@ def _utc(seconds: float) -> str:
 
 def _roles(visit: Visit) -> tuple[str, ...]:
     """Roles that a person may state: only the one that was given to the account, where one was."""
-    duty = visit.site.accounts.duties.of(visit.person.name)
-    return ROLES if duty is None else (duty.name,)
+    account_duty = visit.site.accounts.duties.of(visit.person.name)
+    return ROLES if account_duty is None else (account_duty.name,)
 
 
 def _person(visit: Visit, comment: str = "") -> Person:
@@ -609,60 +639,66 @@ def _person(visit: Visit, comment: str = "") -> Person:
 
     A role that an administrator or a group gave takes the place of the form's. ``comment`` names the comment's field.
     """
-    name, role, words = (visit.form.get(field, "").strip() for field in ("name", "role", comment))
-    duty, session = visit.site.accounts.duties.of(visit.person.name), visit.session
+    person_name, role, comment_words = (
+        visit.form.get(field_name, "").strip() for field_name in ("name", "role", comment)
+    )
+    account_duty, session = visit.site.accounts.duties.of(visit.person.name), visit.session
     return Person(
-        name if comment else visit.person.name,
-        duty.name if duty else role if comment else "other",
-        words,
+        person_name if comment else visit.person.name,
+        account_duty.name if account_duty else role if comment else "other",
+        comment_words,
         account=visit.person.name,
         log_in="" if session is None else session.log_in,
         issuer="" if session is None else session.issuer,
         subject="" if session is None else session.subject,
-        role_from="" if duty is None else duty.source,
+        role_from="" if account_duty is None else account_duty.source,
         let_in_by="" if session is None else session.let_in_by,
     )
 
 
 def _links_below(folder: str) -> Iterator[str]:
     """The links in a folder and below it, none of which is followed; nothing for a file."""
-    for place, folders, files in os.walk(folder):
-        yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(place, name)))
+    for folder_path, folder_names, files in os.walk(folder):
+        yield from (
+            path
+            for entry_name in (*folder_names, *files)
+            if os.path.islink(path := os.path.join(folder_path, entry_name))
+        )
 
 
 def _despite(visit: Visit, cautions: Sequence[str]) -> None:
     if cautions and not visit.form.get("despite"):
-        remedy = _remedy_of_form(caution_remedy(cautions, "or tick that you go on despite it"))
-        raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", remedy)
+        form_remedy = _remedy_of_form(caution_remedy(cautions, "or tick that you go on despite it"))
+        raise ConfigurationError(f"your records speak against it: {'; '.join(cautions)}", form_remedy)
 
 
 def _remedy_of_form(remedy: str) -> str:
     """A remedy with the form's own fields in the place of options; what no field decides, the hospital's IT does."""
-    for option, field in FIELDS_OF_OPTIONS:
-        remedy = re.sub(option, field, remedy)
+    for option_words, field_words in FIELDS_OF_OPTIONS:
+        remedy = re.sub(option_words, field_words, remedy)
     return AT_THE_MACHINE if named_options(remedy) else remedy
 
 
 def _figure(visit: Visit, name: str) -> float:
-    text = visit.form.get(name, "").strip()
+    figure_text = visit.form.get(name, "").strip()
     try:
-        return float(text)
+        return float(figure_text)
     except ValueError:
-        raise ConfigurationError(f"{name}: {text!r} is not a number", "write for example 4 or 1e-5") from None
+        raise ConfigurationError(f"{name}: {figure_text!r} is not a number", "write for example 4 or 1e-5") from None
 
 
 def _whole(visit: Visit, name: str) -> int:
-    text = visit.form.get(name, "").strip()
-    if not is_number(text):
-        raise ConfigurationError(f"{name}: {text!r} is not a whole number", "write for example 3")
-    return int(text)
+    number_text = visit.form.get(name, "").strip()
+    if not is_number(number_text):
+        raise ConfigurationError(f"{name}: {number_text!r} is not a whole number", "write for example 3")
+    return int(number_text)
 
 
 def _number(visit: Visit) -> int:
-    number = visit.path["number"]
-    if not is_number(number):
-        raise ConfigurationError(f"the outbox has no entry {number!r}", "see the list")
-    return int(number)
+    number_text = visit.path["number"]
+    if not is_number(number_text):
+        raise ConfigurationError(f"the outbox has no entry {number_text!r}", "see the list")
+    return int(number_text)
 
 
 def _cases(epsilon: float, delta: float) -> str:

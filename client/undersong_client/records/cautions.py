@@ -24,17 +24,21 @@ EMPTY = "the data set has no record: this party would answer with zeros"
 
 def of_plan(manifest: Manifest, policy: HospitalPolicy) -> list[str]:
     """Returns warnings about weak choices in a plan, which do not depend on the records."""
-    privacy = manifest.plan.privacy
+    plan_privacy = manifest.plan.privacy
     parties = len(manifest.roster)
-    fewest = manifest.plan.quorum.fewest
-    few = that_hold(
+    fewest_parties = manifest.plan.quorum.fewest
+    few_cautions = that_hold(
         (parties == 1, "you are the only party: the sum that opens is your own"),
         (
-            parties > 1 and fewest < FEW_PARTIES,
-            opened_numbers(fewest - 1),
+            parties > 1 and fewest_parties < FEW_PARTIES,
+            opened_numbers(fewest_parties - 1),
         ),
     )
-    return [*(weak_delta(privacy.delta) if math.isfinite(privacy.epsilon) else ()), *few, *weak_policy(policy)]
+    return [
+        *(weak_delta(plan_privacy.delta) if math.isfinite(plan_privacy.epsilon) else ()),
+        *few_cautions,
+        *weak_policy(policy),
+    ]
 
 
 def weak_policy(policy: HospitalPolicy) -> list[str]:
@@ -58,15 +62,15 @@ def weak_policy(policy: HospitalPolicy) -> list[str]:
 
 def of_manifest(manifest: Manifest, data: DataSet, user_is: str = "") -> list[str]:
     """Returns warnings about a run of this manifest with this data set, as :func:`of_run`."""
-    privacy = manifest.plan.privacy
-    records = PrivateRecords(data.table, manifest.labels, privacy, key=data.key, embed=_not_embedded)
+    plan_privacy = manifest.plan.privacy
+    private_records = PrivateRecords(data.table, manifest.labels, plan_privacy, key=data.key, embed=_not_embedded)
     return [
-        *of_run(privacy, records, has_users=data.table.users is not None, user_is=user_is),
+        *of_run(plan_privacy, private_records, has_users=data.table.users is not None, user_is=user_is),
         *(
-            f"the run asks for {printable(name)!r}, and no column of the data set stands for it: it would"
+            f"the run asks for {printable(column_name)!r}, and no column of the data set stands for it: it would"
             " count as missing in every record"
-            for name in manifest.task.get("columns", ())
-            if name not in data.table.columns
+            for column_name in manifest.task.get("columns", ())
+            if column_name not in data.table.columns
         ),
     ]
 
@@ -80,15 +84,15 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
         has_users: True if the data set has a column of user ids.
         user_is: word for a user.
     """
-    nameless = privacy.unit == "user" and not has_users
+    lacks_users = privacy.unit == "user" and not has_users
     delta = privacy.delta if math.isfinite(privacy.epsilon) else 0.0
     return that_hold(
         (
-            nameless,
+            lacks_users,
             f"the run protects {unit_word('user', user_is, 2)}, and the data set has no column that names them: no"
             " record would take part",
         ),
-        (not nameless and not len(records), EMPTY),
+        (not lacks_users and not len(records), EMPTY),
         *((True, sentence) for sentence in _delta(delta, privacy.unit, records.unit_count, user_is)),
         (
             records.unlisted_labels,
@@ -101,16 +105,17 @@ def of_run(privacy: Privacy, records: PrivateRecords, *, has_users: bool, user_i
 def of_standing_consent(policy: HospitalPolicy, table: Table, user_is: str = "") -> list[str]:
     """Returns warnings about standing consent with this policy and data set."""
     warnings = [] if len(table) else [EMPTY]
-    for unit in ("sample", "user"):
-        if unit in policy.units:
-            units = unit_count(table, unit)
+    for privacy_unit in ("sample", "user"):
+        if privacy_unit in policy.units:
+            units_of_table = unit_count(table, privacy_unit)
             # A run's delta is below 1 / declared_units where something is declared.
-            if not units <= policy.declared_units:
-                warnings += _delta(policy.total_delta, unit, units, user_is)
-            if 0 < policy.declared_units < units:
+            if not units_of_table <= policy.declared_units:
+                warnings += _delta(policy.total_delta, privacy_unit, units_of_table, user_is)
+            if 0 < policy.declared_units < units_of_table:
                 warnings.append(
-                    f"the policy declares at most {policy.declared_units} privacy units, the data set has {units}"
-                    f" {unit_word(unit, user_is, units)}"
+                    f"the policy declares at most {policy.declared_units} privacy units, the data set has"
+                    f" {units_of_table}"
+                    f" {unit_word(privacy_unit, user_is, units_of_table)}"
                 )
     return warnings
 

@@ -36,20 +36,22 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
     Raises ConfigurationError if the query fails or a value cannot be read; it holds neither the URL nor the database's
     message.
     """
-    statement = _statement(query)
+    sql_statement = _statement(query)
     import sqlalchemy
 
-    engine = _engine(query, database)
-    number = 0
+    sql_engine = _engine(query, database)
+    row_number = 0
     try:
-        with _connection(engine) as connection:
-            result = _execute(connection, statement)
-            names = [str(name) for name in result.keys()]  # noqa: SIM118 - a result is no mapping
-            check_names(names, columns, str(query))
-            dotted = DottedColumns(columns)
-            for values in result:
-                number += 1
-                yield dotted.read(Row(f"{query}: row {number}", dict(zip(names, values, strict=True))))
+        with _connection(sql_engine) as connection:
+            sql_result = _execute(connection, sql_statement)
+            column_names = [str(column_name) for column_name in sql_result.keys()]  # noqa: SIM118 - a result is no mapping
+            check_names(column_names, columns, str(query))
+            dotted_columns = DottedColumns(columns)
+            for row_values in sql_result:
+                row_number += 1
+                yield dotted_columns.read(
+                    Row(f"{query}: row {row_number}", dict(zip(column_names, row_values, strict=True)))
+                )
             connection.rollback()
             return
     except ConfigurationError:
@@ -60,10 +62,10 @@ def select(query: Path, database: str, columns: Collection[str] = ()) -> Iterato
         # A driver raises these where a value of the database has no counterpart in Python.
         problem = f"{query}: a value cannot be read"
     # Outside the handler: the database's words may hold a value of the query.
-    column = _unreadable_column(engine, statement)
+    column = _unreadable_column(sql_engine, sql_statement)
     if column is not None:
         raise ConfigurationError(
-            f"{query}: row {number + 1} or one near it: a value of the column {column!r} cannot be read",
+            f"{query}: row {row_number + 1} or one near it: a value of the column {column!r} cannot be read",
             "turn it into text that can be read, for example by a cast or a conversion of its encoding in the query",
             code="unreadable-value",
         )
@@ -81,7 +83,7 @@ def _engine(query: Path, database: str) -> Any:
 
     url = _url(query, database)
     try:
-        engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
+        sql_engine = sqlalchemy.create_engine(url, poolclass=sqlalchemy.pool.NullPool, hide_parameters=True)
     except ImportError as error:
         raise ConfigurationError(
             f"{query}: the database's driver {error.name!r} is not installed",
@@ -94,9 +96,9 @@ def _engine(query: Path, database: str) -> Any:
             "write it as, for example, postgresql+psycopg://reader@host/omop",
             code="database-url",
         ) from None
-    if engine.dialect.name == "sqlite":
-        _check_sqlite_file(query, engine.url.database)
-    return engine
+    if sql_engine.dialect.name == "sqlite":
+        _check_sqlite_file(query, sql_engine.url.database)
+    return sql_engine
 
 
 @contextmanager
@@ -116,11 +118,11 @@ def _execute(opened: Any, statement: str) -> Any:
     """Starts the query, read only and streamed."""
     import sqlalchemy
 
-    dialect = opened.engine.dialect.name
-    options = {"postgresql_readonly": True} if dialect == "postgresql" else {}
+    dialect_name = opened.engine.dialect.name
+    options = {"postgresql_readonly": True} if dialect_name == "postgresql" else {}
     connection = opened.execution_options(stream_results=True, yield_per=ROWS_AT_ONCE, **options)
-    if dialect in _READ_ONLY:
-        connection.exec_driver_sql(_READ_ONLY[dialect])
+    if dialect_name in _READ_ONLY:
+        connection.exec_driver_sql(_READ_ONLY[dialect_name])
     return connection.execute(sqlalchemy.text(statement))
 
 
@@ -142,27 +144,31 @@ def _unreadable_column(engine: Any, statement: str) -> str | None:
 
     try:
         with engine.connect() as connection:
-            names = list(_execute(connection, f"SELECT * FROM ({statement}\n) q WHERE 1 = 0").keys())  # noqa: S608
+            column_names = list(_execute(connection, f"SELECT * FROM ({statement}\n) q WHERE 1 = 0").keys())  # noqa: S608
     except (sqlalchemy.exc.SQLAlchemyError, ValueError, OverflowError, ArithmeticError, LookupError):
         return None
-    quote = engine.dialect.identifier_preparer.quote
+    quote_identifier = engine.dialect.identifier_preparer.quote
     # The whole fails where the connection or the query does, and then no column is at fault.
-    unreadable = [name for name in names if fails(f"SELECT {quote(name)} FROM ({statement}\n) q")]  # noqa: S608
-    is_whole = len(unreadable) == len(names) > 1
-    if is_whole or not unreadable:
+    unreadable_columns = []
+    for column_name in column_names:
+        column_query = f"SELECT {quote_identifier(column_name)} FROM ({statement}\n) q"  # noqa: S608
+        if fails(column_query):
+            unreadable_columns.append(column_name)
+    is_whole = len(unreadable_columns) == len(column_names) > 1
+    if is_whole or not unreadable_columns:
         return None
-    return str(unreadable[0])
+    return str(unreadable_columns[0])
 
 
 def _check_sqlite_file(query: Path, database: str | None) -> None:
     """Raises ConfigurationError for an SQLite file that is missing: SQLite would make an empty one there."""
-    name = database or ""
-    if name.startswith("file:"):
-        if "mode=memory" in name:
-            name = ""
+    database_name = database or ""
+    if database_name.startswith("file:"):
+        if "mode=memory" in database_name:
+            database_name = ""
         else:
-            name = name.removeprefix("file:").partition("?")[0]
-    if name not in ("", ":memory:") and not Path(name).is_file():
+            database_name = database_name.removeprefix("file:").partition("?")[0]
+    if database_name not in ("", ":memory:") and not Path(database_name).is_file():
         raise ConfigurationError(
             f"{query}: the SQLite file that the database's URL names does not exist",
             "check the URL: sqlite:/// and the path, with a fourth / for an absolute one",
@@ -171,11 +177,11 @@ def _check_sqlite_file(query: Path, database: str | None) -> None:
 
 
 def _statement(query: Path) -> str:
-    text = _END.sub("", read_text(query).strip())
-    bare = _COMMENTS.sub(" ", text).lstrip("( \n\t").upper()
-    if not bare.startswith(("SELECT", "WITH")):
+    query_text = _END.sub("", read_text(query).strip())
+    bare_query = _COMMENTS.sub(" ", query_text).lstrip("( \n\t").upper()
+    if not bare_query.startswith(("SELECT", "WITH")):
         raise ConfigurationError(f"{query}: is no SELECT", "write one query that reads", code="no-query")
-    return text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
+    return query_text.replace(":", r"\:")  # SQLAlchemy would read it as the name of a parameter
 
 
 def _url(query: Path, database: str) -> str:
@@ -184,13 +190,13 @@ def _url(query: Path, database: str) -> str:
     else:
         path = Path(database)
         try:
-            loose = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
+            is_readable_by_others = bool(database) and bool(stat.S_IMODE(path.stat().st_mode) & 0o077)
         except OSError:
-            loose = False
+            is_readable_by_others = False
         url = ""
         if database and path.is_file():
             url = read_text(path).strip()
-        if loose:
+        if is_readable_by_others:
             raise ConfigurationError(
                 f"{path}: others may read the database's URL", f"chmod 600 {path}", code="database-url"
             )

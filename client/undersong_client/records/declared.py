@@ -58,9 +58,8 @@ def first_places(places: Sequence[str], further: str = "") -> str:
 
 def look_alike_words(look_alikes: LookAlikes) -> str:
     """Returns what was found about look-alikes, with the first places."""
-    return (
-        f"{look_alikes.sentence} ({first_places([f'{second} like {first}' for first, second in look_alikes.places])})"
-    )
+    pairs = [f"{resembling_id} like {listed_id}" for listed_id, resembling_id in look_alikes.places]
+    return f"{look_alikes.sentence} ({first_places(pairs)})"
 
 
 class Caution(str):
@@ -83,8 +82,8 @@ def caution_remedy(cautions: Iterable[str], go_on: str = GO_ON) -> str:
     >>> caution_remedy([Caution("2 ids are alike", "join them"), "delta is large"])
     'join them; change what it names; or go on: --despite-cautions'
     """
-    remedies = dict.fromkeys(getattr(caution, "remedy", "change what it names") for caution in cautions)
-    return "; ".join([*remedies, go_on])
+    caution_remedies = dict.fromkeys(getattr(caution, "remedy", "change what it names") for caution in cautions)
+    return "; ".join([*caution_remedies, go_on])
 
 
 def _same_id(identity: PatientId) -> PatientId:
@@ -119,10 +118,10 @@ def objects(value: Any) -> list[dict[str, Any]]:
 def json_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yields the lines of a file, which may be compressed, with their numbers from 1; leaves out blank lines."""
     try:
-        with closing(file_lines(path)) as lines:
-            for number, line in enumerate(lines, start=1):
-                if line.strip():
-                    yield number, line
+        with closing(file_lines(path)) as text_lines:
+            for line_number, text_line in enumerate(text_lines, start=1):
+                if text_line.strip():
+                    yield line_number, text_line
     except OSError as error:
         raise ConfigurationError(
             f"{path}: cannot be read: {error.strerror or NO_GZIP}",

@@ -80,9 +80,9 @@ class Objections:
         if before is not None:
             cautions += self._lapses(before)
         cautions += [
-            Caution(look_alike_words(alike), _remedy(alike))
-            for alike in self.look_alikes
-            if before is None or not before.has_confirmed(self.resembling[alike.kinds])
+            Caution(look_alike_words(look_alike), _remedy(look_alike))
+            for look_alike in self.look_alikes
+            if before is None or not before.has_confirmed(self.resembling[look_alike.kinds])
         ]
         return cautions
 
@@ -90,23 +90,28 @@ class Objections:
         """Yields what speaks for an objection that acted at the last seal and does not act any more."""
         if self.present < before.present:
             yield Caution(f"{self.sentence}; at the last seal it was {before.present}", MEND_LIST)
-        lapsed = [place for name, place in self.unmatched.items() if before.digest(name) in before.matched]
-        if lapsed:
-            was = counted(len(lapsed), "identifier was", "identifiers were")
-            verb = "is" if len(lapsed) == 1 else "are"
+        lapsed_places = [
+            place for objector_id, place in self.unmatched.items() if before.digest(objector_id) in before.matched
+        ]
+        if lapsed_places:
+            identifiers_were = counted(len(lapsed_places), "identifier was", "identifiers were")
+            verb = "is" if len(lapsed_places) == 1 else "are"
             yield Caution(
-                f"{was} in the source at the last seal and {verb} not any more: left, or under another id"
-                f" ({first_places(lapsed)})",
+                f"{identifiers_were} in the source at the last seal and {verb} not any more: left, or under another id"
+                f" ({first_places(lapsed_places)})",
                 MEND_LIST,
             )
         # One place for a patient, however many ids and identifiers of it were kept out.
-        parted = list(dict.fromkeys(place for name, place in self.left.items() if before.digest(name) in before.out))
-        if parted:
-            verb = "has" if len(parted) == 1 else "have"
+        parted_places = list(
+            dict.fromkeys(place for objector_id, place in self.left.items() if before.digest(objector_id) in before.out)
+        )
+        if parted_places:
+            verb = "has" if len(parted_places) == 1 else "have"
             yield Caution(
-                f"{counted(len(parted), 'patient')} of the source {verb} records and an id or identifier that was kept"
+                f"{counted(len(parted_places), 'patient')} of the source {verb} records and an id or identifier that"
+                " was kept"
                 " out at the last seal: what joined it to the objection is gone (a line of the list, a link, a Patient"
-                f" resource; {first_places(parted)})",
+                f" resource; {first_places(parted_places)})",
                 "if they object: list an id of theirs, or export again what joined their ids",
             )
 
@@ -165,8 +170,10 @@ def exclusion_sentence(identifiers: int, present: int, records: int) -> str:
     >>> exclusion_sentence(3, 1, 4)
     'of 3 identifiers on the list, 1 is in the source and keeps out 4 records'
     """
-    verbs = "is in the source and keeps" if present == 1 else "are in the source and keep"
-    return f"of {counted(identifiers, 'identifier')} on the list, {present} {verbs} out {counted(records, 'record')}"
+    verb_words = "is in the source and keeps" if present == 1 else "are in the source and keep"
+    return (
+        f"of {counted(identifiers, 'identifier')} on the list, {present} {verb_words} out {counted(records, 'record')}"
+    )
 
 
 def without_objectors(
@@ -185,39 +192,41 @@ def without_objectors(
             "an exclusion list needs the column of patient ids", "name it: --user-field", code="no-user-field"
         )
     users = set(table.users)
-    aliases: dict[str, set[str]] = defaultdict(set)  # units of the patients whose an id or identifier is, by its unit
+    aliases_of_patient: dict[str, set[str]] = defaultdict(
+        set
+    )  # units of the patients whose an id or identifier is, by its unit
     for alias, patient in source.aliases():
-        aliases[choice.unit(alias)].add(choice.unit(patient))
-    names_of: dict[bool, dict[str, str]] = {True: {}, False: {}}  # listed identifiers with their places
+        aliases_of_patient[choice.unit(alias)].add(choice.unit(patient))
+    name_by_unit: dict[bool, dict[str, str]] = {True: {}, False: {}}  # listed identifiers with their places
     source_units: dict[str, set[str]] = defaultdict(set)  # units in the source, by the unit of a listed identifier
-    absent: dict[str, str] = {}
+    place_by_absent_unit: dict[str, str] = {}
     has_bars = source.has_identifiers or any("|" in user for user in users)
-    for place, identity in _identifiers(declared, has_bars=has_bars):
-        unit = choice.unit(source.patient_of(identity))
-        in_source = users & {unit, *aliases.get(choice.unit(identity), ())}
-        source_units[min(in_source, default=unit)] |= in_source
-        names_of[bool(in_source)].setdefault(identity.text, place)
+    for place, objector_identity in _identifiers(declared, has_bars=has_bars):
+        objector_unit = choice.unit(source.patient_of(objector_identity))
+        in_source = users & {objector_unit, *aliases_of_patient.get(choice.unit(objector_identity), ())}
+        source_units[min(in_source, default=objector_unit)] |= in_source
+        name_by_unit[bool(in_source)].setdefault(objector_identity.text, place)
         if not in_source:
-            absent.setdefault(unit, place)
+            place_by_absent_unit.setdefault(objector_unit, place)
     excluded_units = set[str]().union(*source_units.values())
-    rows = [row for row, user in enumerate(table.users) if user not in excluded_units]
+    staying_rows = [row for row, user in enumerate(table.users) if user not in excluded_units]
     remaining_places = {user: places[user] for user in sorted(users - excluded_units)}
-    for name, units in aliases.items():
-        if staying := units & users - excluded_units:
-            remaining_places.setdefault(name, places[min(staying)])
-    look_alikes = list(_look_alikes(absent, remaining_places, choice.same))
+    for patient_name, alias_units in aliases_of_patient.items():
+        if staying_units := alias_units & users - excluded_units:
+            remaining_places.setdefault(patient_name, places[min(staying_units)])
+    look_alikes = list(_look_alikes(place_by_absent_unit, remaining_places, choice.same))
     objections = Objections(
         frozenset(source_units),
-        len(source_units) - len(absent),
-        len(table) - len(rows),
-        tuple(alike for alike, _ in look_alikes),
-        {alike.kinds: names for alike, names in look_alikes},
-        frozenset(names_of[True]),
-        names_of[False],
-        frozenset({*excluded_units, *(name for name, units in aliases.items() if units & excluded_units)}),
+        len(source_units) - len(place_by_absent_unit),
+        len(table) - len(staying_rows),
+        tuple(look_alike for look_alike, _ in look_alikes),
+        {look_alike.kinds: resembling_names for look_alike, resembling_names in look_alikes},
+        frozenset(name_by_unit[True]),
+        name_by_unit[False],
+        frozenset({*excluded_units, *(name for name, units in aliases_of_patient.items() if units & excluded_units)}),
         remaining_places,
     )
-    return table.take(rows), objections
+    return table.take(staying_rows), objections
 
 
 def _look_alikes(
@@ -232,22 +241,25 @@ def _look_alikes(
         absent: the listed identifiers that are not in the source, with their places on the list.
         left: ids and identifiers of the patients whose records stay, with a place of the source.
     """
-    by_form: dict[str, list[str]] = defaultdict(list)
-    for name in left if absent else ():
-        by_form[reduced(name, KINDS)].append(name)
+    names_by_form: dict[str, list[str]] = defaultdict(list)
+    for listed_name in left if absent else ():
+        names_by_form[reduced(listed_name, KINDS)].append(listed_name)
     findings: dict[tuple[str, ...], list[tuple[str, str]]] = defaultdict(list)
-    resembling: dict[tuple[str, ...], set[str]] = defaultdict(set)
-    for unit, place in absent.items():
-        if alike := by_form.get(reduced(unit, KINDS)):
-            kinds = look_alike_kinds(unit, alike[0], Choice(same))
-            findings[kinds].append((left[alike[0]], place))
-            resembling[kinds] |= {f"{unit}\n{name}" for name in alike}
+    resembling_by_kinds: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for absent_unit, place in absent.items():
+        if alike_names := names_by_form.get(reduced(absent_unit, KINDS)):
+            resembling_kinds = look_alike_kinds(absent_unit, alike_names[0], Choice(same))
+            findings[resembling_kinds].append((left[alike_names[0]], place))
+            resembling_by_kinds[resembling_kinds] |= {f"{absent_unit}\n{name}" for name in alike_names}
         # A remark or a second identifier beside one: "1005/1006", "MRN:1005", "1005 (by phone)".
-        elif identifier := next((word for word in _FURTHER.split(unit) if word in left), None):
+        elif identifier := next((word for word in _FURTHER.split(absent_unit) if word in left), None):
             findings[()].append((left[identifier], place))
-            resembling[()].add(f"{unit}\n{identifier}")
-    for kinds, pairs in findings.items():
-        yield LookAlikes(kinds, len(pairs), tuple(pairs), is_listed=True), frozenset(resembling[kinds])
+            resembling_by_kinds[()].add(f"{absent_unit}\n{identifier}")
+    for resembling_kinds, resembling_pairs in findings.items():
+        yield (
+            LookAlikes(resembling_kinds, len(resembling_pairs), tuple(resembling_pairs), is_listed=True),
+            frozenset(resembling_by_kinds[resembling_kinds]),
+        )
 
 
 def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, PatientId]]:
@@ -265,11 +277,11 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
                 raise ConfigurationError(
                     f"{path}: selects {len(row.values)} columns", "select the identifier alone", code="no-exclusions"
                 )
-            (value,) = row.values.values()
-            yield row.place, _listed_id(value, row.place, has_bars=has_bars)
+            (cell_value,) = row.values.values()
+            yield row.place, _listed_id(cell_value, row.place, has_bars=has_bars)
         return
     try:
-        text = read_text(path)
+        list_text = read_text(path)
     except ConfigurationError as error:
         raise ConfigurationError(
             f"the exclusion list cannot be read: {error.problem}",
@@ -277,38 +289,38 @@ def _identifiers(declared: Declared, *, has_bars: bool) -> Iterator[tuple[str, P
             code="no-exclusions",
         ) from None
     # A list that another system wrote may end its lines by CR or U+2028. No id holds one of these.
-    for number, line in enumerate(text.splitlines(), start=1):
-        if not clean_text(line):
+    for line_number, list_line in enumerate(list_text.splitlines(), start=1):
+        if not clean_text(list_line):
             continue
-        place = f"{path}: line {number}"
-        if any(character in line.replace("?identifier=", "").strip() for character in _SEPARATORS):
+        line_place = f"{path}: line {line_number}"
+        if any(character in list_line.replace("?identifier=", "").strip() for character in _SEPARATORS):
             raise ConfigurationError(
-                f"{place}: holds a separator, quotes or a second column", _REMEDY, code="no-exclusions"
+                f"{line_place}: holds a separator, quotes or a second column", _REMEDY, code="no-exclusions"
             )
-        yield place, _listed_id(line, place, has_bars=has_bars)
+        yield line_place, _listed_id(list_line, line_place, has_bars=has_bars)
 
 
 def _listed_id(value: object, place: str, *, has_bars: bool) -> PatientId:
     if not (isinstance(value, str) and "|" in value):
         return _checked(value, place)
     with suppress(ConfigurationError):
-        if (identity := patient_id(value)) is not None and identity.is_identifier:
-            return identity
+        if (listed_identity := patient_id(value)) is not None and listed_identity.is_identifier:
+            return listed_identity
     if not has_bars:
         raise ConfigurationError(
             f"{place}: holds a bar, and no id of the source does: it would be a second column",
             _REMEDY,
             code="no-exclusions",
         )
-    system, _, name = clean_text(value).rpartition("|")
-    return _checked(PatientId(name.strip(), system.strip(), is_identifier=True), place)
+    system, _, identifier_name = clean_text(value).rpartition("|")
+    return _checked(PatientId(identifier_name.strip(), system.strip(), is_identifier=True), place)
 
 
 def _checked(value: object, place: str) -> PatientId:
     try:
-        identity = patient_id(value)
+        patient_identity = patient_id(value)
     except ConfigurationError as error:
         raise ConfigurationError(f"{place}: {error.problem}", _REMEDY, code="no-exclusions") from None
-    if identity is None:
+    if patient_identity is None:
         raise ConfigurationError(f"{place}: is not an id", _REMEDY, code="no-exclusions")
-    return identity
+    return patient_identity

@@ -110,10 +110,12 @@ def hold_out(table: Table, key: bytes, percent: int) -> tuple[Table, Table]:
     every version of the data set.
     """
     hold_out_key = hmac.digest(key, b"undersong hold out", "sha256")
-    units = table.users or table.texts
-    digests = (hmac.digest(hold_out_key, unit.encode("utf-8", "surrogatepass"), "sha256") for unit in units)
+    unit_names = table.users or table.texts
+    unit_digests = (
+        hmac.digest(hold_out_key, unit_name.encode("utf-8", "surrogatepass"), "sha256") for unit_name in unit_names
+    )
     is_held_out = np.array(
-        [int.from_bytes(digest[:4], "big") * 100 < percent * 2**32 for digest in digests], dtype=bool
+        [int.from_bytes(digest[:4], "big") * 100 < percent * 2**32 for digest in unit_digests], dtype=bool
     )
     return table.take(np.flatnonzero(~is_held_out).tolist()), table.take(np.flatnonzero(is_held_out).tolist())
 
@@ -130,12 +132,12 @@ def unit_count(table: Table, unit: str) -> int:
 def fingerprint(table: Table, key: bytes) -> str:
     """Returns a keyed hash (hex) of a data set's rows in order, which names the data set in its ledger."""
     digest = hmac.new(key, digestmod=hashlib.sha256)
-    named_columns = [part for name, column in sorted(table.columns.items()) for part in ((name,), column)]
+    named_columns = [column_part for name, column in sorted(table.columns.items()) for column_part in ((name,), column)]
     for column in (table.texts, table.labels or (), table.users or (), *named_columns):
         digest.update(len(column).to_bytes(8, "little"))
-        for value in column:
-            encoded = value.encode("utf-8", "surrogatepass")
-            digest.update(len(encoded).to_bytes(8, "little") + encoded)
+        for column_value in column:
+            encoded_value = column_value.encode("utf-8", "surrogatepass")
+            digest.update(len(encoded_value).to_bytes(8, "little") + encoded_value)
     return digest.hexdigest()
 
 
@@ -145,21 +147,21 @@ def _capped(table: Table, privacy: Privacy, key: bytes) -> list[int]:
     if privacy.unit == "user" and table.users is None:
         return []  # a cap on a user's records cannot be kept where nobody knows whose they are
     rank = [_rank(table, row, key) for row in range(len(table))]
-    units = _units(table, privacy)
+    unit_numbers = _units(table, privacy)
     unit_counts: dict[int, int] = {}
     capped_rows = []
     for row in sorted(range(len(table)), key=rank.__getitem__):
-        unit = int(units[row])
-        unit_counts[unit] = unit_counts.get(unit, 0) + 1
-        if unit_counts[unit] <= privacy.max_per_unit:
+        unit_number = int(unit_numbers[row])
+        unit_counts[unit_number] = unit_counts.get(unit_number, 0) + 1
+        if unit_counts[unit_number] <= privacy.max_per_unit:
             capped_rows.append(row)
     return sorted(capped_rows)
 
 
 def _rank(table: Table, row: int, key: bytes) -> bytes:
     # The row number only tells equal records apart.
-    parts = (table.texts[row], table.labels[row] if table.labels else "", table.users[row] if table.users else "")
-    message = "\0".join(parts).encode("utf-8", "surrogatepass")
+    rank_parts = (table.texts[row], table.labels[row] if table.labels else "", table.users[row] if table.users else "")
+    message = "\0".join(rank_parts).encode("utf-8", "surrogatepass")
     return hmac.digest(key, message, "sha256") + row.to_bytes(8, "big")
 
 
@@ -168,8 +170,10 @@ def _units(table: Table, privacy: Privacy) -> npt.NDArray[np.int64]:
         return np.zeros(len(table), dtype=np.int64)
     if privacy.unit == "sample":
         return np.arange(len(table), dtype=np.int64)
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(user, len(numbers)) for user in table.users or ()], dtype=np.int64)
+    number_by_unit: dict[str, int] = {}
+    return np.array(
+        [number_by_unit.setdefault(user, len(number_by_unit)) for user in table.users or ()], dtype=np.int64
+    )
 
 
 def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.uint64]:
@@ -177,16 +181,18 @@ def _unit_hashes(table: Table, privacy: Privacy, key: bytes) -> npt.NDArray[np.u
         return np.zeros(len(table), dtype=np.uint64)
     hash_key = hmac.digest(key, b"undersong unit hashes", "sha256")
     if privacy.unit == "user" and table.users is not None:
-        names: Sequence[str] = table.users
+        unit_names: Sequence[str] = table.users
     else:  # equal samples share a hash: a row number would change when rows before it go
         columns = (table.texts, table.labels or ("",) * len(table), *table.columns.values())
-        names = [repr(values) for values in zip(*columns, strict=True)]
-    digests = (hmac.digest(hash_key, name.encode("utf-8", "surrogatepass"), "sha256") for name in names)
-    return np.frombuffer(b"".join(digest[:8] for digest in digests), dtype="<u8").astype(np.uint64)
+        unit_names = [repr(column_values) for column_values in zip(*columns, strict=True)]
+    name_digests = (
+        hmac.digest(hash_key, unit_name.encode("utf-8", "surrogatepass"), "sha256") for unit_name in unit_names
+    )
+    return np.frombuffer(b"".join(digest[:8] for digest in name_digests), dtype="<u8").astype(np.uint64)
 
 
 def _label_indices(table: Table, names: Sequence[str]) -> npt.NDArray[np.int64]:
     if table.labels is None or not names:
         return np.full(len(table), -1, dtype=np.int64)
-    index = {name: number for number, name in enumerate(names)}
+    index = {label_name: label_index for label_index, label_name in enumerate(names)}
     return np.array([index.get(label, -1) for label in table.labels], dtype=np.int64)

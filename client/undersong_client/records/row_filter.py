@@ -30,11 +30,11 @@ class RowFilter:
         The command is started without a shell. Its standard error is not shown, because it may hold a record. Raises
         ConfigurationError if the command cannot be started, fails, or writes anything but one JSON object per line.
         """
-        lines = b"".join(map(self._line, rows))
+        input_lines = b"".join(map(self._line, rows))
         try:
             process = subprocess.run(  # noqa: S603 - the hospital's own command
                 shlex.split(self._command),
-                input=lines,
+                input=input_lines,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 check=False,
@@ -48,20 +48,23 @@ class RowFilter:
             raise ConfigurationError(
                 f"the filter ended with code {process.returncode}", "run it by hand with one row", code="filter"
             )
-        dotted = DottedColumns(columns)
-        for number, line in enumerate(process.stdout.splitlines(), start=1):
+        dotted_columns = DottedColumns(columns)
+        for row_number, output_line in enumerate(process.stdout.splitlines(), start=1):
             try:
-                values = json_object(line, f"the filter's line {number}", columns)
+                row_values = json_object(output_line, f"the filter's line {row_number}", columns)
             except ConfigurationError as error:
                 raise ConfigurationError(error.problem, "one object a line, in UTF-8", code="filter") from None
             self.rows_out += 1
-            row = dotted.read(Row(f"the filter's row {number}", values))
-            yield row._replace(values={**dict.fromkeys(columns), **row.values})
+            filtered_row = dotted_columns.read(Row(f"the filter's row {row_number}", row_values))
+            yield filtered_row._replace(values={**dict.fromkeys(columns), **filtered_row.values})
 
     def _line(self, row: Row) -> bytes:
         self.rows_in += 1
-        values = {name: value.text if isinstance(value, PatientId) else value for name, value in row.values.items()}
-        return json.dumps(values, default=_json_value).encode("utf-8") + b"\n"
+        json_values = {
+            column_name: column_value.text if isinstance(column_value, PatientId) else column_value
+            for column_name, column_value in row.values.items()
+        }
+        return json.dumps(json_values, default=_json_value).encode("utf-8") + b"\n"
 
 
 def _json_value(value: Any) -> Any:

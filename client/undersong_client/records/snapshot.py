@@ -62,47 +62,55 @@ class Facts:
 
 def seal(home: PartyHome, table: Table, facts: Facts, *, held_out: bool = False) -> None:
     """Writes or replaces the sealed copy of the data set, or of the records held out; it is on the disk on return."""
-    identity = os.urandom(_ID_BYTES)
-    starts = range(0, len(table), ROWS_A_SLAB)
-    head = {
+    snapshot_id = os.urandom(_ID_BYTES)
+    slab_starts = range(0, len(table), ROWS_A_SLAB)
+    snapshot_head = {
         **asdict(facts),
-        "id": identity.hex(),
-        "slabs": len(starts),
+        "id": snapshot_id.hex(),
+        "slabs": len(slab_starts),
         "labels": table.labels is not None,
         "users": table.users is not None,
         "columns": list(table.columns),
     }
     all_columns = (table.texts, table.labels, table.users, *table.columns.values())
     cipher = _cipher(home)
-    parts = [MAGIC, _sealed(cipher, _json(head), _place(b"", 0))]
-    for number, start in enumerate(starts, start=1):
-        columns = [None if column is None else column[start : start + ROWS_A_SLAB] for column in all_columns]
-        parts.append(_sealed(cipher, _json(columns), _place(identity, number)))
-    replace_file(home.held_out if held_out else home.sealed, b"".join(parts))
+    sealed_parts = [MAGIC, _sealed(cipher, _json(snapshot_head), _place(b"", 0))]
+    for slab_number, slab_start in enumerate(slab_starts, start=1):
+        columns = [None if column is None else column[slab_start : slab_start + ROWS_A_SLAB] for column in all_columns]
+        sealed_parts.append(_sealed(cipher, _json(columns), _place(snapshot_id, slab_number)))
+    replace_file(home.held_out if held_out else home.sealed, b"".join(sealed_parts))
 
 
 def facts(home: PartyHome) -> Facts:
     """Reads the head of the sealed data set. Raises ConfigurationError if it is missing or damaged."""
-    head = next(_opened(home, home.sealed))
+    snapshot_head = next(_opened(home, home.sealed))
     try:
-        return Facts(**{name: head[name] for name in Facts.__dataclass_fields__ if name in head})
+        return Facts(
+            **{
+                fact_name: snapshot_head[fact_name]
+                for fact_name in Facts.__dataclass_fields__
+                if fact_name in snapshot_head
+            }
+        )
     except TypeError:
         raise _damaged(home) from None
 
 
 def table(home: PartyHome, *, held_out: bool = False) -> Table:
     """Decrypts the records, or those held out. Raises ConfigurationError if the sealed copy is missing or damaged."""
-    parts = _opened(home, home.held_out if held_out else home.sealed)
-    head = next(parts)
-    columns: list[list[str]] = [[] for _ in range(3 + len(head["columns"]))]
-    for slab in parts:
-        for column, values in zip(columns, slab, strict=True):
-            column += values or ()
+    opened_parts = _opened(home, home.held_out if held_out else home.sealed)
+    snapshot_head = next(opened_parts)
+    columns: list[list[str]] = [[] for _ in range(3 + len(snapshot_head["columns"]))]
+    for slab_columns in opened_parts:
+        for column, slab_values in zip(columns, slab_columns, strict=True):
+            column += slab_values or ()
     texts, labels, users, *further = map(tuple, columns)
-    if len(texts) != head["rows"]:
+    if len(texts) != snapshot_head["rows"]:
         raise _damaged(home)
-    further_columns = dict(zip(head["columns"], further, strict=True))
-    return Table(texts, labels if head["labels"] else None, users if head["users"] else None, further_columns)
+    further_columns = dict(zip(snapshot_head["columns"], further, strict=True))
+    return Table(
+        texts, labels if snapshot_head["labels"] else None, users if snapshot_head["users"] else None, further_columns
+    )
 
 
 def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
@@ -114,18 +122,22 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
         with sealed.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise _damaged(home)
-            identity = b""
-            number = 0
-            slabs = 0
-            while number <= slabs:
-                size = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-                data = file.read(size)
-                slab = json.loads(cipher.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], _place(identity, number)))
-                if number == 0:
-                    identity = bytes.fromhex(slab["id"])
-                    slabs = int(slab["slabs"])
-                yield slab
-                number += 1
+            snapshot_id = b""
+            part_number = 0
+            slab_count = 0
+            while part_number <= slab_count:
+                part_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                sealed_part = file.read(part_bytes)
+                opened_part = json.loads(
+                    cipher.decrypt(
+                        sealed_part[:_NONCE_BYTES], sealed_part[_NONCE_BYTES:], _place(snapshot_id, part_number)
+                    )
+                )
+                if part_number == 0:
+                    snapshot_id = bytes.fromhex(opened_part["id"])
+                    slab_count = int(opened_part["slabs"])
+                yield opened_part
+                part_number += 1
     except FileNotFoundError:
         raise ConfigurationError(
             f"{sealed}: this party holds no sealed data set", _REMEDY, code="no-sealed-data"
@@ -138,8 +150,8 @@ def _opened(home: PartyHome, sealed: Path) -> Iterator[Any]:
 
 def _sealed(cipher: Any, plain: bytes, place: bytes) -> bytes:
     nonce = os.urandom(_NONCE_BYTES)
-    sealed: bytes = nonce + cipher.encrypt(nonce, plain, place)
-    return len(sealed).to_bytes(_LENGTH_BYTES, "little") + sealed
+    sealed_part: bytes = nonce + cipher.encrypt(nonce, plain, place)
+    return len(sealed_part).to_bytes(_LENGTH_BYTES, "little") + sealed_part
 
 
 def _place(identity: bytes, number: int) -> bytes:

@@ -102,10 +102,11 @@ class SourceReading:
     @property
     def refusals(self) -> Iterator[tuple[str, str]]:
         """The reasons for which rows are refused, with their counts and first places, and the remedy of each."""
-        for reason, rows in by_reason(row for row in self.skipped if row.cause == "refused"):
+        for reason, skipped_rows in by_reason(row for row in self.skipped if row.cause == "refused"):
             yield (
-                f"{counted(len(rows), 'row', 'rows')}: {reason} ({first_places([row.places for row in rows])})",
-                rows[0].remedy,
+                f"{counted(len(skipped_rows), 'row', 'rows')}: {reason}"
+                f" ({first_places([row.places for row in skipped_rows])})",
+                skipped_rows[0].remedy,
             )
 
     @property
@@ -116,18 +117,23 @@ class SourceReading:
     @property
     def label_forms(self) -> list[tuple[str, ...]]:
         """Labels that differ by capital letters only."""
-        forms: dict[str, list[str]] = defaultdict(list)
+        forms_by_folding: dict[str, list[str]] = defaultdict(list)
         for label in sorted(set(self.table.labels or ())):
-            forms[label.casefold()].append(label)
-        return [tuple(labels) for labels in forms.values() if len(labels) > 1]
+            forms_by_folding[label.casefold()].append(label)
+        return [tuple(labels) for labels in forms_by_folding.values() if len(labels) > 1]
 
     def check_patients(self) -> None:
         """Raises ConfigurationError if ids of the source may be one patient or two, and nobody has decided."""
         if self.look_alikes:
-            kinds = ",".join(dict.fromkeys(kind for look_alike in self.look_alikes for kind in look_alike.kinds))
+            kind_list = ",".join(
+                dict.fromkeys(
+                    look_alike_kind for look_alike in self.look_alikes for look_alike_kind in look_alike.kinds
+                )
+            )
             raise ConfigurationError(
                 "; ".join(map(look_alike_words, self.look_alikes)),
-                f"if they are the same patient: --same-patient {kinds}; if different ones: --other-patient {kinds}",
+                f"if they are the same patient: --same-patient {kind_list}; if different ones: --other-patient"
+                f" {kind_list}",
                 code="look-alikes",
             )
 
@@ -135,7 +141,7 @@ class SourceReading:
     def lost_shares(self) -> dict[str, float]:
         """Share of the rows and documents that were not read for a reason, of all that could have been records."""
         candidates = self._candidates
-        return {reason: len(rows) / candidates for reason, rows in by_reason(self._lost_rows)}
+        return {reason: len(lost_rows) / candidates for reason, lost_rows in by_reason(self._lost_rows)}
 
     @property
     def _lost_rows(self) -> Iterator[Skipped]:
@@ -149,7 +155,8 @@ class SourceReading:
         """Returns True if more than one in twenty rows are lost beyond the shares that a person has accepted."""
         candidates = self._candidates
         excess_rows = (
-            max(0.0, len(rows) - accepted.get(reason, 0.0) * candidates) for reason, rows in by_reason(self._lost_rows)
+            max(0.0, len(lost_rows) - accepted.get(reason, 0.0) * candidates)
+            for reason, lost_rows in by_reason(self._lost_rows)
         )
         return sum(excess_rows) * LOST_SHARE > candidates
 
@@ -163,23 +170,25 @@ class SourceReading:
         cautions: list[str] = []
         if self.loses_more(accepted):
             losses = "; ".join(
-                f"{len(rows)}: {reason} ({first_places([row.places for row in rows])})"
-                for reason, rows in by_reason(self._lost_rows)
+                f"{len(lost_rows)}: {reason} ({first_places([row.places for row in lost_rows])})"
+                for reason, lost_rows in by_reason(self._lost_rows)
             )
             candidates = counted(self._candidates, "row or document", "rows or documents")
-            remedies = filter(None, dict.fromkeys(row.remedy for row in self._lost_rows))
-            mend = "; ".join(["mend what should be a record", *remedies])
-            remedy = f"{mend}; what shall stay out, --despite-cautions accepts for every refresh, up to this share"
-            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({losses})", remedy))
+            row_remedies = filter(None, dict.fromkeys(row.remedy for row in self._lost_rows))
+            mend_words = "; ".join(["mend what should be a record", *row_remedies])
+            caution_remedy = (
+                f"{mend_words}; what shall stay out, --despite-cautions accepts for every refresh, up to this share"
+            )
+            cautions.append(Caution(f"{self.lost} of {candidates} are not read ({losses})", caution_remedy))
         return cautions + (self.objections.cautions(before) if self.objections else [])
 
 
 def by_reason(skipped: Iterable[Skipped]) -> list[tuple[str, list[Skipped]]]:
     """Returns rows that were not read by their reason, the most frequent reason first."""
-    reasons: dict[str, list[Skipped]] = defaultdict(list)
+    rows_by_reason: dict[str, list[Skipped]] = defaultdict(list)
     for row in skipped:
-        reasons[row.why].append(row)
-    return sorted(reasons.items(), key=lambda reason: -len(reason[1]))
+        rows_by_reason[row.why].append(row)
+    return sorted(rows_by_reason.items(), key=lambda reason: -len(reason[1]))
 
 
 @extras.named()
@@ -219,41 +228,50 @@ class _Reader:
         self._missing_words = 0
 
     def read(self) -> SourceReading:
-        for number, row in enumerate(self._filtered(), start=1):
-            self._add(_shaped(row, self._declared))
-            if number % ROWS_A_NOTE == 0:
-                self._progress(number)
-        alike = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
-        table = self._records.table()
-        objections = None
-        rows = len(table) + len(self._skipped)
+        for row_number, source_row in enumerate(self._filtered(), start=1):
+            self._add(_shaped(source_row, self._declared))
+            if row_number % ROWS_A_NOTE == 0:
+                self._progress(row_number)
+        look_alikes = tuple(find_look_alikes(self._places, self._choice, self._source.pairs()))
+        record_table = self._records.table()
+        table_objections = None
+        row_count = len(record_table) + len(self._skipped)
         if self._declared.exclusions:
-            places: dict[str, str] = {}
+            place_by_patient: dict[str, str] = {}
             for patient, place in self._places.items():
-                places.setdefault(self._choice.unit(patient), place)
-            table, objections = without_objectors(table, self._declared, self._choice, self._source, places)
+                place_by_patient.setdefault(self._choice.unit(patient), place)
+            record_table, table_objections = without_objectors(
+                record_table, self._declared, self._choice, self._source, place_by_patient
+            )
         if self._filter is None:
             filter_rows = None
         else:
             filter_rows = self._filter.rows_in, self._filter.rows_out
         return SourceReading(
-            table, rows, tuple(self._skipped), objections, alike, filter_rows, self._missing_words, self._unit
+            record_table,
+            row_count,
+            tuple(self._skipped),
+            table_objections,
+            look_alikes,
+            filter_rows,
+            self._missing_words,
+            self._unit,
         )
 
     def _unit(self, identity: PatientId) -> str:
         return self._choice.unit(self._source.patient_of(identity))
 
     def _skip(self, where: str, why: str, cause: Cause = "lost", *, beside: str = "", remedy: str = "") -> None:
-        skipped = Skipped(where, why, cause, beside, remedy)
+        skipped_row = Skipped(where, why, cause, beside, remedy)
         if cause == "refused" and not self._dry:
-            raise RefusedRow(skipped.places, why, remedy)
-        self._skipped.append(skipped)
+            raise RefusedRow(skipped_row.places, why, remedy)
+        self._skipped.append(skipped_row)
 
     def _filtered(self) -> Iterator[Row]:
-        rows = self._source.rows
+        source_rows = self._source.rows
         if self._filter is None:
-            return rows
-        return self._filter(rows, self._columns.names)
+            return source_rows
+        return self._filter(source_rows, self._columns.names)
 
     def _add(self, row: Row) -> None:
         if self._columns.label is not None and row.values.get(self._columns.label) is _LEFT_OUT:
@@ -270,10 +288,10 @@ class _Reader:
             self._skip(row.place, error.reason)
             return
         except RefusedRow as error:
-            further = ""
+            further_words = ""
             if isinstance(error, NoLabel):
-                further = f", or {NO_LABEL_REMEDY}"
-            self._skip(row.place, error.reason, "refused", remedy=error.remedy + further)
+                further_words = f", or {NO_LABEL_REMEDY}"
+            self._skip(row.place, error.reason, "refused", remedy=error.remedy + further_words)
             return
         user = None
         if record.user is not None:
@@ -286,21 +304,21 @@ class _Reader:
         self._records.add(record, user)
 
     def _open(self) -> OpenedSource:
-        declaration = self._declared
+        declared_source = self._declared
         path = self._declared.path
         columns = self._columns.names if self._filter is None else ()
-        if declaration.database and not has_suffix(path, ".sql"):
+        if declared_source.database and not has_suffix(path, ".sql"):
             raise ConfigurationError(
-                f"{declaration.data}: --database needs a query",
+                f"{declared_source.data}: --database needs a query",
                 "write the query to a file that ends in .sql",
                 code="no-query",
             )
         if has_suffix(path, ".sql"):
-            return OpenedSource(select(path, declaration.database, columns))
+            return OpenedSource(select(path, declared_source.database, columns))
         if _is_fhir(path):
-            return fhir.open_export(declaration, self._choice, self._skip)
+            return fhir.open_export(declared_source, self._choice, self._skip)
         return OpenedSource(
-            read_rows(path, FileForm(declaration.encoding, declaration.quoting, declaration.sheet), columns)
+            read_rows(path, FileForm(declared_source.encoding, declared_source.quoting, declared_source.sheet), columns)
         )
 
 
@@ -312,12 +330,12 @@ def masked(text: str) -> str:
     """
 
     def shape(character: str) -> str:
-        kind = unicodedata.category(character)[0]
-        if kind in "LM":
+        character_category = unicodedata.category(character)[0]
+        if character_category in "LM":
             if character.isupper():
                 return "X"
             return "x"
-        if kind == "N":
+        if character_category == "N":
             return "0"
         if character.isspace():
             return " "
@@ -340,35 +358,37 @@ def _is_fhir(path: Path) -> bool:
     """True for a folder of FHIR resources and for a file of them; the parts of one table are none."""
     if not path.is_dir():
         return path.is_file() and is_lines(path) and _holds_resources(path)
-    parts = folder_parts(path)
-    return not parts or (plain_suffix(parts[0]) in (".ndjson", ".jsonl", ".json") and any(map(_holds_resources, parts)))
+    path_parts = folder_parts(path)
+    return not path_parts or (
+        plain_suffix(path_parts[0]) in (".ndjson", ".jsonl", ".json") and any(map(_holds_resources, path_parts))
+    )
 
 
 def _holds_resources(path: Path) -> bool:
     """True for a file whose first line of JSON is a FHIR resource; a damaged line may stand before it."""
-    for _, line in itertools.islice(json_lines(path), LINES_TRIED):
+    for _, text_line in itertools.islice(json_lines(path), LINES_TRIED):
         with suppress(ValueError, RecursionError):
-            first = json.loads(line)
-            return isinstance(first, dict) and "resourceType" in first
+            first_value = json.loads(text_line)
+            return isinstance(first_value, dict) and "resourceType" in first_value
     return False
 
 
 def _shaped(row: Row, declared: Declared) -> Row:
     """The row with its label as the map has it, and with single further values."""
-    shaped = dict(row.values)
+    shaped_values = dict(row.values)
     for column in (declared.label_field, *declared.attribute_fields.values()):
-        value = shaped.get(column)
-        if isinstance(value, Several):  # such as the codes of one concept in several systems
-            shaped[column] = value = value[0]
+        cell_value = shaped_values.get(column)
+        if isinstance(cell_value, Several):  # such as the codes of one concept in several systems
+            shaped_values[column] = cell_value = cell_value[0]
         # An object as an id, a text or a label is refused later, with its place.
-        if "." in column and column != declared.label_field and isinstance(value, dict | list):
-            shaped[column] = None
-    if declared.label_map and declared.label_field in shaped:
-        name = _label_name(shaped[declared.label_field])
-        label = declared.label_map.get(name, declared.label_map.get(ANY_LABEL) if name else None)
+        if "." in column and column != declared.label_field and isinstance(cell_value, dict | list):
+            shaped_values[column] = None
+    if declared.label_map and declared.label_field in shaped_values:
+        label_name = _label_name(shaped_values[declared.label_field])
+        label = declared.label_map.get(label_name, declared.label_map.get(ANY_LABEL) if label_name else None)
         if label is not None:
-            shaped[declared.label_field] = label or _LEFT_OUT
-    return Row(row.place, shaped)
+            shaped_values[declared.label_field] = label or _LEFT_OUT
+    return Row(row.place, shaped_values)
 
 
 def _label_name(value: Any) -> str:
@@ -376,7 +396,7 @@ def _label_name(value: Any) -> str:
         value = int(value)
     if value is None or value != value:
         return ""
-    name = str(value).strip()
-    if is_database_null(name):
+    label_name = str(value).strip()
+    if is_database_null(label_name):
         return ""
-    return name
+    return label_name

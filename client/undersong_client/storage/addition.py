@@ -124,33 +124,33 @@ class Addition:
                 without ``abandon``.
             PrivacyRefusal: the data set was released from before and its ledger is not here.
         """
-        source = self.read()
-        bound = self.bind(source)
-        counts = self.seal(source)
-        self.publish_checkpoint(source, bound)
-        return Added(counts, bound.ledger, bound.restored, unit_of=source.reading.unit_of)
+        read_source = self.read()
+        bound_ledger = self.bind(read_source)
+        sealed_counts = self.seal(read_source)
+        self.publish_checkpoint(read_source, bound_ledger)
+        return Added(sealed_counts, bound_ledger.ledger, bound_ledger.restored, unit_of=read_source.reading.unit_of)
 
     def read(self) -> ReadSource:
         """Reads the records and has a person confirm the warnings; writes nothing."""
-        home = self.home
-        declared = self.declared.absolute()
-        reading = sources.read(declared, progress=self.options.rows_read)
-        reading.check_patients()
-        whole_table = reading.table
-        secret = keys.secret(home, "data")
+        party_home = self.home
+        absolute_source = self.declared.absolute()
+        source_reading = sources.read(absolute_source, progress=self.options.rows_read)
+        source_reading.check_patients()
+        whole_table = source_reading.table
+        secret = keys.secret(party_home, "data")
         # The name covers the whole file: a part that another folder's key divides off would be an unknown data set.
-        name = checkpoint_name(whole_table, self.checkpoints)
+        checkpoint_key = checkpoint_name(whole_table, self.checkpoints)
         name_before = former_name(whole_table, self.checkpoints)
-        remaining, held_out = hold_out(whole_table, secret, declared.hold_out)
-        reading = replace(reading, table=remaining)
-        self.options.confirm(warnings_about(home, reading, self.policy, declared))
-        accepted = accepted_shares(home, declared)
+        remaining_table, held_out = hold_out(whole_table, secret, absolute_source.hold_out)
+        source_reading = replace(source_reading, table=remaining_table)
+        self.options.confirm(warnings_about(party_home, source_reading, self.policy, absolute_source))
+        accepted_loss = accepted_shares(party_home, absolute_source)
         return ReadSource(
-            reading,
+            source_reading,
             held_out,
-            DataSet(remaining, secret),
-            reading.lost_shares if reading.loses_more(accepted) else accepted,
-            LedgerCheckpoints(home, declared.path, name, self.checkpoints, name_before),
+            DataSet(remaining_table, secret),
+            source_reading.lost_shares if source_reading.loses_more(accepted_loss) else accepted_loss,
+            LedgerCheckpoints(party_home, absolute_source.path, checkpoint_key, self.checkpoints, name_before),
         )
 
     def bind(self, source: ReadSource) -> BoundLedger:
@@ -159,54 +159,56 @@ class Addition:
         These end before the new version is sealed. After a crash here, they count the whole budget of a file that
         somebody adds again without this ledger; with it, they are written anew.
         """
-        home = self.home
+        party_home = self.home
         fingerprint = source.records.fingerprint
-        restoration = self.options.source
-        restored: RestoredLedger | None = None
+        restoration_source = self.options.source
+        restored_ledger: RestoredLedger | None = None
         ledger: Ledger | None = None
-        if restoration.named:
-            restored = recover(home, source.checkpoints, fingerprint, self.policy, restoration, at=self.at)
-            ledger = restored.ledger
-        elif home.ledger.exists():
-            ledger = Ledger.read(home.ledger)
+        if restoration_source.named:
+            restored_ledger = recover(
+                party_home, source.checkpoints, fingerprint, self.policy, restoration_source, at=self.at
+            )
+            ledger = restored_ledger.ledger
+        elif party_home.ledger.exists():
+            ledger = Ledger.read(party_home.ledger)
         is_changed = self._is_changed(ledger, fingerprint)
-        if is_changed and restored is None and not self.options.new_version:
+        if is_changed and restored_ledger is None and not self.options.new_version:
             raise ConfigurationError(
                 "another data set, another version of it, or the same with another embedder, was added before",
                 "one party has one data set. If this file replaces it, add --new-version: what was spent stays spent",
                 code="another-data-set",
             )
         check(source.checkpoints.read(), ledger)
-        _check_hold_out(home, self.declared, ledger)
+        _check_hold_out(party_home, self.declared, ledger)
         if is_changed and ledger is not None:
             _end_runs(ledger, self.options.abandon, self.at)
-        ledger = ledger or Ledger.open(home.ledger, fingerprint, budget_of(self.policy), at=self.at)
+        ledger = ledger or Ledger.open(party_home.ledger, fingerprint, budget_of(self.policy), at=self.at)
         ledger.adopt(fingerprint, at=self.at)
         declare(ledger, self.policy, at=self.at)
         with suppress(ConfigurationError):  # the first data set, or a sealed copy that is damaged
-            earlier, _ = checkpoints_of(home, self.checkpoints)
+            earlier_checkpoints, _ = checkpoints_of(party_home, self.checkpoints)
             whole_budget = None
             if self.policy.has_budget:
                 whole_budget = budget_of(self.policy)
-            earlier.leave(ledger, source.checkpoints, whole_budget)
-        return BoundLedger(ledger, restored)
+            earlier_checkpoints.leave(ledger, source.checkpoints, whole_budget)
+        return BoundLedger(ledger, restored_ledger)
 
     def seal(self, source: ReadSource) -> Survey:
         """Seals the records, and declares them in the settings; returns their counts."""
-        home = self.home
+        party_home = self.home
         held_out = source.held_out
         settings = self.home.settings
-        declared = self.declared.absolute()
-        texts = source.records.table.texts
+        absolute_source = self.declared.absolute()
+        record_texts = source.records.table.texts
         if self.embedder is None:
-            lengths = TextLengths(len(texts), 0, 0)
+            lengths = TextLengths(len(record_texts), 0, 0)
         else:
-            lengths = self.embedder.lengths(texts)
-        facts = snapshot.Facts(
+            lengths = self.embedder.lengths(record_texts)
+        snapshot_facts = snapshot.Facts(
             source.records.fingerprint,
             source.checkpoints.name,
             salted(self.checkpoints),
-            len(texts),
+            len(record_texts),
             self._model,
             lengths.long,
             lengths.cut,
@@ -214,16 +216,18 @@ class Addition:
             _left_out(source.reading, len(held_out)),
         )
         if source.reading.objections is not None:
-            _log_exclusion(home, source.records, source.reading.objections, self.at)
+            _log_exclusion(party_home, source.records, source.reading.objections, self.at)
         # The setting is stored before the records. Otherwise a run could be answered after an interruption here, from
         # records that count as held out afterwards.
-        home.change(hold_out=_still_out(declared, settings))
-        snapshot.seal(home, source.records.table, facts)
+        party_home.change(hold_out=_still_out(absolute_source, settings))
+        snapshot.seal(party_home, source.records.table, snapshot_facts)
         if len(held_out):
-            snapshot.seal(home, held_out, replace(facts, rows=len(held_out)), held_out=True)
+            snapshot.seal(party_home, held_out, replace(snapshot_facts, rows=len(held_out)), held_out=True)
         else:
-            home.held_out.unlink(missing_ok=True)
-        home.change(**asdict(declared), cache=str(self._make_cache()), accepted_shares=source.accepted_shares)
+            party_home.held_out.unlink(missing_ok=True)
+        party_home.change(
+            **asdict(absolute_source), cache=str(self._make_cache()), accepted_shares=source.accepted_shares
+        )
         return replace(survey(source.reading, lengths), held_out=len(held_out))
 
     def publish_checkpoint(self, source: ReadSource, bound: BoundLedger) -> None:
@@ -245,41 +249,41 @@ class Addition:
 
     def _make_cache(self) -> Path:
         """Makes the folder of the embeddings; in the party's folder where none beside the data can be written."""
-        place = (self.options.cache or beside(self.declared.absolute().path)).absolute()
+        cache_path = (self.options.cache or beside(self.declared.absolute().path)).absolute()
         is_test = self.home.settings.insecure_noise_seed is not None
-        if self.options.cache is None and (is_test or not _writable(place)):
-            place = self.home.path / "cache"
-        make_folder(place)
-        return place
+        if self.options.cache is None and (is_test or not _writable(cache_path)):
+            cache_path = self.home.path / "cache"
+        make_folder(cache_path)
+        return cache_path
 
 
 def _left_out(reading: sources.SourceReading, held_out: int) -> dict[str, int]:
     """Number of rows by the reason for which they are no records of the data set."""
-    objected = reading.objections.records if reading.objections else 0
+    objected_records = reading.objections.records if reading.objections else 0
     return {
-        **Counter(row.why for row in reading.skipped),
-        "of patients who object": objected,
+        **Counter(skipped_row.why for skipped_row in reading.skipped),
+        "of patients who object": objected_records,
         "held out, to judge a corpus by": held_out,
     }
 
 
 def _end_runs(ledger: Ledger, abandon: bool, at: float) -> None:
     """Closes runs under way, or raises ConfigurationError: a run ends on the version that it began with."""
-    runs = [total for total in ledger.totals() if not total.closed]
-    if runs and not abandon:
+    open_totals = [run_total for run_total in ledger.totals() if not run_total.closed]
+    if open_totals and not abandon:
         raise ConfigurationError(
-            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in runs)}",
+            f"runs are under way on the present version: {', '.join(printable(run.run, 63) for run in open_totals)}",
             "let them end; or end them here, at what they have charged: --abandon-runs",
             code="runs-under-way",
         )
-    for run in runs:
+    for run in open_totals:
         ledger.close(run.run, run.manifest, at=at)
 
 
 def _still_out(declared: Declared, before: Declared) -> int:
     """Per cent of the records that were held out with the settings ``before`` and stay so."""
-    by_user = declared.user_field or before.user_field
-    if by_user:
+    user_column = declared.user_field or before.user_field
+    if user_column:
         is_same_rule = _naming(declared) == _naming(before)
     else:
         is_same_rule = declared.text_field == before.text_field
@@ -290,8 +294,8 @@ def _still_out(declared: Declared, before: Declared) -> int:
 
 def _naming(declared: Declared) -> tuple[object, ...]:
     """Returns the settings that name the units of a data set, and so decide the side of the hold-out of each record."""
-    choice = declared.choice
-    return declared.user_field, choice.same, "bases" in choice.other, dict(declared.fhir_systems)
+    kind_choice = declared.choice
+    return declared.user_field, kind_choice.same, "bases" in kind_choice.other, dict(declared.fhir_systems)
 
 
 def _check_hold_out(home: PartyHome, declared: Declared, ledger: Ledger | None) -> None:
@@ -316,10 +320,12 @@ def _log_exclusion(home: PartyHome, data: DataSet, objections: Objections, at: f
             identifiers=len(objections.units),
             patients=objections.present,
             records=objections.records,
-            matched=sorted(identifier_digest(data.key, name) for name in objections.matched),
+            matched=sorted(identifier_digest(data.key, matched_name) for matched_name in objections.matched),
             out=sorted(identifier_digest(data.key, name) for name in objections.out),
             resembling=sorted(
-                identifier_digest(data.key, names) for pairs in objections.resembling.values() for names in pairs
+                identifier_digest(data.key, name_pair)
+                for resembling_pairs in objections.resembling.values()
+                for name_pair in resembling_pairs
             ),
         )
 

@@ -110,33 +110,43 @@ class Attempts:
 
     def find(self, manifest: Manifest, query: str, number: int) -> Attempt | None:
         """Returns an attempt in its present state; None if it was never begun or its keys were destroyed."""
-        key = _key(manifest, query, number)
-        if key in self._under_way:
-            return self._under_way[key]
-        compartment = self._store.compartment(key)
-        if compartment is not None and (snapshot := compartment.get("machine")) is not None:
-            coins = compartment.get("coins") or b""
+        attempt_key = _key(manifest, query, number)
+        if attempt_key in self._under_way:
+            return self._under_way[attempt_key]
+        compartment = self._store.compartment(attempt_key)
+        if compartment is not None and (machine_snapshot := compartment.get("machine")) is not None:
+            sampling_coins = compartment.get("coins") or b""
         else:
             compartment = None
-            snapshot = self._store.get(f"{key}/ended")
-            coins = b""
-        if snapshot is None:
+            machine_snapshot = self._store.get(f"{attempt_key}/ended")
+            sampling_coins = b""
+        if machine_snapshot is None:
             return None
         parameters = manifest.sum_parameters(query, number)
         reply_places: set[tuple[Stage, int]] = set()
 
         def reply(stage: Stage, roll: int) -> bytes | None:
             reply_places.add((stage, roll))
-            return self._store.get(_reply_key(key, stage, roll))
+            return self._store.get(_reply_key(attempt_key, stage, roll))
 
-        keys = self._keys
-        machine = keys.machine.restore(parameters, self._name, keys.identity, snapshot, keys.encapsulate, reply)
-        attempt = Attempt(
-            key, manifest, query, number, machine, self._inputs(key), coins, compartment, replies=reply_places
+        party_keys = self._keys
+        machine = party_keys.machine.restore(
+            parameters, self._name, party_keys.identity, machine_snapshot, party_keys.encapsulate, reply
+        )
+        restored_attempt = Attempt(
+            attempt_key,
+            manifest,
+            query,
+            number,
+            machine,
+            self._inputs(attempt_key),
+            sampling_coins,
+            compartment,
+            replies=reply_places,
         )
         if compartment is not None:
-            self._under_way[key] = attempt
-        return attempt
+            self._under_way[attempt_key] = restored_attempt
+        return restored_attempt
 
     def new(self, manifest: Manifest, query: str, number: int) -> Attempt:
         """Begins an attempt with fresh keys; :meth:`keep` it before its first reply leaves.
@@ -156,14 +166,26 @@ class Attempts:
                 f"{query}: {start_record.count} attempts were begun, the last one {waited_s:.0f} s ago",
                 f"begin another one {ATTEMPT_EVERY_S:.0f} s after it, and find out why they end",
             )
-        key = _key(manifest, query, number)
-        keys = self._keys
-        entropy = keys.entropy(key)
+        attempt_key = _key(manifest, query, number)
+        party_keys = self._keys
+        attempt_entropy = party_keys.entropy(attempt_key)
         parameters = manifest.sum_parameters(query, number)
-        machine = keys.machine.open(parameters, self._name, keys.identity, entropy, keys.encapsulate)
-        coins = keys.entropy(key + COINS_PURPOSE)(COINS_BYTES)
-        count = start_record.count + 1
-        return Attempt(key, manifest, query, number, machine, None, coins, count=count, before=start_record.last)
+        machine = party_keys.machine.open(
+            parameters, self._name, party_keys.identity, attempt_entropy, party_keys.encapsulate
+        )
+        sampling_coins = party_keys.entropy(attempt_key + COINS_PURPOSE)(COINS_BYTES)
+        start_count = start_record.count + 1
+        return Attempt(
+            attempt_key,
+            manifest,
+            query,
+            number,
+            machine,
+            None,
+            sampling_coins,
+            count=start_count,
+            before=start_record.last,
+        )
 
     def last(self, manifest: Manifest, query: str) -> int:
         """Returns the number of the last attempt that was begun at a sum; -1 if none was."""
@@ -183,9 +205,11 @@ class Attempts:
         manifest = attempt.manifest
         query = attempt.query
         long_replies = {
-            place: reply for place, reply in attempt.machine.answered.items() if len(reply) > LONGEST_REPLY_BYTES
+            reply_place: reply
+            for reply_place, reply in attempt.machine.answered.items()
+            if len(reply) > LONGEST_REPLY_BYTES
         }
-        snapshot = attempt.machine.snapshot(without=long_replies)
+        machine_snapshot = attempt.machine.snapshot(without=long_replies)
         journal_entries = {
             _reply_key(attempt.key, *place): reply
             for place, reply in long_replies.items()
@@ -194,20 +218,20 @@ class Attempts:
         if named is not None:
             attempt.inputs = named
             attempt.question = asked
-            inputs = wire.OpenSum(inputs=[reference.to_wire() for reference in named])
-            journal_entries[f"{attempt.key}/inputs"] = inputs.SerializeToString()
+            inputs_message = wire.OpenSum(inputs=[input_reference.to_wire() for input_reference in named])
+            journal_entries[f"{attempt.key}/inputs"] = inputs_message.SerializeToString()
             journal_entries[_question_key(manifest, query)] = asked
         if attempt.has_ended:
             assert attempt.compartment is not None
-            forgotten = ""
+            forgotten_key = ""
             if attempt.machine.phase is Phase.TOMBSTONED:
-                forgotten = _replies(attempt.key)
-            attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": snapshot}, forgotten)
+                forgotten_key = _replies(attempt.key)
+            attempt.compartment.end({**journal_entries, f"{attempt.key}/ended": machine_snapshot}, forgotten_key)
             attempt.compartment = None
             attempt.coins = b""
             self._under_way.pop(attempt.key, None)
             return
-        sealed_entries = {"machine": snapshot}
+        sealed_entries = {"machine": machine_snapshot}
         if attempt.compartment is None:
             attempt.compartment = self._store.begin_compartment(attempt.key)
             start_record = _Begun(attempt.number, attempt.count, self._clock())
@@ -225,10 +249,10 @@ class Attempts:
 
     def end_run(self, manifest: Manifest) -> None:
         """Ends every attempt of a run."""
-        for planned in manifest.plan.sums:
-            attempt = self.find(manifest, planned.name, self.last(manifest, planned.name))
-            if attempt is not None:
-                self.end(attempt, "the run has ended")
+        for planned_sum in manifest.plan.sums:
+            last_attempt = self.find(manifest, planned_sum.name, self.last(manifest, planned_sum.name))
+            if last_attempt is not None:
+                self.end(last_attempt, "the run has ended")
 
     def end_abandoned(self, manifest_of: Callable[[bytes], Manifest | None], over: Callable[[Manifest], str]) -> None:
         """Ends every attempt that will not go on, so that its secrets do not wait for a message that never comes.
@@ -241,28 +265,28 @@ class Attempts:
         """
         self._store.empty_log_again()
         for compartment in self._store.compartments():
-            identity = compartment.get("of")
-            if identity:
-                hash_, query, number, begun_s = json.loads(identity)
+            attempt_identity = compartment.get("of")
+            if attempt_identity:
+                manifest_hash, query, attempt_number, begun_s = json.loads(attempt_identity)
             else:
-                hash_ = ""
+                manifest_hash = ""
                 query = ""
-                number = 0
+                attempt_number = 0
                 begun_s = 0.0
-            manifest = manifest_of(bytes.fromhex(hash_))
+            manifest = manifest_of(bytes.fromhex(manifest_hash))
             try:
                 if manifest is None:
-                    attempt = None
+                    abandoned_attempt = None
                 else:
-                    attempt = self.find(manifest, query, number)
+                    abandoned_attempt = self.find(manifest, query, attempt_number)
             except ConfigurationError:
-                attempt = None
-            if manifest is None or attempt is None:
-                key = f"attempt/{hash_}/{query}/{number}"
-                compartment.end({}, _replies(key))
-                self._under_way.pop(key, None)
+                abandoned_attempt = None
+            if manifest is None or abandoned_attempt is None:
+                attempt_key = f"attempt/{manifest_hash}/{query}/{attempt_number}"
+                compartment.end({}, _replies(attempt_key))
+                self._under_way.pop(attempt_key, None)
             elif reason := over(manifest) or ("" if self._may_go_on(begun_s) else _ABANDONED):
-                self.end(attempt, reason)
+                self.end(abandoned_attempt, reason)
 
     def _may_go_on(self, begun_s: float) -> bool:
         """False for an attempt that was begun too long ago, or, while the clock was wrong, ahead of now."""
@@ -275,10 +299,12 @@ class Attempts:
     def stored(self, attempt: Attempt, payload: bytes) -> Stored:
         """Returns a reference to the journal's entry that holds a reply; ``NOTHING`` if it has no own entry."""
         replies = attempt.machine.answered
-        place = next((place for place in attempt.replies if replies.get(place) == payload), None)
-        if place is None:
+        reply_place = next(
+            (reply_place for reply_place in attempt.replies if replies.get(reply_place) == payload), None
+        )
+        if reply_place is None:
             return NOTHING
-        return Stored(_reply_key(attempt.key, *place), len(payload))
+        return Stored(_reply_key(attempt.key, *reply_place), len(payload))
 
     def question(self, manifest: Manifest, query: str) -> bytes | None:
         """Returns q, the digest of a sum's public inputs, from its first attempt; None if they were not named yet."""
@@ -287,13 +313,15 @@ class Attempts:
     def note_survivors(self, attempt: Attempt) -> None:
         """Keeps who is in a sum that this party's shares open, for its own people; does nothing before that."""
         if survivors := attempt.machine.survivors:
-            names = json.dumps(survivors).encode()
-            self._store.put(_survivors_key(attempt.manifest, attempt.query), names)
+            survivor_names = json.dumps(survivors).encode()
+            self._store.put(_survivors_key(attempt.manifest, attempt.query), survivor_names)
 
     def _inputs(self, key: str) -> tuple[Input, ...] | None:
-        if (inputs := self._store.get(f"{key}/inputs")) is None:
+        if (inputs_bytes := self._store.get(f"{key}/inputs")) is None:
             return None
-        return tuple(Input.from_wire(reference) for reference in wire.OpenSum.FromString(inputs).inputs)
+        return tuple(
+            Input.from_wire(input_reference) for input_reference in wire.OpenSum.FromString(inputs_bytes).inputs
+        )
 
     def _begun(self, manifest: Manifest, query: str) -> "_Begun":
         record_bytes = self._store.get(_begun_key(manifest, query))
@@ -326,10 +354,10 @@ def _reply_key(key: str, stage: Stage, roll: int) -> str:
 
 def survivors_of(store: Store, manifest: Manifest, query: str) -> tuple[str, ...] | None:
     """Returns the parties in a sum that this party's shares opened; None if it has opened none of this name."""
-    names = store.get(_survivors_key(manifest, query))
-    if names is None:
+    survivor_names = store.get(_survivors_key(manifest, query))
+    if survivor_names is None:
         return None
-    return tuple(json.loads(names))
+    return tuple(json.loads(survivor_names))
 
 
 def _survivors_key(manifest: Manifest, query: str) -> str:

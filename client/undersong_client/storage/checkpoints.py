@@ -59,10 +59,10 @@ class LedgerSpending:
         """Returns a ledger's spending at ``delta``; None takes the delta of the ledger's budget."""
         budget = ledger.budget
         delta = delta or (1e-5 if budget is None else budget.delta)
-        spent = ledger.spent(delta)
+        spent_epsilon = ledger.spent(delta)
         if budget is None or not is_set(budget):
-            return cls(delta, spent, None, None)
-        return cls(delta, spent, budget.epsilon, max(0.0, budget.epsilon - spent))
+            return cls(delta, spent_epsilon, None, None)
+        return cls(delta, spent_epsilon, budget.epsilon, max(0.0, budget.epsilon - spent_epsilon))
 
 
 def beside(path: Path) -> Path:
@@ -80,12 +80,12 @@ class LedgerCheckpoints:
         self.name = name
         self._home = home
         # A test's reproducible party has no privacy that a checkpoint could protect.
-        tested = home.settings.insecure_noise_seed is not None
-        if tested:
+        is_test_party = home.settings.insecure_noise_seed is not None
+        if is_test_party:
             self._paths = []
         else:
             self._paths = [beside(path) / "mark.json", checkpoints / f"{name}.json"]
-        if tested or not former:
+        if is_test_party or not former:
             self._former = []
         else:
             self._former = [checkpoints / f"{former}.json"]
@@ -93,31 +93,35 @@ class LedgerCheckpoints:
 
     def read(self) -> list[str]:
         """Reads the heads of the ledger that were stored at releases; [] before the first release."""
-        return [str(mark.get("ledger_head", "")) for mark in self._marks() if mark.get("released", True)]
+        return [
+            str(checkpoint_mark.get("ledger_head", ""))
+            for checkpoint_mark in self._marks()
+            if checkpoint_mark.get("released", True)
+        ]
 
     def statements(self) -> list[Statement]:
         """Reads the summaries of the ledger (``spending.Statement``) that the checkpoint files hold."""
-        statements = []
-        for mark in self._marks():
+        stored_statements = []
+        for checkpoint_mark in self._marks():
             with suppress(ValueError, KeyError, TypeError):
-                statements.append(Statement.from_json(mark))
-        return statements
+                stored_statements.append(Statement.from_json(checkpoint_mark))
+        return stored_statements
 
     def _marks(self) -> list[dict[str, Any]]:
         """The checkpoints of all files. One that this account may not see is left out where another one is there.
 
         A service does not see the folder beside notes in somebody's home; the state folder moved to its account.
         """
-        marks: list[dict[str, Any]] = []
-        hidden: PermissionError | None = None
+        checkpoint_marks: list[dict[str, Any]] = []
+        hidden_error: PermissionError | None = None
         for path in (*self._paths, *self._former):
             try:
-                marks += _marks(path) if path.exists() else []
+                checkpoint_marks += _marks(path) if path.exists() else []
             except PermissionError as error:
-                hidden = error
-        if hidden is not None and not marks:
-            raise hidden
-        return marks
+                hidden_error = error
+        if hidden_error is not None and not checkpoint_marks:
+            raise hidden_error
+        return checkpoint_marks
 
     def keep(self, ledger: Ledger) -> None:
         """Stores the ledger's present head; call it before a reply leaves.
@@ -127,19 +131,19 @@ class LedgerCheckpoints:
         if not self._paths or ledger.head == self._last:
             return
         with ledger.locked():  # whoever writes holds the newest head
-            statement = ledger.statement()
+            ledger_statement = ledger.statement()
             for path in self._paths:
                 with suppress(OSError):
                     if not path.parent.exists():
                         make_folder(path.parent)
             # One is enough: the data folder may be mounted read-only.
-            if not replace_where_possible(self._paths, self._mark(statement)):
+            if not replace_where_possible(self._paths, self._mark(ledger_statement)):
                 raise MachineFault(
                     f"the ledger's head cannot be kept outside {self._home.path}",
                     f"make {self._paths[0].parent} or {self._paths[1].parent} writable, and look at the free space",
                     code="no-checkpoint",
                 )
-            self._last = statement.head
+            self._last = ledger_statement.head
 
     def leave(self, ledger: Ledger, newer: "LedgerCheckpoints", whole: Budget | None) -> None:
         """Ends these checkpoints when the data set gets a newer version, which has its own.
@@ -147,9 +151,9 @@ class LedgerCheckpoints:
         Releases from the newer version do not appear here. So if the old file is added again without the ledger, the
         whole budget (``whole``; None counts as infinite) counts as spent.
         """
-        statement = ledger.statement()
-        data = self._mark(replace(statement, lost_budgets=(*statement.lost_budgets, whole)))
-        replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], data)
+        ledger_statement = ledger.statement()
+        mark_bytes = self._mark(replace(ledger_statement, lost_budgets=(*ledger_statement.lost_budgets, whole)))
+        replace_where_possible([path for path in self._paths if path not in newer._paths and path.exists()], mark_bytes)
 
     def _mark(self, said: Statement) -> bytes:
         # For every vector, with the price of a whole plan: without indentation it is encoded by compiled code.
@@ -161,11 +165,16 @@ def checkpoint_name(table: Table, checkpoints: Path) -> str:
 
     It does not depend on the order, spacing and columns of the rows.
     """
-    salt = _salt(checkpoints)
-    words = {" ".join(text.split()) for text in table.texts}
+    name_salt = _salt(checkpoints)
+    distinct_texts = {" ".join(text.split()) for text in table.texts}
     return hmac.digest(
-        salt,
-        b"".join(sorted(hmac.digest(salt, word.encode("utf-8", "surrogatepass"), "sha256") for word in words)),
+        name_salt,
+        b"".join(
+            sorted(
+                hmac.digest(name_salt, distinct_text.encode("utf-8", "surrogatepass"), "sha256")
+                for distinct_text in distinct_texts
+            )
+        ),
         "sha256",
     ).hex()[:40]
 
@@ -221,9 +230,13 @@ def is_set(budget: Budget | None) -> bool:
 
 def _marks(path: Path) -> list[dict[str, Any]]:
     """The checkpoints in a file; version 0.2.0 wrote two lines: a checksum, an order and the object."""
-    lines = re.findall(rb"([0-9a-f]{64}) (\d+ (\{.*\}))", path.read_bytes())
-    marks = [json.loads(mark) for digest, line, mark in lines if hashlib.sha256(line).hexdigest() == digest.decode()]
-    return marks or [read_json(path)]
+    mark_lines = re.findall(rb"([0-9a-f]{64}) (\d+ (\{.*\}))", path.read_bytes())
+    checkpoint_marks = [
+        json.loads(mark_json)
+        for digest, mark_line, mark_json in mark_lines
+        if hashlib.sha256(mark_line).hexdigest() == digest.decode()
+    ]
+    return checkpoint_marks or [read_json(path)]
 
 
 WITHOUT = "--charge-missing counts as spent all that may be missing, and goes on from there"
@@ -274,8 +287,8 @@ class RestoredLedger:
     @property
     def spending(self) -> LedgerSpending:
         """The state of the budget now, at the delta that its people know."""
-        earlier = self.earlier_budget
-        return LedgerSpending.of(self.ledger, None if earlier is None else earlier.delta)
+        earlier_budget = self.earlier_budget
+        return LedgerSpending.of(self.ledger, None if earlier_budget is None else earlier_budget.delta)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -310,23 +323,23 @@ def recover(
         PrivacyRefusal: the backup is broken, or lacks entries that are here or that the checkpoints know, and the owner
             has not agreed that everything that may be missing counts as spent.
     """
-    heads = kept.read()
-    ledger, broken = _present(home)
+    kept_heads = kept.read()
+    ledger, is_broken = _present(home)
     if not source.named:
         raise ConfigurationError("which backup?", f"name a BACKUP; without one, {WITHOUT}", code="which-backup")
-    if ledger is not None and source.backup is None and _complete(ledger, heads, source.receipts):
+    if ledger is not None and source.backup is None and _complete(ledger, kept_heads, source.receipts):
         raise ConfigurationError(
             "the ledger holds everything that its checkpoints know of",
             "use it: there is nothing to restore",
             code="nothing-to-restore",
         )
-    proven = bool(heads) or not broken
+    is_proven = bool(kept_heads) or not is_broken
     if source.backup is not None:
-        ledger, proven = _take_backup(home, source.backup, ledger, heads, broken=broken, source=source)
-    elif broken:
-        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
-        os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{stamp}.jsonl"))
-    if ledger is not None and proven and _complete(ledger, heads, source.receipts):
+        ledger, is_proven = _take_backup(home, source.backup, ledger, kept_heads, broken=is_broken, source=source)
+    elif is_broken:
+        time_stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(at))
+        os.replace(home.ledger, home.ledger.with_name(f"ledger.broken-{time_stamp}.jsonl"))
+    if ledger is not None and is_proven and _complete(ledger, kept_heads, source.receipts):
         return RestoredLedger(ledger, (), False, ledger.budget)
     return _continue(home, kept, ledger, fingerprint, policy, source.receipts, at=at)
 
@@ -336,18 +349,18 @@ def read_receipts(path: Path, party: str) -> tuple[Manifest, Receipt]:
 
     Raises ConfigurationError where the file holds none, PeerFault where it does not hold.
     """
-    data = read_input(path, largest=16 * LARGEST_MANIFEST_BYTES)
+    receipt_bytes = read_input(path, largest=16 * LARGEST_MANIFEST_BYTES)
     try:
-        published = json.loads(data)
-        manifest = Manifest.from_bytes(canonical_json(published["manifest"]))
-        receipt = published["receipts"][party]
-        body = receipt["body"].encode("utf-8")
+        published_json = json.loads(receipt_bytes)
+        manifest = Manifest.from_bytes(canonical_json(published_json["manifest"]))
+        receipt = published_json["receipts"][party]
+        receipt_body = receipt["body"].encode("utf-8")
         signature = bytes.fromhex(receipt["signature"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ConfigurationError(
             f"{path}: holds no receipt of {party}", "name the manifest.json of a published data set"
         ) from None
-    return manifest, check_receipt(manifest, party, body, signature)
+    return manifest, check_receipt(manifest, party, receipt_body, signature)
 
 
 def _present(home: PartyHome) -> tuple[Ledger | None, bool]:
@@ -369,8 +382,8 @@ def _complete(ledger: Ledger, heads: Sequence[str], receipts: _Receipts) -> bool
     """Returns True if a ledger holds all known heads or, if none are known, all charges of the receipts."""
     if heads:
         return holds(ledger, heads)
-    receipted = [_spending(manifest, receipt) for manifest, receipt in receipts]
-    return not any(charge.events or charge.alone for charge in ledger.statement().missing(receipted))
+    receipt_spendings = [_spending(manifest, receipt) for manifest, receipt in receipts]
+    return not any(charge.events or charge.alone for charge in ledger.statement().missing(receipt_spendings))
 
 
 def _take_backup(
@@ -378,11 +391,11 @@ def _take_backup(
 ) -> tuple[Ledger, bool]:
     """The backup in the ledger's place, and whether anything shows that nothing was charged after it was made."""
     Ledger.verify(backup)
-    copy = home.ledger.with_name(".restored.jsonl")
+    copied_file = home.ledger.with_name(".restored.jsonl")
     try:
-        shutil.copyfile(backup, copy)
-        os.chmod(copy, FILE_MODE)
-        copied_ledger = Ledger.read(copy)
+        shutil.copyfile(backup, copied_file)
+        os.chmod(copied_file, FILE_MODE)
+        copied_ledger = Ledger.read(copied_file)
         if present is not None and _charged(present) and not holds(copied_ledger, [present.head]):
             raise PrivacyRefusal(
                 f"{home.ledger}: has charges that the backup lacks; a ledger that counts is never replaced",
@@ -390,11 +403,11 @@ def _take_backup(
                 code="backup-lacks-charges",
             )
         # A copy of what was charged once shows nothing of what was charged last.
-        elsewhere = bool(source.receipts) or _charged(present)
-        proven = bool(heads) or not (broken or (_charged(copied_ledger) and not elsewhere))
+        has_other_source = bool(source.receipts) or _charged(present)
+        is_proven = bool(heads) or not (broken or (_charged(copied_ledger) and not has_other_source))
         if not source.charge_missing:
             check(heads, copied_ledger)
-            if not proven:
+            if not is_proven:
                 raise PrivacyRefusal(
                     "the ledger here is missing or broken, and nothing shows that the backup is not older than it",
                     f"name with --receipts what this party took part in, or {WITHOUT}",
@@ -402,10 +415,10 @@ def _take_backup(
                 )
         # The journal beside it may be older than it: what it would answer could be a second vector under old masks.
         store.discard(home.journal, home.attempts)
-        os.replace(copy, home.ledger)
+        os.replace(copied_file, home.ledger)
     finally:
-        copy.unlink(missing_ok=True)
-    return Ledger.read(home.ledger), proven
+        copied_file.unlink(missing_ok=True)
+    return Ledger.read(home.ledger), is_proven
 
 
 def _continue(
@@ -422,27 +435,31 @@ def _continue(
     whole plan; these runs are over for this party. Where no checkpoint shows what was charged, the whole budget counts
     as spent too: the policy's, and more than any where it has none. What the journal held is discarded.
     """
-    statements = sorted(kept.statements(), key=lambda statement: statement.entries, reverse=True)
+    ordered_statements = sorted(kept.statements(), key=lambda statement: statement.entries, reverse=True)
     runs: dict[str, RunSpending] = {}
-    for spent in (spent for statement in statements for spent in statement.runs):
-        runs.setdefault(spent.run, spent.at_most())
+    for run_spending in (run_spending for statement in ordered_statements for run_spending in statement.runs):
+        runs.setdefault(run_spending.run, run_spending.at_most())
     for manifest, receipt in receipts:
         runs[manifest.run] = _spending(manifest, receipt).at_most(runs.get(manifest.run))
     policy_budget = budget_of(policy) if policy.has_budget else None
-    budgets = [
+    stated_budgets = [
         budget
-        for budget in (statements[0].lost_budgets if statements else (policy_budget,))
+        for budget in (ordered_statements[0].lost_budgets if ordered_statements else (policy_budget,))
         if ledger is None or budget not in ledger.lost_budgets
     ]
-    earlier = next((statement.budget for statement in statements), None if ledger is None else ledger.budget)
+    earlier_budget = next(
+        (statement.budget for statement in ordered_statements), None if ledger is None else ledger.budget
+    )
     store.discard(home.journal, home.attempts)
     if ledger is None:
         ledger = Ledger.open(home.ledger, fingerprint, budget_of(policy), at=at)
     charges = ledger.statement().missing(runs.values())
-    ledger.lose(charges, budgets, at=at)
+    ledger.lose(charges, stated_budgets, at=at)
     ledger.adopt(fingerprint, at=at)
     kept.keep(ledger)
-    return RestoredLedger(ledger, tuple(charge.run for charge in charges if charge.events), bool(budgets), earlier)
+    return RestoredLedger(
+        ledger, tuple(charge.run for charge in charges if charge.events), bool(stated_budgets), earlier_budget
+    )
 
 
 def _spending(manifest: Manifest, receipt: Receipt) -> RunSpending:

@@ -118,10 +118,10 @@ def changed_since(home: PartyHome) -> str:
     if not settings.is_files:
         return ""  # looking would ask the database, or start the hospital's filter
     try:
-        table, _ = hold_out(sources.read(settings).table, keys.secret(home, "data"), settings.hold_out)
+        source_table, _ = hold_out(sources.read(settings).table, keys.secret(home, "data"), settings.hold_out)
     except ConfigurationError as error:
         return error.problem
-    is_same = fingerprint(table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
+    is_same = fingerprint(source_table, keys.secret(home, "data")) == snapshot.facts(home).fingerprint
     if is_same:
         return ""
     return f"{settings.data}: is not what was added any more"
@@ -135,25 +135,25 @@ def _check_added(home: PartyHome) -> None:
 
 
 def survey(reading: sources.SourceReading, lengths: TextLengths) -> Survey:
-    table = reading.table
-    users = Counter(table.users or ())
-    objections = reading.objections
+    record_table = reading.table
+    users = Counter(record_table.users or ())
+    source_objections = reading.objections
     return Survey(
         rows=reading.rows,
         empty=reading.empty,
-        records=len(table),
-        duplicates=len(table) - len(set(table.texts)),
-        labels=dict(sorted(Counter(table.labels or ()).items())),
-        users=len(users) if table.users is not None else None,
+        records=len(record_table),
+        duplicates=len(record_table) - len(set(record_table.texts)),
+        labels=dict(sorted(Counter(record_table.labels or ()).items())),
+        users=len(users) if record_table.users is not None else None,
         largest_user=max(users.values()) if users else None,
         lengths=lengths,
         skipped=reading.skipped,
-        listed_identifiers=None if objections is None else len(objections.units),
-        excluded_patients=objections.present if objections else 0,
-        excluded_records=objections.records if objections else 0,
+        listed_identifiers=None if source_objections is None else len(source_objections.units),
+        excluded_patients=source_objections.present if source_objections else 0,
+        excluded_records=source_objections.records if source_objections else 0,
         lost=reading.lost,
         refused=reading.refused,
-        look_alikes=reading.look_alikes + (objections.look_alikes if objections else ()),
+        look_alikes=reading.look_alikes + (source_objections.look_alikes if source_objections else ()),
         filter_rows=reading.filter_rows,
         missing_words=reading.missing_words,
         label_forms=tuple(reading.label_forms),
@@ -190,30 +190,37 @@ def last_exclusion(home: PartyHome) -> Mapping[str, Any] | None:
 
 def exclusion_words(home: PartyHome) -> str:
     """Returns the effect of the exclusion list on the sealed data set as a sentence; "" if no list acts."""
-    entry = last_exclusion(home)
-    if entry is None:
+    exclusion_entry = last_exclusion(home)
+    if exclusion_entry is None:
         return ""
-    return exclusion_sentence(entry["identifiers"], entry["patients"], entry["records"])
+    return exclusion_sentence(exclusion_entry["identifiers"], exclusion_entry["patients"], exclusion_entry["records"])
 
 
 def sealed_objections(home: PartyHome) -> SealedObjections | None:
     """Returns the effect of the list at the last seal; None without a list then."""
-    entry = last_exclusion(home)
-    if entry is None:
+    exclusion_entry = last_exclusion(home)
+    if exclusion_entry is None:
         return None
     # A log of before has no hashes.
-    matched, objecting, resembling = (frozenset(entry.get(name, ())) for name in ("matched", "out", "resembling"))
+    matched_digests, objecting_digests, resembling_digests = (
+        frozenset(exclusion_entry.get(digest_list, ())) for digest_list in ("matched", "out", "resembling")
+    )
     return SealedObjections(
-        int(entry["patients"]), matched, objecting, resembling, str(entry["list"]), keys.secret(home, "data")
+        int(exclusion_entry["patients"]),
+        matched_digests,
+        objecting_digests,
+        resembling_digests,
+        str(exclusion_entry["list"]),
+        keys.secret(home, "data"),
     )
 
 
 def check_retention(home: PartyHome, at: float) -> None:
     """Raises PrivacyRefusal if the last day for use of the data set, which its people set, is over."""
-    last = home.settings.keep_until
-    if last and date.fromtimestamp(at) > date.fromisoformat(last):
+    last_day = home.settings.keep_until
+    if last_day and date.fromtimestamp(at) > date.fromisoformat(last_day):
         raise PrivacyRefusal(
-            f"the data set was to be kept until {last}: it is not answered from any more",
+            f"the data set was to be kept until {last_day}: it is not answered from any more",
             "undersong-party data erase; or keep it longer: undersong-party data keep-until DATE",
             code="retention-over",
         )
@@ -253,8 +260,8 @@ def declare(ledger: Ledger, policy: HospitalPolicy, *, at: float) -> None:
 def checkpoints_of(home: PartyHome, checkpoints: Path) -> tuple[LedgerCheckpoints, str]:
     """Returns the checkpoints of the added data set's ledger, and the data set's fingerprint."""
     _check_added(home)
-    facts = snapshot.facts(home)
-    name = facts.checkpoint
-    if facts.salted != salted(checkpoints):  # the user's state folder is another one than at `data add`
-        name = checkpoint_name(snapshot.table(home), checkpoints)
-    return LedgerCheckpoints(home, Path(home.settings.data), name, checkpoints), facts.fingerprint
+    snapshot_facts = snapshot.facts(home)
+    checkpoint_key = snapshot_facts.checkpoint
+    if snapshot_facts.salted != salted(checkpoints):  # the user's state folder is another one than at `data add`
+        checkpoint_key = checkpoint_name(snapshot.table(home), checkpoints)
+    return LedgerCheckpoints(home, Path(home.settings.data), checkpoint_key, checkpoints), snapshot_facts.fingerprint

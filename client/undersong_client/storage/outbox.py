@@ -88,64 +88,66 @@ class Outbox:
         Args:
             stored: the end of the message, if the journal holds it.
         """
-        head = data[: len(data) - stored.bytes]
+        unstored_head = data[: len(data) - stored.bytes]
         digest = hashlib.sha256(data).hexdigest()
-        row = (at, answer_to, kind, run, query, attempt, len(data), digest, head, stored.key)
+        sent_row = (at, answer_to, kind, run, query, attempt, len(data), digest, unstored_head, stored.key)
         with journal(self._home.journal).writing() as connection:
             connection.execute(
                 "INSERT INTO sent VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?)"
                 " ON CONFLICT DO UPDATE SET times = times + 1",
-                row,
+                sent_row,
             )
 
     def entries(self, *, run: str | None = None, last: int | None = None) -> list[Entry]:
         """Returns the entries, oldest first; optionally those of one run, or only the last ones."""
-        rows = self._read(
+        entry_rows = self._read(
             f"SELECT {_COLUMNS} FROM sent WHERE ?1 IS NULL OR run = ?1 ORDER BY number DESC LIMIT ?2",  # noqa: S608
             (run, -1 if last is None else last),
         )
-        return [Entry(*row) for row in reversed(rows)]
+        return [Entry(*entry_row) for entry_row in reversed(entry_rows)]
 
     def bring_back(self, entries: Sequence[Entry]) -> int:
         """Adds entries from saved evidence that are not here, without their bytes; returns their number.
 
         All entries are numbered anew, by their times.
         """
-        present = {_identity(entry) for entry in self.entries()}
-        missing = [entry for entry in entries if _identity(entry) not in present]
-        if not missing:
+        present_identities = {_identity(entry) for entry in self.entries()}
+        missing_entries = [entry for entry in entries if _identity(entry) not in present_identities]
+        if not missing_entries:
             return 0
         with journal(self._home.journal).writing() as connection:
-            count = connection.execute("SELECT COALESCE(MAX(number), 0) FROM sent").fetchone()[0]
+            largest_number = connection.execute("SELECT COALESCE(MAX(number), 0) FROM sent").fetchone()[0]
             # Negative numbers are free: the primary key admits no number twice, not even for a moment.
-            for number, entry in enumerate(missing, count + 1):
-                row = (-number, *astuple(entry)[1:], b"", "")
-                connection.execute(f"INSERT INTO sent VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
+            for entry_number, missing_entry in enumerate(missing_entries, largest_number + 1):
+                sent_row = (-entry_number, *astuple(missing_entry)[1:], b"", "")
+                connection.execute(f"INSERT INTO sent VALUES ({', '.join('?' * len(sent_row))})", sent_row)  # noqa: S608
             connection.execute("UPDATE sent SET number = -number WHERE number > 0")
-            numbers = [row[0] for row in connection.execute("SELECT number FROM sent ORDER BY at, -number")]
-            connection.executemany("UPDATE sent SET number = ? WHERE number = ?", list(enumerate(numbers, 1)))
-        return len(missing)
+            sent_numbers = [row[0] for row in connection.execute("SELECT number FROM sent ORDER BY at, -number")]
+            connection.executemany("UPDATE sent SET number = ? WHERE number = ?", list(enumerate(sent_numbers, 1)))
+        return len(missing_entries)
 
     def data(self, number: int) -> bytes:
         """Reads the bytes of a message. Raises ConfigurationError if it is missing or damaged, or came back without."""
-        rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
-        if not rows:
+        data_rows = self._read("SELECT head, reply, sha256 FROM sent WHERE number = ?", (number,))
+        if not data_rows:
             raise ConfigurationError(f"the outbox has no entry {number}", "see `undersong-party outbox`")
-        data, reply, digest = rows[0]
-        if not data and not reply:
+        message_bytes, reply, digest = data_rows[0]
+        if not message_bytes and not reply:
             raise ConfigurationError(
                 f"entry {number} of the outbox came back from saved evidence: its length and hash, not its bytes",
                 "compare the hash with the coordinator's copy",
                 code="bytes-not-saved",
             )
         if reply:
-            home = self._home
-            data += Store(home.journal, home.settings.party, keys.secret(home, "store")).get(reply) or b""
-        if hashlib.sha256(data).hexdigest() != digest:
+            party_home = self._home
+            message_bytes += (
+                Store(party_home.journal, party_home.settings.party, keys.secret(party_home, "store")).get(reply) or b""
+            )
+        if hashlib.sha256(message_bytes).hexdigest() != digest:
             raise ConfigurationError(
                 f"{self._home.journal}: entry {number} of the outbox is damaged", "it cannot be read any more"
             )
-        return bytes(data)
+        return bytes(message_bytes)
 
     def _read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
         if self._home.journal.exists():

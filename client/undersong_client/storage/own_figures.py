@@ -65,22 +65,24 @@ class OwnFigures:
         else:
             reading_day_words = "on a day that was not kept"
         if self.patients is None:
-            count = "no column names them"
+            people_count = "no column names them"
         else:
-            count = f"{self.patients:,}"
+            people_count = f"{self.patients:,}"
         skipped_rows = "; ".join(
             f"{count:,}: {printable(reason, 200)}" for reason, count in self.left_out.items() if count
         )
-        figures = [
+        figure_rows = [
             ("file", f"{printable(Path(self.file).name, 200)}, read {reading_day_words}"),
             ("records", f"{self.records:,}"),
-            (people, count),
+            (people, people_count),
             (f"{people} who object", self._objection_words(no_list)),
             ("rows left out", skipped_rows or "none"),
         ]
         if self.known_labels is not None:
-            figures.append(("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records"))
-        return tuple(figures)
+            figure_rows.append(
+                ("labels that the plan knows", f"those of {100 * self.known_labels:.0f} % of the records")
+            )
+        return tuple(figure_rows)
 
 
 def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigures:
@@ -91,22 +93,22 @@ def own_figures(home: PartyHome, labels: Sequence[str] | None = None) -> OwnFigu
 
     Raises ConfigurationError if no data set was added, or its sealed copy is damaged.
     """
-    table = datasets.load(home).table
-    facts = snapshot.facts(home)
+    record_table = datasets.load(home).table
+    snapshot_facts = snapshot.facts(home)
     settings = home.settings
-    objectors = None
+    objector_count = None
     if settings.exclusions:
-        excluded = datasets.last_exclusion(home)
-        objectors = 0 if excluded is None else int(excluded["patients"])
+        exclusion_entry = datasets.last_exclusion(home)
+        objector_count = 0 if exclusion_entry is None else int(exclusion_entry["patients"])
     return OwnFigures(
         settings.data,
-        facts.read_s,
-        len(table),
-        None if table.users is None else unit_count(table, "user"),
+        snapshot_facts.read_s,
+        len(record_table),
+        None if record_table.users is None else unit_count(record_table, "user"),
         settings.user_is,
-        objectors,
-        facts.left_out,
-        _known_share(table, labels),
+        objector_count,
+        snapshot_facts.left_out,
+        _known_share(record_table, labels),
     )
 
 
@@ -124,22 +126,22 @@ def proposed_delta(units: int) -> float:
     >>> [proposed_delta(units) for units in (0, 100, 9_999, 10_000, 10_001, 100_000, 250_000)]
     [1e-05, 1e-05, 1e-05, 1e-05, 1e-06, 1e-06, 1e-07]
     """
-    exponent = max(-round(math.log10(LARGEST_DELTA)), len(str(max(units, 1) * 10 - 1)))
-    return float(f"1e-{exponent}")
+    delta_exponent = max(-round(math.log10(LARGEST_DELTA)), len(str(max(units, 1) * 10 - 1)))
+    return float(f"1e-{delta_exponent}")
 
 
 def delta_of(home: PartyHome) -> tuple[float, str]:
     """Returns the delta to propose for this data set's budget, and the proposal with its reason as a sentence."""
     if not home.settings.data:
         return LARGEST_DELTA, delta_sentence(0, "")
-    figures = own_figures(home)
-    if figures.patients is None:
-        units = figures.records
-        word = "record"
+    record_figures = own_figures(home)
+    if record_figures.patients is None:
+        unit_count = record_figures.records
+        unit_word = "record"
     else:
-        units = figures.patients
-        word = figures.unit_word
-    return proposed_delta(units), delta_sentence(units, word)
+        unit_count = record_figures.patients
+        unit_word = record_figures.unit_word
+    return proposed_delta(unit_count), delta_sentence(unit_count, unit_word)
 
 
 def delta_sentence(units: int, word: str) -> str:
@@ -151,7 +153,7 @@ def delta_sentence(units: int, word: str) -> str:
     '1e-05, which is 1 in 100,000'
     """
     delta = proposed_delta(units)
-    explanation = ""
+    explanation_words = ""
     if units:
-        explanation = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}"
-    return f"{delta:g}, which is {impact.chance(delta)}{explanation}"
+        explanation_words = f": at most a tenth of one over the number of {unit_word('user', word, 2)}, {units:,}"
+    return f"{delta:g}, which is {impact.chance(delta)}{explanation_words}"

@@ -33,28 +33,28 @@ class DiskBlocks:
 
     def get(self, identity: bytes) -> Block | None:
         """Returns a block; None if the store lacks it or its file is damaged."""
-        if (block := self._decoded.get(identity)) is not None:
+        if (decoded_block := self._decoded.get(identity)) is not None:
             self._decoded.move_to_end(identity)
-            return block
+            return decoded_block
         path = self._path(identity)
         try:
-            data = path.read_bytes()
+            block_bytes = path.read_bytes()
         except FileNotFoundError:
             return None
-        if block_id(data) != identity:
+        if block_id(block_bytes) != identity:
             path.unlink(missing_ok=True)
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
-        return self._remember(decode_block(data))
+        return self._remember(decode_block(block_bytes))
 
     def add(self, data: bytes) -> Block:
         """Keeps a block. Raises PeerFault for one that is malformed."""
-        identity = block_id(data)
-        if (decoded_block := self._decoded.get(identity)) is not None:
+        block_identity = block_id(data)
+        if (decoded_block := self._decoded.get(block_identity)) is not None:
             return decoded_block
         block = decode_block(data)
-        path = self._path(identity)
+        path = self._path(block_identity)
         if not path.exists():
             make_folder(path.parent)
             replace_file(path, data)
@@ -66,7 +66,7 @@ class DiskBlocks:
             self._on_disk += added
             return
         files = sorted(((path, path.stat()) for path in self._folder.glob("*/*")), key=lambda file: file[1].st_mtime)
-        self._on_disk = sum(stat.st_size for _, stat in files)
+        self._on_disk = sum(file_stat.st_size for _, file_stat in files)
         for path, stat in files:
             if self._on_disk <= self._disk_bytes:
                 break
@@ -77,15 +77,15 @@ class DiskBlocks:
     def _path(self, identity: bytes) -> Path:
         if len(identity) != 32:
             raise PeerFault("coordinator", "names a public block by something that is no hash", code="no-hash")
-        name = identity.hex()
-        return self._folder / name[:2] / name
+        file_name = identity.hex()
+        return self._folder / file_name[:2] / file_name
 
     def _remember(self, block: Block) -> Block:
         self._decoded[block.id] = block
         self._held += _size(block)
         while self._held > self._memory_bytes and len(self._decoded) > 1:
-            _, dropped = self._decoded.popitem(last=False)
-            self._held -= _size(dropped)
+            _, dropped_block = self._decoded.popitem(last=False)
+            self._held -= _size(dropped_block)
         return block
 
 

@@ -74,7 +74,12 @@ class Store:
 
     def put_all(self, values: Mapping[str, bytes]) -> None:
         """Keeps several values, all or none, replacing what was there; on disk when this returns."""
-        self._write(puts=[(key, self._sealed(key, value, self._cipher)) for key, value in values.items()])
+        self._write(
+            puts=[
+                (entry_key, self._sealed(entry_key, entry_value, self._cipher))
+                for entry_key, entry_value in values.items()
+            ]
+        )
 
     def commit(self) -> None:
         """Puts everything that was written onto the disk, inside :meth:`PartyJournal.together` too."""
@@ -87,28 +92,33 @@ class Store:
 
         Raises ConfigurationError where its key does not open with the store's.
         """
-        identity = _identity(self._scope, name)
+        compartment_id = _identity(self._scope, name)
         if self._keys is None:
-            if self._holds(identity):
-                return Compartment(self, identity, self._cipher)
+            if self._holds(compartment_id):
+                return Compartment(self, compartment_id, self._cipher)
             return None
         try:
-            with open(self._key_file(identity), "rb", buffering=0) as file:
-                sealed = file.read()
+            with open(self._key_file(compartment_id), "rb", buffering=0) as file:
+                sealed_key = file.read()
         except FileNotFoundError:
             return None
-        return Compartment(self, identity, AESGCM(self._opened(f"{_COMPARTMENT}/{identity}", sealed, self._cipher)))
+        return Compartment(
+            self, compartment_id, AESGCM(self._opened(f"{_COMPARTMENT}/{compartment_id}", sealed_key, self._cipher))
+        )
 
     def begin_compartment(self, name: str) -> "Compartment":
         """A compartment with a fresh key, which is on the disk; what an earlier one of the name held is gone."""
-        identity = _identity(self._scope, name)
-        self._end_compartment(identity, {}, "")
+        compartment_id = _identity(self._scope, name)
+        self._end_compartment(compartment_id, {}, "")
         if self._keys is None:
-            return Compartment(self, identity, self._cipher)
+            return Compartment(self, compartment_id, self._cipher)
         self.commit()
-        key = os.urandom(KEY_BYTES)
-        create_file(self._key_file(identity), self._sealed(f"{_COMPARTMENT}/{identity}", key, self._cipher))
-        return Compartment(self, identity, AESGCM(key))
+        compartment_key = os.urandom(KEY_BYTES)
+        create_file(
+            self._key_file(compartment_id),
+            self._sealed(f"{_COMPARTMENT}/{compartment_id}", compartment_key, self._cipher),
+        )
+        return Compartment(self, compartment_id, AESGCM(compartment_key))
 
     def empty_log_again(self) -> None:
         """Empties the write-ahead log where a compartment's end could not, because another process read the file."""
@@ -119,18 +129,21 @@ class Store:
         """Every compartment that has not ended and whose key opens with the store's, where they have keys at all."""
         if self._keys is None:
             return []
-        compartments = []
+        open_compartments = []
         for path in sorted(self._keys.glob("*.key")):
             with suppress(ConfigurationError):  # another store's: it may be put back yet
-                key = self._opened(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
-                compartments.append(Compartment(self, path.stem, AESGCM(key)))
-        return compartments
+                compartment_key = self._opened(f"{_COMPARTMENT}/{path.stem}", path.read_bytes(), self._cipher)
+                open_compartments.append(Compartment(self, path.stem, AESGCM(compartment_key)))
+        return open_compartments
 
     def _end_compartment(self, identity: str, instead: Mapping[str, bytes], forgotten: str) -> None:
-        puts = [(key, self._sealed(key, value, self._cipher)) for key, value in instead.items()]
-        if puts or forgotten or self._holds(identity):
+        sealed_entries = [
+            (entry_key, self._sealed(entry_key, entry_value, self._cipher))
+            for entry_key, entry_value in instead.items()
+        ]
+        if sealed_entries or forgotten or self._holds(identity):
             prefix = f"{_COMPARTMENT}/{identity}/"
-            self._write(puts=puts, below=[prefix, forgotten] if forgotten else [prefix])
+            self._write(puts=sealed_entries, below=[prefix, forgotten] if forgotten else [prefix])
         if self._keys is not None:
             self._database.after_commit(partial(self._destroy, self._key_file(identity)))
 
@@ -142,28 +155,29 @@ class Store:
         return f"{self._key_folder}/{identity}.key"
 
     def _holds(self, identity: str) -> bool:
-        low, high = _below(f"{_COMPARTMENT}/{identity}/")
+        lowest_key, highest_key = _below(f"{_COMPARTMENT}/{identity}/")
         return bool(
             self._database.read(
-                "SELECT 1 FROM entry WHERE scope = ? AND key >= ? AND key < ? LIMIT 1", (self._scope, low, high)
+                "SELECT 1 FROM entry WHERE scope = ? AND key >= ? AND key < ? LIMIT 1",
+                (self._scope, lowest_key, highest_key),
             )
         )
 
     def _sweep(self, folder: Path) -> None:
         """Finishes what a crash interrupted: keys whose compartment holds nothing any more, or nothing yet."""
-        orphans = [path for path in folder.glob("*.key") if not self._holds(path.stem)]
-        for path in orphans:
+        orphan_paths = [path for path in folder.glob("*.key") if not self._holds(path.stem)]
+        for path in orphan_paths:
             destroy_file(path)
         # Whatever else a log of an earlier process holds: it may have ended between a key's end and the log's.
-        if orphans or self._database.log_left:
+        if orphan_paths or self._database.log_left:
             self._database.empty_log()
 
     # Rows
 
     def _read(self, key: str, cipher: AESGCM) -> bytes | None:
-        rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
-        if rows:
-            return self._opened(key, rows[0][0], cipher)
+        entry_rows = self._database.read("SELECT value FROM entry WHERE scope = ? AND key = ?", (self._scope, key))
+        if entry_rows:
+            return self._opened(key, entry_rows[0][0], cipher)
         return None
 
     def _write(self, puts: Iterable[tuple[str, bytes]] = (), below: Iterable[str] = ()) -> None:
@@ -173,14 +187,15 @@ class Store:
         """
         with self._database.writing() as connection:
             for prefix in below:
-                low, high = _below(prefix)
+                lowest_key, highest_key = _below(prefix)
                 connection.execute(
                     "DELETE FROM entry WHERE scope = ? AND key >= ? AND key < ? AND key NOT IN"
                     " (SELECT reply FROM sent WHERE reply <> '' AND reply >= ? AND reply < ?)",
-                    (self._scope, low, high, low, high),
+                    (self._scope, lowest_key, highest_key, lowest_key, highest_key),
                 )
             connection.executemany(
-                "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)", [(self._scope, key, sealed) for key, sealed in puts]
+                "INSERT OR REPLACE INTO entry VALUES (?, ?, ?)",
+                [(self._scope, entry_key, sealed_value) for entry_key, sealed_value in puts],
             )
 
     def _sealed(self, key: str, value: bytes, cipher: AESGCM) -> bytes:
@@ -214,11 +229,15 @@ class Compartment:
 
     def put_all(self, values: Mapping[str, bytes], beside: Mapping[str, bytes] | None = None) -> None:
         """Keeps values here and, in the same transaction, values of the store ``beside`` them; on disk afterwards."""
-        store = self._store
-        placed = {self._place(key): value for key, value in values.items()}
-        compartment_rows = [(key, store._sealed(key, value, self._cipher)) for key, value in placed.items()]
-        store_rows = [(key, store._sealed(key, value, store._cipher)) for key, value in (beside or {}).items()]
-        store._write(puts=[*compartment_rows, *store_rows])
+        party_store = self._store
+        placed_values = {self._place(entry_key): entry_value for entry_key, entry_value in values.items()}
+        compartment_rows = [
+            (key, party_store._sealed(key, value, self._cipher)) for key, value in placed_values.items()
+        ]
+        store_rows = [
+            (key, party_store._sealed(key, value, party_store._cipher)) for key, value in (beside or {}).items()
+        ]
+        party_store._write(puts=[*compartment_rows, *store_rows])
 
     def end(self, instead: Mapping[str, bytes], forgotten: str = "") -> None:
         """Destroys key and values for good; the store keeps ``instead`` from the same transaction on.
@@ -272,8 +291,8 @@ class PartyJournal:
             )
         with transaction(self.connection):
             if self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # nobody else has just begun it
-                for statement in SCHEMA:
-                    self.connection.execute(statement)
+                for sql_statement in SCHEMA:
+                    self.connection.execute(sql_statement)
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")
 
     def read(self, query: str, values: tuple[Any, ...]) -> list[Any]:
@@ -338,7 +357,7 @@ class PartyJournal:
         with self.lock:
             if not self._open:
                 return
-            afterwards = self._afterwards
+            queued_acts = self._afterwards
             self._afterwards = []
             try:
                 if keep:
@@ -349,8 +368,8 @@ class PartyJournal:
                 self._open = False
                 self.undone += not keep
                 self.lock.release()
-            for act in afterwards if keep else ():
-                act()
+            for queued_act in queued_acts if keep else ():
+                queued_act()
 
     def empty_log(self) -> None:
         """Writes the log into the database and truncates it: older pages, deleted values among them, are gone.
@@ -358,8 +377,8 @@ class PartyJournal:
         Where another process reads the file just then, the log stays, and ``log_left`` says so.
         """
         with self.lock, named_faults(self._path):
-            busy, _, _ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-            self.log_left = bool(busy)
+            is_busy, _, _ = self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.log_left = bool(is_busy)
 
 
 _JOURNALS: dict[Path, PartyJournal] = {}
@@ -370,10 +389,10 @@ def journal(path: Path) -> PartyJournal:
     """The file's journal, which is made if it is missing. Raises ConfigurationError."""
     # One connection per file and process: a thousand simulated parties must not hold a thousand files open.
     with _JOURNALS_LOCK:
-        resolved = path.absolute()
-        if resolved not in _JOURNALS:
-            _JOURNALS[resolved] = PartyJournal(resolved)
-        return _JOURNALS[resolved]
+        absolute_path = path.absolute()
+        if absolute_path not in _JOURNALS:
+            _JOURNALS[absolute_path] = PartyJournal(absolute_path)
+        return _JOURNALS[absolute_path]
 
 
 def discard(path: Path, compartment_keys: Path) -> None:
@@ -381,8 +400,8 @@ def discard(path: Path, compartment_keys: Path) -> None:
 
     No other process answers from it meanwhile. A file that cannot be read is destroyed.
     """
-    for key in compartment_keys.glob("*.key"):
-        destroy_file(key)
+    for key_path in compartment_keys.glob("*.key"):
+        destroy_file(key_path)
     if not path.exists():
         return
     try:

@@ -26,29 +26,29 @@ def open_export(declared: Declared, choice: Choice, skip: Skip) -> OpenedSource:
 
     Raises ConfigurationError if the folder holds no resources or a file cannot be read.
     """
-    for column, words in (("text", "the note itself"), ("patient", "the patient")):
+    for column, column_words in (("text", "the note itself"), ("patient", "the patient")):
         if declared.label_field == column:
             raise ConfigurationError(
-                f"{declared.data}: the label column {column!r} of a FHIR export is {words}, which is no label",
+                f"{declared.data}: the label column {column!r} of a FHIR export is {column_words}, which is no label",
                 "name the kind of document: --label-field type, category, type.text or type|SYSTEM",
                 code="no-label-column",
             )
     resources = Listing(declared, skip, FACTS).make()
     people: list[ResourceEntry] = []
-    for versions in resources.of_kind(*PEOPLE):
+    for person_versions in resources.of_kind(*PEOPLE):
         try:
             # The last line of a deleted patient still says which ids were one person's.
-            newest = resources.newest(versions) or versions[-1]
-            people.append(newest)
+            newest_person = resources.newest(person_versions) or person_versions[-1]
+            people.append(newest_person)
         except Conflict as conflict:
-            first, second, *_ = conflict.entries
+            first_entry, second_entry, *_ = conflict.entries
             reason = "its links or identifiers have no newest version"
-            skip(first.place, reason, "refused", beside=second.place, remedy=ONE_VERSION)
+            skip(first_entry.place, reason, "refused", beside=second_entry.place, remedy=ONE_VERSION)
             people += conflict.entries
-    documents = Documents(declared, resources, skip)
-    patients = Patients(resources, people, documents.newest, choice)
+    document_rows = Documents(declared, resources, skip)
+    patients = Patients(resources, people, document_rows.newest, choice)
     return OpenedSource(
-        documents.rows(patients, Attachments(resources)),
+        document_rows.rows(patients, Attachments(resources)),
         patients.patient_of,
         patients.pairs,
         patients.aliases,

@@ -48,41 +48,45 @@ class Attachments:
 
     def targets(self, entry: ResourceEntry) -> set[Hashable]:
         """Returns what identifies the stored attachments of a document; what is not in the export has no part."""
-        targets = set()
+        target_addresses = set()
         for url in entry.facts.urls:
             try:
-                targets.add(self._locate(url, entry)[0])
+                target_addresses.add(self._locate(url, entry)[0])
             except Unreadable:
                 continue
-        return targets
+        return target_addresses
 
     def content(self, attachment: dict[str, Any], entry: ResourceEntry) -> tuple[str, bytes, Hashable]:
         """Returns an attachment's content type, its bytes, and what identifies it where it is stored.
 
         Raises Unreadable.
         """
-        kind = attachment.get("contentType")
-        kind = kind if isinstance(kind, str) else ""
+        content_type = attachment.get("contentType")
+        content_type = content_type if isinstance(content_type, str) else ""
         if attachment.get("data"):
-            return kind, _decoded(attachment["data"]), None
+            return content_type, _decoded(attachment["data"]), None
         if not (url := str(attachment.get("url") or "").strip()):
             raise Unreadable("its attachment has neither data nor an address")
-        target, place = self._locate(url, entry)
-        self._used.add(target)
-        if self._owners.get(target) is _SEVERAL:
+        target_address, binary_entry = self._locate(url, entry)
+        self._used.add(target_address)
+        if self._owners.get(target_address) is _SEVERAL:
             raise Unreadable(SHARED)
-        if target in self._faults:
-            raise Unreadable(self._faults[target])
-        if isinstance(place, Path):
-            return kind, _file_content(place), target
-        binary = self._resources.read(place)
-        binary_type = binary.get("contentType")
+        if target_address in self._faults:
+            raise Unreadable(self._faults[target_address])
+        if isinstance(binary_entry, Path):
+            return content_type, _file_content(binary_entry), target_address
+        binary_resource = self._resources.read(binary_entry)
+        binary_type = binary_resource.get("contentType")
         # Binary.content is STU3's name of the data.
-        data = _decoded(binary.get("data") or binary.get("content") or "")
+        decoded_data = _decoded(binary_resource.get("data") or binary_resource.get("content") or "")
         binary_type = binary_type if isinstance(binary_type, str) else ""
         # A Binary states the character set of its own bytes, which the document that names it may leave out.
-        is_same = kind.partition(";")[0].strip().lower() == binary_type.partition(";")[0].strip().lower()
-        return binary_type if not kind or (is_same and ";" not in kind) else kind, data, target
+        is_same = content_type.partition(";")[0].strip().lower() == binary_type.partition(";")[0].strip().lower()
+        return (
+            binary_type if not content_type or (is_same and ";" not in content_type) else content_type,
+            decoded_data,
+            target_address,
+        )
 
     def note_fault(self, target: Hashable, reason: str) -> None:
         """Notes that a stored attachment cannot be read, so that it is decoded once."""
@@ -94,18 +98,18 @@ class Attachments:
         for file in self._resources.files:
             if _file_key(file) not in self._used:
                 yield str(file.relative_to(self._resources.root)), "file"
-        for versions in self._resources.of_kind("Binary"):
-            for entry in versions:
-                if ("Binary", id(entry)) not in self._used:
-                    yield entry.place, "Binary"
+        for binary_versions in self._resources.of_kind("Binary"):
+            for binary_entry in binary_versions:
+                if ("Binary", id(binary_entry)) not in self._used:
+                    yield binary_entry.place, "Binary"
 
     def _locate(self, url: str, entry: ResourceEntry) -> tuple[Hashable, ResourceEntry | Path]:
         """Returns the key of the attachment at an address, and its place. Raises Unreadable."""
         if url.lower().startswith("urn:uuid:"):
-            kind, name = entry.uuids.get(url.lower(), ("", ""))
-            if kind != "Binary":
+            uuid_kind, resource_name = entry.uuids.get(url.lower(), ("", ""))
+            if uuid_kind != "Binary":
                 raise Unreadable(NOT_THERE)
-            return self._binary(Key(entry.system, kind, name), [])
+            return self._binary(Key(entry.system, uuid_kind, resource_name), [])
         if url.startswith("#"):
             raise Unreadable(CONTAINED)
         address = read_address(url)
@@ -117,45 +121,47 @@ class Attachments:
             if not (entry.system and url.startswith(f"{entry.system}/")):
                 raise Unreadable(ELSEWHERE)
             url = url.removeprefix(f"{entry.system}/")
-        folders = list(folders_above(entry.file, self._resources.root))
+        folders_above_entry = list(folders_above(entry.file, self._resources.root))
         if address is not None and (address.kind, address.base) == ("Binary", ""):
             try:
-                return self._binary(Key(entry.system, "Binary", address.name), folders)
+                return self._binary(Key(entry.system, "Binary", address.name), folders_above_entry)
             except Unreadable:
-                if not (located := self._file(url, folders)):
+                if not (attachment_file := self._file(url, folders_above_entry)):
                     raise
-                return located
-        if located := self._file(url, folders):
-            return located
+                return attachment_file
+        if attachment_file := self._file(url, folders_above_entry):
+            return attachment_file
         raise Unreadable(NOT_THERE)
 
     def _binary(self, key: Key, folders: list[Path]) -> tuple[Hashable, ResourceEntry]:
         """The newest version of a Binary, of the nearest of ``folders`` that has one; [] looks in all."""
-        versions = self._resources.entries.get(key, [])
-        near = [[version for version in versions if version.file.parent == folder] for folder in folders]
+        binary_entries = self._resources.entries.get(key, [])
+        versions_by_folder = [
+            [version for version in binary_entries if version.file.parent == folder] for folder in folders
+        ]
         if folders:
-            binary_versions = next(filter(None, near), [])
+            binary_versions = next(filter(None, versions_by_folder), [])
         else:
-            binary_versions = versions
+            binary_versions = binary_entries
         if not binary_versions:
             raise Unreadable(NOT_THERE)
         try:
-            newest = self._resources.newest(binary_versions)
+            newest_binary = self._resources.newest(binary_versions)
         except Conflict:
             raise Unreadable("its attachment has two contents and no version") from None
-        if newest is None:
+        if newest_binary is None:
             raise Unreadable("its attachment was deleted")
         self._used.update(("Binary", id(version)) for version in binary_versions)
-        return ("Binary", id(newest)), newest
+        return ("Binary", id(newest_binary)), newest_binary
 
     def _file(self, url: str, folders: list[Path]) -> tuple[Hashable, Path] | None:
         """The file at a relative address, of the nearest folder that has one. Raises Unreadable."""
         for folder in folders:
             real_folder = folder.resolve()
-            plain = unquote(url).replace("\\", "/")  # Windows writes an address with backslashes
-            for name in dict.fromkeys((url, plain, f"{plain}.gz")):
+            plain_path = unquote(url).replace("\\", "/")  # Windows writes an address with backslashes
+            for file_name in dict.fromkeys((url, plain_path, f"{plain_path}.gz")):
                 try:
-                    file = (real_folder / name).resolve()
+                    file = (real_folder / file_name).resolve()
                     if not (file.is_relative_to(real_folder) and file.is_file()):
                         continue
                     if is_lines(file):
@@ -178,15 +184,15 @@ def _file_content(file: Path) -> bytes:
             if file.stat().st_size > LARGEST_BYTES:
                 raise Unreadable("its attachment is longer than 32 MiB")
             return file.read_bytes()
-        parts, size = [], 0
-        for line in gzip_lines(file):
-            parts.append(line)
-            size += len(line)
-            if size > LARGEST_BYTES:
+        content_parts, content_bytes = [], 0
+        for content_line in gzip_lines(file):
+            content_parts.append(content_line)
+            content_bytes += len(content_line)
+            if content_bytes > LARGEST_BYTES:
                 raise Unreadable("its attachment is longer than 32 MiB")
     except OSError:
         raise Unreadable("its attachment's file cannot be read") from None
-    return b"".join(parts)
+    return b"".join(content_parts)
 
 
 def _decoded(data: Any) -> bytes:

@@ -64,14 +64,16 @@ class DocumentFacts(NamedTuple):
 
 def read_document(resource: Mapping[str, Any]) -> DocumentFacts:
     """Reads what decides about a document."""
-    urls = tuple(
+    attachment_urls = tuple(
         str(url).strip()
         for attachment in _attachments(resource)
         if (url := attachment.get("url")) and not attachment.get("data")
     )
     status = _code(resource.get("status"))
     doc_status = _code(resource.get("docStatus"))
-    return DocumentFacts(read_subject(resource.get("subject"), resource.get("contained")), urls, status, doc_status)
+    return DocumentFacts(
+        read_subject(resource.get("subject"), resource.get("contained")), attachment_urls, status, doc_status
+    )
 
 
 def _code(value: Any) -> str:
@@ -84,7 +86,7 @@ def _code(value: Any) -> str:
 
 def _attachments(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
     if resource.get("resourceType") == "DocumentReference":
-        return objects([content.get("attachment") for content in objects(resource.get("content"))])
+        return objects([content_element.get("attachment") for content_element in objects(resource.get("content"))])
     return objects(resource.get("presentedForm"))
 
 
@@ -105,12 +107,19 @@ class NoteRegister:
 
     def with_attachment(self, patient: PatientId, targets: set[Hashable]) -> str:
         """Returns the place of a patient's note with one of these attachments; "" if there is none."""
-        return next((place for target in targets if (place := self._attachments.get((patient, target)))), "")
+        return next((note_place for target in targets if (note_place := self._attachments.get((patient, target)))), "")
 
     def with_text(self, patient: PatientId, kind: str, text: str, days: frozenset[str]) -> str:
         """Returns the place of a patient's note of another type with this text and day; "" if there is none."""
-        notes = self._texts.get((patient, _digest(text)), ())
-        return next((place for note_kind, note_days, place in notes if note_kind != kind and note_days & days), "")
+        notes_of_text = self._texts.get((patient, _digest(text)), ())
+        return next(
+            (
+                note_place
+                for note_kind, note_days, note_place in notes_of_text
+                if note_kind != kind and note_days & days
+            ),
+            "",
+        )
 
 
 def _digest(text: str) -> bytes:
@@ -127,8 +136,8 @@ class Documents:
         self._allowed = FINISHED | set(declared.also_status)
         self._conflicts: dict[int, list[ResourceEntry]] = {}
         self.newest: list[ResourceEntry] = []
-        for versions in resources.of_kind(*DOCUMENTS):
-            self._choose(versions)
+        for document_versions in resources.of_kind(*DOCUMENTS):
+            self._choose(document_versions)
         self.newest.sort(key=lambda entry: DOCUMENTS.index(entry.kind))
         self._patients: dict[int, PatientId] = {}
         self._faults: dict[int, str] = {}
@@ -137,26 +146,26 @@ class Documents:
     def _choose(self, versions: list[ResourceEntry]) -> None:
         """Keeps the newest version of a document, and names the others with its place."""
         try:
-            newest = self._resources.newest(versions)
+            newest_document = self._resources.newest(versions)
         except Conflict as conflict:
             for entry in conflict.entries:
                 self._conflicts[id(entry)] = conflict.entries
             self.newest += conflict.entries
-            newest = None
+            newest_document = None
             versions = [entry for entry in versions if id(entry) not in self._conflicts]
         else:
-            if newest is None:
+            if newest_document is None:
                 self._skip(versions[0].place, "it was deleted")
                 versions = versions[1:]
             else:
-                self.newest.append(newest)
+                self.newest.append(newest_document)
         for entry in versions:
-            if entry is newest:
+            if entry is newest_document:
                 continue
-            if newest is not None and entry.digest == newest.digest:
-                self._skip(entry.place, "the same line stands twice", "resource", beside=newest.place)
-            elif newest is not None:
-                self._skip(entry.place, "a newer version counts", "resource", beside=newest.place)
+            if newest_document is not None and entry.digest == newest_document.digest:
+                self._skip(entry.place, "the same line stands twice", "resource", beside=newest_document.place)
+            elif newest_document is not None:
+                self._skip(entry.place, "a newer version counts", "resource", beside=newest_document.place)
             else:
                 self._skip(entry.place, "it is an older version of a document that does not count", "resource")
 
@@ -164,77 +173,77 @@ class Documents:
         """Yields one row per note; names every document that is not read."""
         for entry in self.newest:
             try:
-                identity = patients.subject_of(entry)
-                owner: Hashable = patients.patient_of(identity)
-                self._patients[id(entry)] = identity
+                subject_identity = patients.subject_of(entry)
+                note_owner: Hashable = patients.patient_of(subject_identity)
+                self._patients[id(entry)] = subject_identity
             except NoPatient as error:
-                owner = None  # an attachment that it names is not surely one patient's
+                note_owner = None  # an attachment that it names is not surely one patient's
                 self._faults[id(entry)] = f"its subject is no patient: {error}"
-            attachments.add_owner(entry, owner)
+            attachments.add_owner(entry, note_owner)
         for entry in self.newest:
             if IN_ERROR in (entry.facts.status, entry.facts.doc_status) and id(entry) in self._patients:
                 self._withdraw(entry, patients, attachments)
         for entry in self.newest:
-            if (row := self._row(entry, patients, attachments)) is not None:
-                yield row
-        for place, kind in attachments.unused():
-            self._skip(place, f"no document that was read names this {kind}", "resource")
+            if (document_row := self._row(entry, patients, attachments)) is not None:
+                yield document_row
+        for unused_place, unused_kind in attachments.unused():
+            self._skip(unused_place, f"no document that was read names this {unused_kind}", "resource")
 
     def _withdraw(self, entry: ResourceEntry, patients: Patients, attachments: Attachments) -> None:
         """Notes a document that was entered in error: the same note in another resource does not count either."""
         resource = self._resources.read(entry)
         try:
-            text = _texts(resource, entry, attachments)[0]
+            note_text = _texts(resource, entry, attachments)[0]
         except Unreadable:
-            text = ""
+            note_text = ""
         patient = patients.patient_of(self._patients[id(entry)])
-        self._withdrawn.add(patient, attachments.targets(entry), entry, text, _days(resource))
+        self._withdrawn.add(patient, attachments.targets(entry), entry, note_text, _days(resource))
 
     def _row(self, entry: ResourceEntry, patients: Patients, attachments: Attachments) -> Row | None:
         """The row of a document; None for one that does not count, which is named."""
-        if fault := self._status_fault(entry.facts, entry.kind):
-            name, status = fault
-            remedy = ""
+        if status_problem := self._status_fault(entry.facts, entry.kind):
+            status_name, status = status_problem
+            status_remedy = ""
             if status in STATUSES - {IN_ERROR}:
-                remedy = f"if it counts: --also-status {status}"
-            self._skip(entry.place, f"its {name} is {_shown(status)}", remedy=remedy)
+                status_remedy = f"if it counts: --also-status {status}"
+            self._skip(entry.place, f"its {status_name} is {_shown(status)}", remedy=status_remedy)
             return None
         if reason := self._faults.get(id(entry)):
             self._skip(entry.place, reason)
             return None
         resource = self._resources.read(entry)
-        values = self._values(resource, entry)
+        row_values = self._values(resource, entry)
         label = self._declared.label_field
-        if label and values.get(label) is None and "" not in self._declared.label_map:
+        if label and row_values.get(label) is None and "" not in self._declared.label_map:
             self._skip(entry.place, f"it has no {printable(label, 80)}", remedy=NO_LABEL_REMEDY)
             return None
         patient = patients.patient_of(self._patients[id(entry)])
-        targets = attachments.targets(entry)
-        days = _days(resource)
+        attachment_targets = attachments.targets(entry)
+        document_days = _days(resource)
         try:
-            for notes, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
-                if place := notes.with_attachment(patient, targets):
-                    raise _Repeated(place, repeat_reason)
-            text, *further = _texts(resource, entry, attachments)
-            for notes, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
-                if place := notes.with_text(patient, entry.kind, text, days):
-                    raise _Repeated(place, repeat_reason)
+            for note_register, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+                if repeat_place := note_register.with_attachment(patient, attachment_targets):
+                    raise _Repeated(repeat_place, repeat_reason)
+            note_text, *further_texts = _texts(resource, entry, attachments)
+            for note_register, repeat_reason in ((self._withdrawn, WITHDRAWN), (self._notes, SAME_NOTE)):
+                if repeat_place := note_register.with_text(patient, entry.kind, note_text, document_days):
+                    raise _Repeated(repeat_place, repeat_reason)
         except Unreadable as error:
             self._skip(entry.place, str(error))
             return None
         except _Repeated as repeated:
-            cause: Cause = "resource" if repeated.why == SAME_NOTE else "lost"
-            self._skip(entry.place, repeated.why, cause, beside=repeated.place)
+            skip_cause: Cause = "resource" if repeated.why == SAME_NOTE else "lost"
+            self._skip(entry.place, repeated.why, skip_cause, beside=repeated.place)
             return None
         if id(entry) in self._conflicts:
             conflict_places = [version.place for version in self._conflicts[id(entry)] if version is not entry]
             self._skip(entry.place, TWO_VERSIONS, "refused", beside=conflict_places[0], remedy=ONE_VERSION)
             return None
-        for _ in further:
+        for _ in further_texts:
             self._skip(entry.place, FURTHER_TEXT)
-        self._notes.add(patient, targets, entry, text, days)
-        values |= {"text": text, "patient": self._patients[id(entry)]}
-        return Row(entry.place, {**dict.fromkeys(self._declared.columns), **values})
+        self._notes.add(patient, attachment_targets, entry, note_text, document_days)
+        row_values |= {"text": note_text, "patient": self._patients[id(entry)]}
+        return Row(entry.place, {**dict.fromkeys(self._declared.columns), **row_values})
 
     def _status_fault(self, facts: DocumentFacts, kind: str) -> tuple[str, str] | None:
         """The name and the code of the status that keeps a document out; None if none does."""
@@ -249,17 +258,27 @@ class Documents:
         return ("docStatus", facts.doc_status)
 
     def _values(self, resource: dict[str, Any], entry: ResourceEntry) -> dict[str, Any]:
-        values = {
+        column_values = {
             "type": value_at(resource, [("type" if entry.kind == "DocumentReference" else "code"), "coding", "code"]),
             "category": value_at(resource, ["category", "coding", "code"]),
-            "date": next((date for path in _DATES if (date := value_at(resource, path.split("."))) is not None), None),
+            "date": next(
+                (
+                    document_date
+                    for path in _DATES
+                    if (document_date := value_at(resource, path.split("."))) is not None
+                ),
+                None,
+            ),
             "id": resource.get("id"),
             "resource": entry.kind,
         }
         for column in self._declared.columns:
-            if column not in (*values, "text", "patient") and (value := _value(resource, column)) is not None:
-                values[column] = value
-        return values
+            if (
+                column not in (*column_values, "text", "patient")
+                and (column_value := _value(resource, column)) is not None
+            ):
+                column_values[column] = column_value
+        return column_values
 
 
 SAME_NOTE = "the same note stands in another resource"
@@ -284,8 +303,10 @@ def _shown(status: str) -> str:
 
 def _days(resource: Mapping[str, Any]) -> frozenset[str]:
     """The days that a document states: two resources of one note need not state the same moment."""
-    dates = (value_at(resource, path.split(".")) for path in _DATES)
-    return frozenset(date[:10] for date in dates if isinstance(date, str) and len(date) >= 10)
+    stated_dates = (value_at(resource, path.split(".")) for path in _DATES)
+    return frozenset(
+        stated_date[:10] for stated_date in stated_dates if isinstance(stated_date, str) and len(stated_date) >= 10
+    )
 
 
 def _texts(resource: dict[str, Any], entry: ResourceEntry, attachments: Attachments) -> list[str]:
@@ -294,34 +315,34 @@ def _texts(resource: dict[str, Any], entry: ResourceEntry, attachments: Attachme
     Several attachments are forms of one text, which count as one by their words. A report without a form that can be
     read is its conclusion.
     """
-    reasons: list[str] = []
-    texts: dict[str, str] = {}  # texts by their words, so that equal ones count once
+    empty_reasons: list[str] = []
+    text_by_words: dict[str, str] = {}  # texts by their words, so that equal ones count once
     for attachment in _attachments(resource):
-        target: Hashable = None
+        attachment_target: Hashable = None
         try:
-            kind, content, target = attachments.content(attachment, entry)
-            text = plain_text(kind, content)
-            texts.setdefault("".join(filter(str.isalnum, text)).casefold(), text)
+            content_kind, attachment_content, attachment_target = attachments.content(attachment, entry)
+            shown_text = plain_text(content_kind, attachment_content)
+            text_by_words.setdefault("".join(filter(str.isalnum, shown_text)).casefold(), shown_text)
         except Unreadable as error:
-            attachments.note_fault(target, str(error))
-            reasons.append(str(error))
-    conclusion = resource.get("conclusion")
-    if not texts and isinstance(conclusion, str) and conclusion.strip():
-        return [conclusion]
-    if not texts:
-        raise Unreadable(reasons[0] if reasons else "it has no attachment")
-    return list(texts.values())
+            attachments.note_fault(attachment_target, str(error))
+            empty_reasons.append(str(error))
+    report_conclusion = resource.get("conclusion")
+    if not text_by_words and isinstance(report_conclusion, str) and report_conclusion.strip():
+        return [report_conclusion]
+    if not text_by_words:
+        raise Unreadable(empty_reasons[0] if empty_reasons else "it has no attachment")
+    return list(text_by_words.values())
 
 
 def _value(resource: dict[str, Any], column: str) -> Any:
-    element, bar, system = column.partition("|")
+    element, separator, system = column.partition("|")
     if element == "type" and resource["resourceType"] == "DiagnosticReport":
         element = "code"  # a report states its type in this element
-    value = value_at(resource, element.split("."))
-    if not bar:
-        if isinstance(value, dict | list):
+    element_value = value_at(resource, element.split("."))
+    if not separator:
+        if isinstance(element_value, dict | list):
             return None
-        return value
-    concepts = value if isinstance(value, list) else [value]
-    codings = [coding for concept in objects(concepts) for coding in objects(concept.get("coding"))]
+        return element_value
+    concept_list = element_value if isinstance(element_value, list) else [element_value]
+    codings = [coding for concept in objects(concept_list) for coding in objects(concept.get("coding"))]
     return next((coding.get("code") for coding in codings if coding.get("system") == system), None)

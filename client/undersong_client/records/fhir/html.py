@@ -91,8 +91,8 @@ def shown_text(html: str, *, is_xml: bool = False) -> str:
     """
     page = _Page(html, is_xml)
     page.read()
-    lines = ("".join(page.parts)).split("\n")
-    return "\n".join(filter(None, (" ".join(line.split()) for line in lines)))
+    page_lines = ("".join(page.parts)).split("\n")
+    return "\n".join(filter(None, (" ".join(page_line.split()) for page_line in page_lines)))
 
 
 class _Page:
@@ -107,20 +107,20 @@ class _Page:
         self._templates = 0
 
     def read(self) -> None:
-        html = self._html
-        while (start := html.find("<", self._at)) >= 0:
-            follows = html[start + 1 : start + 2]
-            if not (follows in ("/", "!", "?") or (follows.isascii() and follows.isalpha())):
-                self._show(html[self._at : start + 1])
-                self._at = start + 1
+        page_html = self._html
+        while (tag_start := page_html.find("<", self._at)) >= 0:
+            next_sign = page_html[tag_start + 1 : tag_start + 2]
+            if not (next_sign in ("/", "!", "?") or (next_sign.isascii() and next_sign.isalpha())):
+                self._show(page_html[self._at : tag_start + 1])
+                self._at = tag_start + 1
                 continue
-            self._show(html[self._at : start])
-            self._at = start
-            if follows.isalpha() or (follows == "/" and html[start + 2 : start + 3].isalpha()):
+            self._show(page_html[self._at : tag_start])
+            self._at = tag_start
+            if next_sign.isalpha() or (next_sign == "/" and page_html[tag_start + 2 : tag_start + 3].isalpha()):
                 self._read_tag()
             else:
                 self._read_declaration()
-        self._show(html[self._at :])
+        self._show(page_html[self._at :])
 
     def _show(self, text: str, *, is_raw: bool = False) -> None:
         if text and not self._templates:
@@ -129,57 +129,57 @@ class _Page:
 
     def _read_declaration(self) -> None:
         """Passes a comment, a doctype, a processing instruction or an end tag without a name."""
-        html = self._html
-        start = self._at
-        if html.startswith("<!--", start):
+        page_html = self._html
+        declaration_start = self._at
+        if page_html.startswith("<!--", declaration_start):
             # "<!-->" and "<!--->" are whole comments: their hyphens begin and end it.
-            end = _COMMENT_END.search(html, start + 2)
-            if end is None:
+            comment_end = _COMMENT_END.search(page_html, declaration_start + 2)
+            if comment_end is None:
                 raise Unreadable("its HTML has a comment that does not end")
-            self._at = end.end()
-        elif self._is_xml and html.startswith(_CDATA, start):
-            end_of_data = html.find("]]>", start)
+            self._at = comment_end.end()
+        elif self._is_xml and page_html.startswith(_CDATA, declaration_start):
+            end_of_data = page_html.find("]]>", declaration_start)
             if end_of_data < 0:
                 raise Unreadable("its HTML has a comment that does not end")
-            self._show(html[start + len(_CDATA) : end_of_data], is_raw=True)
+            self._show(page_html[declaration_start + len(_CDATA) : end_of_data], is_raw=True)
             self._at = end_of_data + 3
         else:
-            end_of_tag = html.find(">", start)
-            if end_of_tag < 0 and html[start:].strip("</"):
-                self._at = len(html)
+            end_of_tag = page_html.find(">", declaration_start)
+            if end_of_tag < 0 and page_html[declaration_start:].strip("</"):
+                self._at = len(page_html)
             elif end_of_tag < 0:
-                self._show(html[start:])
-                self._at = len(html)
+                self._show(page_html[declaration_start:])
+                self._at = len(page_html)
             else:
                 self._at = end_of_tag + 1
 
     def _read_tag(self) -> None:
-        html = self._html
-        tag = _TAG.match(html, self._at)
+        page_html = self._html
+        tag = _TAG.match(page_html, self._at)
         if tag is None:
-            if ">" in html[self._at :]:
+            if ">" in page_html[self._at :]:
                 raise Unreadable("its HTML has a tag whose quotes do not end")
-            self._at = len(html)  # cut off within a tag, which a browser does not show
+            self._at = len(page_html)  # cut off within a tag, which a browser does not show
             return
         self._at = tag.end()
-        name = tag[2].lower()
+        tag_name = tag[2].lower()
         is_end = bool(tag[1])
-        is_whole = self._is_xml and html[tag.end() - 2] == "/"
-        if name in _BLOCKS:
+        is_whole = self._is_xml and page_html[tag.end() - 2] == "/"
+        if tag_name in _BLOCKS:
             self.parts.append("\n")
-        elif name in ("td", "th") and not is_end:
+        elif tag_name in ("td", "th") and not is_end:
             self.parts.append(" ")
         if is_whole:
             return
-        if name in _PREFORMATTED:
+        if tag_name in _PREFORMATTED:
             self._preformatted = max(0, self._preformatted + (-1 if is_end else 1))
-        elif name == "template":
+        elif tag_name == "template":
             self._templates = max(0, self._templates + (-1 if is_end else 1))
-        if not is_end and name in _ENDS and not (self._is_xml and name in _SEEN):
-            self._read_content(name)
-        elif not is_end and name == "plaintext":
-            self._show(html[self._at :], is_raw=True)
-            self._at = len(html)
+        if not is_end and tag_name in _ENDS and not (self._is_xml and tag_name in _SEEN):
+            self._read_content(tag_name)
+        elif not is_end and tag_name == "plaintext":
+            self._show(page_html[self._at :], is_raw=True)
+            self._at = len(page_html)
 
     def _read_content(self, name: str) -> None:
         """Passes the content of an element that holds no tags."""

@@ -78,38 +78,46 @@ class PersonFacts(NamedTuple):
 def read_subject(value: Any, contained: Any = None) -> Subject:
     """Reads a Reference; anything else names nothing."""
     if isinstance(value, dict):
-        members: Mapping[str, Any] = value
+        subject_members: Mapping[str, Any] = value
     else:
-        members = {}
-    reference = members.get("reference")
-    kind = members.get("type")
-    if isinstance(reference, str):
-        reference = clean_text(reference)
-    elif reference is None:
-        reference = ""
+        subject_members = {}
+    subject_reference = subject_members.get("reference")
+    subject_kind = subject_members.get("type")
+    if isinstance(subject_reference, str):
+        subject_reference = clean_text(subject_reference)
+    elif subject_reference is None:
+        subject_reference = ""
     else:
-        reference = "/"
-    if isinstance(kind, str):
-        kind = clean_text(kind).rpartition("/")[2]
+        subject_reference = "/"
+    if isinstance(subject_kind, str):
+        subject_kind = clean_text(subject_kind).rpartition("/")[2]
     else:
-        kind = ""
-    target = None
-    if reference.startswith("#"):
-        contained_resources = [resource for resource in objects(contained) if resource.get("id") == reference[1:]]
-        kinds = [str(resource.get("resourceType")) for resource in contained_resources]
+        subject_kind = ""
+    contained_target = None
+    if subject_reference.startswith("#"):
+        contained_resources = [
+            resource for resource in objects(contained) if resource.get("id") == subject_reference[1:]
+        ]
+        contained_kinds = [str(resource.get("resourceType")) for resource in contained_resources]
         if len(contained_resources) == 1:
-            target = kinds[0], _identifiers(contained_resources[0].get("identifier"))
+            contained_target = contained_kinds[0], _identifiers(contained_resources[0].get("identifier"))
         else:
-            target = "", ()
-    identifiers = _identifiers([members.get("identifier")])
-    return Subject(reference, kind, identifiers[0] if identifiers else ("", ""), target, bool(members.get("display")))
+            contained_target = "", ()
+    identifiers = _identifiers([subject_members.get("identifier")])
+    return Subject(
+        subject_reference,
+        subject_kind,
+        identifiers[0] if identifiers else ("", ""),
+        contained_target,
+        bool(subject_members.get("display")),
+    )
 
 
 def read_person(resource: Mapping[str, Any]) -> PersonFacts:
     """Reads the links and identifiers of a Patient or a Person."""
-    targets = [(link, link.get("other", link.get("target"))) for link in objects(resource.get("link"))]
-    links = tuple((str(link.get("type")), read_subject(target)) for link, target in targets)
-    return PersonFacts(links, _identifiers(resource.get("identifier")))
+    link_targets = [(link, link.get("other", link.get("target"))) for link in objects(resource.get("link"))]
+    person_links = tuple((str(link.get("type")), read_subject(target)) for link, target in link_targets)
+    return PersonFacts(person_links, _identifiers(resource.get("identifier")))
 
 
 def _identifiers(value: Any) -> tuple[tuple[str, str], ...]:
@@ -117,11 +125,11 @@ def _identifiers(value: Any) -> tuple[tuple[str, str], ...]:
     for identifier in objects(value):
         system = identifier.get("system")
         try:
-            name = patient_id(identifier.get("value"))
+            identifier_name = patient_id(identifier.get("value"))
         except ConfigurationError:
             continue
-        if name is not None:
-            identifiers.append((clean_text(system) if isinstance(system, str) else "", name.name))
+        if identifier_name is not None:
+            identifiers.append((clean_text(system) if isinstance(system, str) else "", identifier_name.name))
     return tuple(identifiers)
 
 
@@ -140,55 +148,55 @@ class Patients:
         self._parent: dict[Hashable, Hashable] = {}
         self._replaced: set[PatientId] = set()
         self._names: dict[PatientId, PatientId] = {}  # joined ids have one as soon as all links are read
-        bases = {base for base in resources.bases if base}
+        server_addresses = {server_address for server_address in resources.bases if server_address}
         for entry in subjects:
             address = read_address(entry.facts.subject.reference)
             if address is not None and address.kind.lower() == "patient" and "://" in address.base:
-                bases.add(address.base)
+                server_addresses.add(address.base)
         # Relative and absolute references with a single base name patients of one system.
-        self._is_one_system = len(bases) <= 1 or "bases" in choice.same
+        self._is_one_system = len(server_addresses) <= 1 or "bases" in choice.same
         self._places: dict[PatientId, str] = {}
         self._named: set[PatientId] = set()  # patients that a document names
         people = [entry for entry in entries if entry.kind == "Patient"]
         for entry in people:
-            node = self._node(entry.name, entry.system)
-            self._places.setdefault(node, entry.place)
+            patient_node = self._node(entry.name, entry.system)
+            self._places.setdefault(patient_node, entry.place)
             for identifier in entry.facts.identifiers:
-                if node not in self._owners[identifier]:
-                    self._owners[identifier].append(node)
+                if patient_node not in self._owners[identifier]:
+                    self._owners[identifier].append(patient_node)
         for entry in entries:
             self._join_links(entry)
         if "identifiers" in choice.same:
-            for owners in self._owners.values():
-                for owner in owners[1:]:
-                    self._join(owners[0], owner)
+            for identifier_owners in self._owners.values():
+                for other_owner in identifier_owners[1:]:
+                    self._join(identifier_owners[0], other_owner)
         self._names = self._name_patients()
         self._by_name: dict[str, set[PatientId]] = defaultdict(set)
-        for node in self._places:
-            self._by_name[node.name].add(self._names.get(node, node))
+        for patient_node in self._places:
+            self._by_name[patient_node.name].add(self._names.get(patient_node, patient_node))
 
     def subject_of(self, document: ResourceEntry) -> PatientId:
         """Returns the id that a document's subject names. Raises NoPatient."""
-        identity = self.resolve(document.facts.subject, document)
-        self._named.add(self.patient_of(identity))
-        return identity
+        subject_identity = self.resolve(document.facts.subject, document)
+        self._named.add(self.patient_of(subject_identity))
+        return subject_identity
 
     def resolve(self, subject: Subject, entry: ResourceEntry) -> PatientId:
         """Returns the id that a reference of a resource names. Raises NoPatient."""
-        reference = subject.reference
+        subject_reference = subject.reference
         if subject.contained is not None:
             return self._contained(*subject.contained)
-        if reference.lower().startswith("urn:uuid:"):
-            kind, name = entry.uuids.get(reference.lower(), ("Patient", reference))
-            if kind != "Patient":
-                raise NoPatient(_kind_words(kind))
-            return self._checked(name, entry.system)
-        if search := _SEARCH.fullmatch(reference):
-            return self._searched(search[1])
-        if reference:
-            address = read_address(reference)
-            if address is None and subject.kind == "Patient" and not {"/", ":"} & set(reference):
-                address = Address("", "Patient", reference)
+        if subject_reference.lower().startswith("urn:uuid:"):
+            uuid_kind, resource_name = entry.uuids.get(subject_reference.lower(), ("Patient", subject_reference))
+            if uuid_kind != "Patient":
+                raise NoPatient(_kind_words(uuid_kind))
+            return self._checked(resource_name, entry.system)
+        if search_match := _SEARCH.fullmatch(subject_reference):
+            return self._searched(search_match[1])
+        if subject_reference:
+            address = read_address(subject_reference)
+            if address is None and subject.kind == "Patient" and not {"/", ":"} & set(subject_reference):
+                address = Address("", "Patient", subject_reference)
             if address is None:
                 raise NoPatient("no reference to a resource")
             if address.kind.lower() != "patient":
@@ -206,15 +214,17 @@ class Patients:
         Raises ConfigurationError for an identifier of several Patient resources: it says of none that it is meant.
         """
         if identity.is_identifier:
-            owners = {self._names.get(node, node) for node in self._owners.get((identity.system, identity.name), ())}
-            if len(owners) > 1:
+            owner_names = {
+                self._names.get(node, node) for node in self._owners.get((identity.system, identity.name), ())
+            }
+            if len(owner_names) > 1:
                 raise ConfigurationError(
                     "the list of objections holds an identifier that several Patient resources have",
                     "list the id of each of these patients, or join them with --same-patient identifiers",
                     code="no-exclusions",
                 )
-            if len(owners) == 1:
-                return owners.pop()
+            if len(owner_names) == 1:
+                return owner_names.pop()
             return self._names.get(identity, identity)
         node = self._node(identity.name, identity.system)
         if node in self._names or node.system:
@@ -229,37 +239,39 @@ class Patients:
 
         An objection to the patient without a document may be meant for the other one.
         """
-        for owners in self._owners.values():
-            places: dict[PatientId, str] = {}
-            for node in owners:
-                places.setdefault(self._names.get(node, node), self._places[node])
-            first, *further_patients = sorted(places.items())
-            if not self._named.isdisjoint(places):
-                yield from ((first, patient) for patient in further_patients)
+        for identifier_owners in self._owners.values():
+            place_by_patient: dict[PatientId, str] = {}
+            for node in identifier_owners:
+                place_by_patient.setdefault(self._names.get(node, node), self._places[node])
+            first_patient, *further_patients = sorted(place_by_patient.items())
+            if not self._named.isdisjoint(place_by_patient):
+                yield from ((first_patient, patient) for patient in further_patients)
 
     def aliases(self) -> Iterator[tuple[PatientId, PatientId]]:
         """Yields each id and identifier of the patients with the id under which it is joined."""
         for node in self._places.keys() | self._names.keys():
             yield node, self._names.get(node, node)
-        for (system, value), owners in self._owners.items():
-            for owner in owners:
-                yield PatientId(value, system, is_identifier=True), self._names.get(owner, owner)
+        for (system, identifier_value), identifier_owners in self._owners.items():
+            for owner in identifier_owners:
+                yield PatientId(identifier_value, system, is_identifier=True), self._names.get(owner, owner)
 
     def _node(self, name: str, system: str) -> PatientId:
         try:
-            identity = patient_id(f"Patient/{name}")
+            patient_identity = patient_id(f"Patient/{name}")
         except ConfigurationError:  # no document can name this Patient
-            identity = None
-        return PatientId(name if identity is None else identity.name, "" if self._is_one_system else system)
+            patient_identity = None
+        return PatientId(
+            name if patient_identity is None else patient_identity.name, "" if self._is_one_system else system
+        )
 
     def _checked(self, name: str, system: str) -> PatientId:
         try:
-            identity = patient_id(name)
+            patient_identity = patient_id(name)
         except ConfigurationError as error:
             raise NoPatient(error.problem) from None
-        if identity is None:
+        if patient_identity is None:
             raise NoPatient("missing")
-        return self._node(identity.name, system)
+        return self._node(patient_identity.name, system)
 
     def _contained(self, kind: str, identifiers: tuple[tuple[str, str], ...]) -> PatientId:
         if kind != "Patient":
@@ -271,50 +283,50 @@ class Patients:
 
     def _searched(self, parameters: str) -> PatientId:
         try:
-            identity = patient_id(f"Patient?{parameters}")
+            patient_identity = patient_id(f"Patient?{parameters}")
         except ConfigurationError:
-            identity = None
-        if identity is None or not identity.is_identifier:
+            patient_identity = None
+        if patient_identity is None or not patient_identity.is_identifier:
             raise NoPatient("a search")
-        return self._identified(clean_text(identity.system), identity.name)
+        return self._identified(clean_text(patient_identity.system), patient_identity.name)
 
     def _identified(self, system: str, value: str) -> PatientId:
-        owners = self._owners.get((system, value), [])
-        patients = {self._names.get(node, node) for node in owners}
+        identifier_owners = self._owners.get((system, value), [])
+        patients = {self._names.get(node, node) for node in identifier_owners}
         if len(patients) > 1:
             self._named |= patients
             raise NoPatient("an identifier that two Patient resources have")
-        if owners:
-            return owners[0]
+        if identifier_owners:
+            return identifier_owners[0]
         return PatientId(value, system, is_identifier=True)
 
     def _join_links(self, entry: ResourceEntry) -> None:
         is_patient = entry.kind == "Patient"
         if is_patient:
-            node: Hashable = self._node(entry.name, entry.system)
+            patient_node: Hashable = self._node(entry.name, entry.system)
         else:
-            node = entry.key
-        for kind, target in entry.facts.links:
+            patient_node = entry.key
+        for link_kind, link_target in entry.facts.links:
             linked_node: Hashable
-            address = read_address(target.reference)
+            address = read_address(link_target.reference)
             if address is not None and address.kind == "Person":
                 linked_node = entry.key._replace(kind="Person", name=address.name, system=address.base or entry.system)
             else:
-                linked_node = self._link_target(target, entry)
+                linked_node = self._link_target(link_target, entry)
             if linked_node is None:
                 continue
-            self._join(node, linked_node)
-            if kind == "replaced-by" and isinstance(node, PatientId):
-                self._replaced.add(node)
-            elif kind == "replaces" and isinstance(linked_node, PatientId):
+            self._join(patient_node, linked_node)
+            if link_kind == "replaced-by" and isinstance(patient_node, PatientId):
+                self._replaced.add(patient_node)
+            elif link_kind == "replaces" and isinstance(linked_node, PatientId):
                 self._replaced.add(linked_node)
 
     def _link_target(self, target: Subject, entry: ResourceEntry) -> PatientId | None:
         """The patient that a link names. A link to a RelatedPerson or to nobody joins nothing."""
         if not target.reference and target.identifier[1]:
-            owners = self._owners.get(target.identifier, [])
-            if len(owners) == 1:
-                return owners[0]
+            identifier_owners = self._owners.get(target.identifier, [])
+            if len(identifier_owners) == 1:
+                return identifier_owners[0]
             return PatientId(target.identifier[1], target.identifier[0], True)
         try:
             return self.resolve(target, entry)
@@ -322,9 +334,9 @@ class Patients:
             return None
 
     def _root(self, node: Hashable) -> Hashable:
-        while (parent := self._parent.setdefault(node, node)) != node:
-            self._parent[node] = self._parent[parent]
-            node = parent
+        while (parent_node := self._parent.setdefault(node, node)) != node:
+            self._parent[node] = self._parent[parent_node]
+            node = parent_node
         return node
 
     def _join(self, one: Hashable, other: Hashable) -> None:
@@ -332,24 +344,24 @@ class Patients:
 
     def _name_patients(self) -> dict[PatientId, PatientId]:
         """The id of each joined id's patient: of those that are not replaced, the first in order."""
-        groups: dict[Hashable, list[PatientId]] = defaultdict(list)
+        ids_by_root: dict[Hashable, list[PatientId]] = defaultdict(list)
         for node in list(self._parent):
             if isinstance(node, PatientId):
-                groups[self._root(node)].append(node)
-        names = {}
-        for nodes in groups.values():
+                ids_by_root[self._root(node)].append(node)
+        name_by_node = {}
+        for nodes in ids_by_root.values():
             ids = [node for node in nodes if not node.is_identifier] or nodes
-            name = min([node for node in ids if node not in self._replaced] or ids)
-            names.update(dict.fromkeys(nodes, name))
-        return names
+            patient_name = min([node for node in ids if node not in self._replaced] or ids)
+            name_by_node.update(dict.fromkeys(nodes, patient_name))
+        return name_by_node
 
 
 def _kind_words(kind: str) -> str:
     """The type of a subject in words; a word that is no type may be content."""
     if kind[:1] in ("E", "O"):
-        article = "an"
+        indefinite_article = "an"
     else:
-        article = "a"
+        indefinite_article = "a"
     if kind in _OTHERS:
-        return f"{article} {kind}"
+        return f"{indefinite_article} {kind}"
     return "another resource"

@@ -54,18 +54,18 @@ class Address(NamedTuple):
 
 def read_address(text: str) -> Address | None:
     """Reads ``[BASE/]Type/id``, with or without a version; None for anything else."""
-    match = _ADDRESS.fullmatch(text)
-    if match:
-        return Address(clean_base(match[1] or ""), match[2], match[3])
+    address_match = _ADDRESS.fullmatch(text)
+    if address_match:
+        return Address(clean_base(address_match[1] or ""), address_match[2], address_match[3])
     return None
 
 
 def clean_base(base: str) -> str:
     """Returns the base of a system with its scheme and host in small letters and without a last slash."""
-    scheme, slashes, location = base.strip().rstrip("/").partition("://")
-    host, slash, path = location.partition("/")
-    if slashes:
-        return f"{scheme.lower()}{slashes}{host.lower()}{slash}{path}"
+    scheme, double_slash, location = base.strip().rstrip("/").partition("://")
+    host, single_slash, path = location.partition("/")
+    if double_slash:
+        return f"{scheme.lower()}{double_slash}{host.lower()}{single_slash}{path}"
     return scheme
 
 
@@ -145,7 +145,9 @@ class Resources:
 
     def of_kind(self, *kinds: str) -> Iterator[list[ResourceEntry]]:
         """Yields the versions of each resource of some kinds."""
-        return (entries for key, entries in self.entries.items() if key.kind in kinds)
+        return (
+            resource_entries for resource_key, resource_entries in self.entries.items() if resource_key.kind in kinds
+        )
 
     def read(self, entry: ResourceEntry) -> dict[str, Any]:
         """Reads a resource again. Raises ConfigurationError if its file has changed meanwhile."""
@@ -154,7 +156,7 @@ class Resources:
             if entry.part < 0:
                 return dict(parse(self._line(entry)))
             if bundle_key not in self._bundles:
-                self._bundles[bundle_key] = [member for member, _ in members_of(parse(self._line(entry)))]
+                self._bundles[bundle_key] = [bundle_member for bundle_member, _ in members_of(parse(self._line(entry)))]
                 if len(self._bundles) > BUNDLES_HELD:
                     self._bundles.popitem(last=False)
             self._bundles.move_to_end(bundle_key)
@@ -183,28 +185,32 @@ class Resources:
 
     def newest(self, entries: Iterable[ResourceEntry]) -> ResourceEntry | None:
         """Returns the newest version that is not deleted; None if all are. Raises Conflict."""
-        versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
-        if len(versions) < 2:
-            if versions:
-                return versions[0]
+        distinct_versions = list({entry.digest: entry for entry in entries if not self.deleted(entry)}.values())
+        if len(distinct_versions) < 2:
+            if distinct_versions:
+                return distinct_versions[0]
             return None
-        if all(entry.updated is not None for entry in versions):
-            order = [(entry.updated or 0.0, -1 if entry.version is None else entry.version) for entry in versions]
-        elif all(entry.version is not None for entry in versions):
-            order = [(0.0, entry.version or 0) for entry in versions]
+        if all(entry.updated is not None for entry in distinct_versions):
+            version_ranks = [
+                (entry.updated or 0.0, -1 if entry.version is None else entry.version) for entry in distinct_versions
+            ]
+        elif all(entry.version is not None for entry in distinct_versions):
+            version_ranks = [(0.0, entry.version or 0) for entry in distinct_versions]
         else:
-            order = [(0.0, 0)] * len(versions)
-        latest = [entry for entry, rank in zip(versions, order, strict=True) if rank == max(order)]
-        if len(latest) > 1 and not self._are_equal(latest):
-            raise Conflict(latest)
-        return latest[0]
+            version_ranks = [(0.0, 0)] * len(distinct_versions)
+        latest_versions = [
+            entry for entry, rank in zip(distinct_versions, version_ranks, strict=True) if rank == max(version_ranks)
+        ]
+        if len(latest_versions) > 1 and not self._are_equal(latest_versions):
+            raise Conflict(latest_versions)
+        return latest_versions[0]
 
     def _are_equal(self, entries: list[ResourceEntry]) -> bool:
         """True if nothing that is read of these resources differs."""
         if entries[0].kind in PEOPLE:
             return all(entry.facts == entries[0].facts for entry in entries)
-        first = self.read(entries[0])
-        return all(self.read(entry) == first for entry in entries[1:])
+        first_resource = self.read(entries[0])
+        return all(self.read(entry) == first_resource for entry in entries[1:])
 
 
 class _StandsTwice(ValueError):
@@ -212,10 +218,10 @@ class _StandsTwice(ValueError):
 
 
 def _one_of_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
+    member_by_key = dict(pairs)
+    if len(member_by_key) != len(pairs):
         raise _StandsTwice
-    return members
+    return member_by_key
 
 
 def parse(line: bytes) -> Any:
@@ -228,10 +234,10 @@ def seconds(written: Any) -> float | None:
     if not isinstance(written, str):
         return None
     try:
-        moment = datetime.fromisoformat(written.strip())
+        written_moment = datetime.fromisoformat(written.strip())
     except ValueError:
         return None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (written_moment if written_moment.tzinfo else written_moment.replace(tzinfo=UTC)).timestamp()
 
 
 class Listing:
@@ -256,18 +262,18 @@ class Listing:
             files = list(self._files())
         else:
             files = [path]
-        lines = [file for file in files if is_lines(file)]
-        if not lines:
+        line_files = [file for file in files if is_lines(file)]
+        if not line_files:
             raise ConfigurationError(
                 f"{path}: holds no .ndjson file",
                 "write the resources one a line to an .ndjson file, or name the folder of one table's parts (Parquet,"
                 " CSV, TSV, JSON lines)",
                 code="no-ndjson",
             )
-        other_files = [file for file in files if file not in set(lines)]
+        other_files = [file for file in files if file not in set(line_files)]
         resources.files = [file for file in other_files if not (self._is_manifest(file) or self._is_resource(file))]
         self._declare_systems()
-        for file in lines:
+        for file in line_files:
             self._list_file(file)
         self._settle_systems()
         return resources
@@ -276,16 +282,18 @@ class Listing:
         """Yields the files of the folder in order. A link is not followed out of it."""
         root = self._resources.root
         real_root = root.resolve()
-        for folder, folders, names in os.walk(root):
+        for folder, folders, file_names in os.walk(root):
             folders.sort()
-            for name in sorted(names) + [name for name in folders if Path(folder, name).is_symlink()]:
-                file = Path(folder, name)
+            for file_name in sorted(file_names) + [
+                file_name for file_name in folders if Path(folder, file_name).is_symlink()
+            ]:
+                file = Path(folder, file_name)
                 if file.is_symlink() and (file.is_dir() or not file.resolve().is_relative_to(real_root)):
                     if file.is_dir() or is_lines(file):
-                        cause = "lost"
+                        skip_cause = "lost"
                     else:
-                        cause = "resource"
-                    self._skip(self._name(file), "it is a link out of the folder, or to a folder", cause)  # type: ignore[arg-type]
+                        skip_cause = "resource"
+                    self._skip(self._name(file), "it is a link out of the folder, or to a folder", skip_cause)  # type: ignore[arg-type]
                 elif file.is_file():
                     yield file
 
@@ -303,11 +311,11 @@ class Listing:
             return False
         if is_resource:
             # Nobody has counted what it holds, so that no share of lost documents can be stated.
-            reason, remedy = (
+            reason, skip_remedy = (
                 "it is JSON of resources, and not one resource a line",
                 "write one a line, to an .ndjson file",
             )
-            self._skip(self._name(file), reason, "refused", remedy=remedy)
+            self._skip(self._name(file), reason, "refused", remedy=skip_remedy)
         return is_resource
 
     def _is_manifest(self, file: Path) -> bool:
@@ -320,14 +328,14 @@ class Listing:
             return False
         if not isinstance(manifest, dict) or "transactionTime" not in manifest:
             return False
-        request = manifest.get("request")
-        if not isinstance(request, str) or (exported := _EXPORT.fullmatch(request)) is None:
+        export_request = manifest.get("request")
+        if not isinstance(export_request, str) or (export_match := _EXPORT.fullmatch(export_request)) is None:
             return False
-        self._resources.systems[file.parent] = clean_base(exported[1])
+        self._resources.systems[file.parent] = clean_base(export_match[1])
         return True
 
     def _declare_systems(self) -> None:
-        for folder, base in self._declared.fhir_systems.items():
+        for folder, server_address in self._declared.fhir_systems.items():
             path = self._resources.root / folder
             if not path.is_dir():
                 raise ConfigurationError(
@@ -335,25 +343,28 @@ class Listing:
                     "name the folder as it lies below the one that is added: --fhir-system FOLDER=BASE",
                     code="no-fhir-system",
                 )
-            self._resources.systems[path] = clean_base(base)
+            self._resources.systems[path] = clean_base(server_address)
 
     def _system_of(self, file: Path) -> str:
-        systems = self._resources.systems
+        system_by_folder = self._resources.systems
         root = self._resources.root
         for folder in folders_above(file, root):
-            if folder in systems:
-                return systems[folder]
+            if folder in system_by_folder:
+                return system_by_folder[folder]
         return ""
 
     def _list_file(self, file: Path) -> None:
         system = self._system_of(file)
-        name = self._name(file)
-        offset = 0
+        file_name = self._name(file)
+        line_offset = 0
         try:
-            for number, line in enumerate(file_lines(file), start=1):
-                if line.strip():
-                    self._list_line(ResourceEntry(file, f"{name}:{number}", offset, len(line), system), line)
-                offset += len(line)
+            for line_number, text_line in enumerate(file_lines(file), start=1):
+                if text_line.strip():
+                    self._list_line(
+                        ResourceEntry(file, f"{file_name}:{line_number}", line_offset, len(text_line), system),
+                        text_line,
+                    )
+                line_offset += len(text_line)
         except OSError as error:
             raise ConfigurationError(
                 f"{file}: cannot be read: {error.strerror or NO_GZIP}",
@@ -382,44 +393,46 @@ class Listing:
         return None
 
     def _list_bundle(self, bundle: dict[str, Any], line: ResourceEntry) -> bool:
-        members = members_of(bundle)
-        uuids: dict[str, tuple[str, str]] = {}
+        bundle_members = members_of(bundle)
+        name_by_uuid: dict[str, tuple[str, str]] = {}
         is_held = False
-        if not members:
+        if not bundle_members:
             self._skip(line.place, "it is a Bundle without entries", "resource")
-        for member in objects([member for member, _ in members]):
-            resource = member.get("resource")
-            url = member.get("fullUrl")
+        for bundle_member in objects([bundle_member for bundle_member, _ in bundle_members]):
+            resource = bundle_member.get("resource")
+            url = bundle_member.get("fullUrl")
             if isinstance(resource, dict) and isinstance(url, str) and url.lower().startswith("urn:uuid:"):
-                name = id_of(resource) or url.lower().removeprefix("urn:uuid:")
-                uuids[url.lower().strip()] = (str(resource.get("resourceType")), name)
-        for part, (member, at_s) in enumerate(members):
-            if not isinstance(member, dict):
+                resource_name = id_of(resource) or url.lower().removeprefix("urn:uuid:")
+                name_by_uuid[url.lower().strip()] = (str(resource.get("resourceType")), resource_name)
+        for part_number, (bundle_member, at_s) in enumerate(bundle_members):
+            if not isinstance(bundle_member, dict):
                 continue
-            request = member.get("request")
-            if isinstance(request, dict) and request.get("method") == "DELETE":
-                address = read_address(str(request.get("url") or ""))
+            member_request = bundle_member.get("request")
+            if isinstance(member_request, dict) and member_request.get("method") == "DELETE":
+                address = read_address(str(member_request.get("url") or ""))
                 if address is not None:
                     deletion = _Deletion(line.system, address.base, at_s)
                     self._resources.deletions[address.kind, address.name].append(deletion)
                 continue
-            if isinstance(resource := member.get("resource"), dict):
+            if isinstance(resource := bundle_member.get("resource"), dict):
                 resource_bytes = json.dumps(resource, sort_keys=True).encode()
                 digest = hashlib.blake2b(resource_bytes, digest_size=16).digest()
-                entry = ResourceEntry(line.file, line.place, line.offset, line.size, line.system, part, uuids=uuids)
-                entry.digest = digest
-                is_held |= self._list_resource(resource, entry, member.get("fullUrl"))
+                member_entry = ResourceEntry(
+                    line.file, line.place, line.offset, line.size, line.system, part_number, uuids=name_by_uuid
+                )
+                member_entry.digest = digest
+                is_held |= self._list_resource(resource, member_entry, bundle_member.get("fullUrl"))
         return is_held
 
     def _list_resource(self, resource: dict[str, Any], entry: ResourceEntry, url: Any = None) -> bool:
-        kind = resource.get("resourceType")
-        if not isinstance(kind, str) or kind not in self._facts:
-            if kind == "Bundle":
+        resource_kind = resource.get("resourceType")
+        if not isinstance(resource_kind, str) or resource_kind not in self._facts:
+            if resource_kind == "Bundle":
                 reason = f"Bundles stand in it within more than {DEEPEST_BUNDLE} others"
                 self._skip(entry.place, reason, "refused", remedy="export the resources without Bundles around them")
             else:
-                if isinstance(kind, str) and _KIND.fullmatch(kind):
-                    kind_name = kind
+                if isinstance(resource_kind, str) and _KIND.fullmatch(resource_kind):
+                    kind_name = resource_kind
                 else:
                     kind_name = "this resource"
                 self._skip(entry.place, f"{printable(kind_name, 40)} is no kind of document that is read", "resource")
@@ -432,7 +445,7 @@ class Listing:
             address = None
         else:
             address = read_address(url)
-        entry.kind = kind
+        entry.kind = resource_kind
         entry.name = id_of(resource)
         if not entry.name and url.lower().startswith("urn:uuid:"):
             entry.name = url.lower().removeprefix("urn:uuid:")
@@ -448,41 +461,41 @@ class Listing:
     def _settle_systems(self) -> None:
         """Gives resources of a folder without a stated base the base of their own ``fullUrl``, or a single one."""
         resources = self._resources
-        everything = [entry for entries in resources.entries.values() for entry in entries]
-        bases = {entry.base for entry in everything if not entry.system and entry.base}
-        single = ""
-        if len(bases) == 1:
-            single = next(iter(bases))
-        for deletions in resources.deletions.values():
-            for deletion in deletions:
-                deletion.system = deletion.system or single
-        if bases:
+        all_entries = [entry for entries in resources.entries.values() for entry in entries]
+        server_addresses = {entry.base for entry in all_entries if not entry.system and entry.base}
+        single_address = ""
+        if len(server_addresses) == 1:
+            single_address = next(iter(server_addresses))
+        for deletion_entries in resources.deletions.values():
+            for deletion in deletion_entries:
+                deletion.system = deletion.system or single_address
+        if server_addresses:
             resources.entries.clear()
-            for entry in everything:
-                entry.system = entry.system or entry.base or single
+            for entry in all_entries:
+                entry.system = entry.system or entry.base or single_address
                 resources.entries[entry.key].append(entry)
-        resources.bases = {entry.system for entry in everything} | set(resources.systems.values())
+        resources.bases = {entry.system for entry in all_entries} | set(resources.systems.values())
 
 
 def members_of(bundle: Mapping[str, Any], depth: int = 0) -> list[tuple[Any, float | None]]:
     """Returns the entries of a Bundle and of those within it, with their Bundle's time in seconds since the epoch."""
     at_s = seconds(bundle.get("timestamp")) or meta_of(bundle)[0]
-    members: list[tuple[Any, float | None]] = []
-    entries = bundle.get("entry")
-    for member in entries if isinstance(entries, list) else ():
-        inner = None
+    bundle_members: list[tuple[Any, float | None]] = []
+    bundle_entries = bundle.get("entry")
+    for member in bundle_entries if isinstance(bundle_entries, list) else ():
+        inner_bundle = None
         if isinstance(member, dict):
-            inner = member.get("resource")
-        if isinstance(inner, dict) and inner.get("resourceType") == "Bundle" and depth < DEEPEST_BUNDLE:
-            members += members_of(inner, depth + 1)
+            inner_bundle = member.get("resource")
+        if isinstance(inner_bundle, dict) and inner_bundle.get("resourceType") == "Bundle" and depth < DEEPEST_BUNDLE:
+            bundle_members += members_of(inner_bundle, depth + 1)
         else:
-            members.append((member, at_s))
-    return members
+            bundle_members.append((member, at_s))
+    return bundle_members
 
 
 def is_lines(file: Path) -> bool:
     """True for the name of a file of resources, one a line."""
-    return bool({".ndjson", ".jsonl"} & {suffix.lower() for suffix in file.suffixes[-2:]})
+    return bool({".ndjson", ".jsonl"} & {file_suffix.lower() for file_suffix in file.suffixes[-2:]})
 
 
 def folders_above(file: Path, root: Path) -> Iterator[Path]:
@@ -497,17 +510,17 @@ def folders_above(file: Path, root: Path) -> Iterator[Path]:
 
 def id_of(resource: Mapping[str, Any]) -> str:
     """Returns a resource's id; "" without one."""
-    name = resource.get("id")
-    if isinstance(name, str):
-        return clean_text(name)
-    if type(name) is int:
-        return str(name)
+    resource_id = resource.get("id")
+    if isinstance(resource_id, str):
+        return clean_text(resource_id)
+    if type(resource_id) is int:
+        return str(resource_id)
     return ""
 
 
 def meta_of(resource: Mapping[str, Any]) -> tuple[float | None, int | None]:
     """Returns ``meta.lastUpdated`` in seconds since the epoch and ``meta.versionId``; None for what is missing."""
-    meta = resource.get("meta")
-    meta = meta if isinstance(meta, dict) else {}
-    version = str(meta.get("versionId") or "")
-    return seconds(meta.get("lastUpdated")), int(version) if re.fullmatch("[0-9]{1,18}", version) else None
+    resource_meta = resource.get("meta")
+    resource_meta = resource_meta if isinstance(resource_meta, dict) else {}
+    version = str(resource_meta.get("versionId") or "")
+    return seconds(resource_meta.get("lastUpdated")), int(version) if re.fullmatch("[0-9]{1,18}", version) else None

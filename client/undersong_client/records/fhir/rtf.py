@@ -38,14 +38,19 @@ def rtf_text(content: bytes) -> str:
     from striprtf.striprtf import charset_map, rtf_to_text
 
     try:
-        texts = [str(rtf_to_text(_Document(group, charset_map).in_ascii())) for group in _documents(content)]
+        document_texts = [
+            str(rtf_to_text(_Document(document_bytes, charset_map).in_ascii()))
+            for document_bytes in _documents(content)
+        ]
     except Unreadable:
         raise
     except Exception:  # noqa: BLE001 - whatever its parser raises may hold a piece of the document
         raise Unreadable("its RTF cannot be read") from None
-    if not texts:
+    if not document_texts:
         raise Unreadable("its attachment is not RTF")
-    return "\n".join(text.strip("\n") if len(texts) > 1 else text for text in texts)
+    return "\n".join(
+        document_text.strip("\n") if len(document_texts) > 1 else document_text for document_text in document_texts
+    )
 
 
 def _tokens(content: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
@@ -63,19 +68,19 @@ def _documents(content: bytes) -> Iterator[bytes]:
     if not content.lstrip(b"\xef\xbb\xbf \t\r\n\0").startswith(b"{"):
         return
     position = 0
-    while start := _START.search(content, position):
-        depth = 0
+    while document_start := _START.search(content, position):
+        group_depth = 0
         position = len(content)
-        for token in _tokens(content, start.start()):
+        for token in _tokens(content, document_start.start()):
             if token[5]:
                 if token[5] == b"{":
-                    depth += 1
+                    group_depth += 1
                 else:
-                    depth -= 1
-                if depth == 0:
+                    group_depth -= 1
+                if group_depth == 0:
                     position = token.end()
                     break
-        yield content[start.start() : position]
+        yield content[document_start.start() : position]
 
 
 @dataclass(frozen=True)
@@ -120,33 +125,33 @@ class _Document:
 
     def in_ascii(self) -> str:
         """Returns the document with its characters outside ASCII as numbers, and without what it does not show."""
-        content = self._content
+        rtf_bytes = self._content
         position = 0
-        opens = False
-        while token := _TOKEN.match(content, position):
+        opens_group = False
+        while token := _TOKEN.match(rtf_bytes, position):
             position = token.end()
-            word, number, code, symbol, brace, byte, text = token.groups()
+            control_word, control_number, hex_code, control_symbol, brace, plain_byte, plain_text = token.groups()
             if self._decoder is not None and self._is_second_byte(token):
                 # The second byte of a character of two bytes may be a letter, a backslash or a brace.
                 position = token.start() + 1
-                self._add_bytes(content[token.start() : position])
-            elif code or byte:
-                self._add_bytes(bytes.fromhex(code.decode()) if code else byte)
+                self._add_bytes(rtf_bytes[token.start() : position])
+            elif hex_code or plain_byte:
+                self._add_bytes(bytes.fromhex(hex_code.decode()) if hex_code else plain_byte)
             elif brace:
                 self._end_bytes()
                 self._read_brace(brace)
-            elif word == b"bin":
-                position += max(0, int(number or 0))
-            elif word:
+            elif control_word == b"bin":
+                position += max(0, int(control_number or 0))
+            elif control_word:
                 self._end_bytes()
-                self._read_word(word, number, opens)
-            elif text:
+                self._read_word(control_word, control_number, opens_group)
+            elif plain_text:
                 self._end_bytes()
-                self._add_text(text)
-            elif symbol:
+                self._add_text(plain_text)
+            elif control_symbol:
                 self._end_bytes()
-                self._read_symbol(symbol, opens)
-            opens = bool(brace == b"{" or (opens and text and not text.strip()))
+                self._read_symbol(control_symbol, opens_group)
+            opens_group = bool(brace == b"{" or (opens_group and plain_text and not plain_text.strip()))
         self._end_bytes()
         return "".join(self._parts)
 
@@ -174,9 +179,9 @@ class _Document:
 
     def _read_word(self, word: bytes, number: bytes | None, opens: bool) -> None:
         self._to_skip = 0 if word != b"u" else self._to_skip
-        group = self._group
+        current_group = self._group
         is_on = number is None or int(number) != 0
-        if group.is_font_table:
+        if current_group.is_font_table:
             self._read_font(word, number)
         elif word == b"v":
             self._change(is_hidden=is_on)
@@ -201,17 +206,19 @@ class _Document:
             self._encoding = _CHARACTER_SETS[word]
         elif word == b"ansicpg":
             self._encoding = self._code_page(int(number or 0))
-        elif word not in _SETTLED and (group.is_shown or (word not in _CHARACTERS and not group.is_dropped)):
+        elif word not in _SETTLED and (
+            current_group.is_shown or (word not in _CHARACTERS and not current_group.is_dropped)
+        ):
             self._parts.append(f"\\{word.decode()}{(number or b'').decode()} ")
 
     def _code_page(self, page: int) -> str:
         """The codec of a code page; 0 and 1 leave it as it is. Raises Unreadable for one that is not known."""
         if page in (0, 1):
-            name = self._encoding
+            encoding_name = self._encoding
         else:
-            name = _CODE_PAGES.get(page, f"cp{page}")
+            encoding_name = _CODE_PAGES.get(page, f"cp{page}")
         try:
-            return codecs.lookup(name).name
+            return codecs.lookup(encoding_name).name
         except LookupError:
             raise Unreadable("its RTF states a code page that is not known") from None
 
@@ -220,11 +227,11 @@ class _Document:
             self._change(font=number or b"")
         elif number and (word == b"cpg" or (word == b"fcharset" and int(number) != 1)):
             if word == b"cpg":
-                name = f"cp{int(number)}"
+                encoding_name = f"cp{int(number)}"
             else:
-                name = self._charsets.get(int(number), "")
+                encoding_name = self._charsets.get(int(number), "")
             try:
-                self._fonts[self._group.font] = codecs.lookup(name).name
+                self._fonts[self._group.font] = codecs.lookup(encoding_name).name
             except LookupError:  # the document's own code page then
                 self._fonts.pop(self._group.font, None)
 
@@ -238,18 +245,18 @@ class _Document:
 
     def _add_text(self, text: bytes) -> None:
         text = _LINE_ENDS.sub(b"", text)
-        skipped = min(self._to_skip, len(text))
-        self._to_skip -= skipped
+        skipped_characters = min(self._to_skip, len(text))
+        self._to_skip -= skipped_characters
         if self._group.is_shown:
-            self._parts.append(text[skipped:].decode("ascii"))
+            self._parts.append(text[skipped_characters:].decode("ascii"))
 
     def _add_bytes(self, written: bytes) -> None:
         if self._to_skip:
             self._to_skip -= 1
         elif self._group.is_shown:
             if self._decoder is None:
-                encoding = self._fonts.get(self._group.font, self._encoding)
-                self._decoder = codecs.getincrementaldecoder(encoding)("replace")
+                font_encoding = self._fonts.get(self._group.font, self._encoding)
+                self._decoder = codecs.getincrementaldecoder(font_encoding)("replace")
             self._add_characters(self._decoder.decode(written))
 
     def _end_bytes(self) -> None:
@@ -258,15 +265,15 @@ class _Document:
             self._decoder = None
 
     def _add_unicode(self, number: int) -> None:
-        code = number + 0x10000 if number < 0 else number
+        code_point = number + 0x10000 if number < 0 else number
         if self._group.is_shown:
-            if 0xD800 <= code < 0xDC00:
-                self._surrogate = code
-            elif 0xDC00 <= code < 0xE000 and self._surrogate:
-                self._add_characters(chr(0x10000 + ((self._surrogate - 0xD800) << 10) + code - 0xDC00))
+            if 0xD800 <= code_point < 0xDC00:
+                self._surrogate = code_point
+            elif 0xDC00 <= code_point < 0xE000 and self._surrogate:
+                self._add_characters(chr(0x10000 + ((self._surrogate - 0xD800) << 10) + code_point - 0xDC00))
                 self._surrogate = 0
             else:
-                self._add_characters("\N{REPLACEMENT CHARACTER}" if 0xDC00 <= code < 0xE000 else chr(code))
+                self._add_characters("\N{REPLACEMENT CHARACTER}" if 0xDC00 <= code_point < 0xE000 else chr(code_point))
         self._to_skip = self._group.skipped
 
     def _add_characters(self, characters: str) -> None:

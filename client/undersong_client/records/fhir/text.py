@@ -17,35 +17,39 @@ _MARKS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (code
 
 def plain_text(kind: str, content: bytes) -> str:
     """Returns the text of an attachment of a content type. Raises Unreadable, also for a text above 4 MiB."""
-    name, _, parameters = kind.partition(";")
-    name = name.strip().lower()
-    charset = _CHARSET.search(parameters[:1024])
-    header_charset = charset[1] if charset else ""
-    if name == "text/plain":
-        text = _characters(content, header_charset)
-    elif name in ("text/html", "application/xhtml+xml"):
+    content_type, _, parameters = kind.partition(";")
+    content_type = content_type.strip().lower()
+    charset_match = _CHARSET.search(parameters[:1024])
+    header_charset = charset_match[1] if charset_match else ""
+    if content_type == "text/plain":
+        decoded_text = _characters(content, header_charset)
+    elif content_type in ("text/html", "application/xhtml+xml"):
         page_charset = _CHARSET.search(content[:1024].decode("ascii", "replace"))
-        text = _characters(content, header_charset or (page_charset[1] if page_charset else ""), is_page=True)
-        text = shown_text(text, is_xml=name == "application/xhtml+xml")
-    elif name in ("text/rtf", "application/rtf"):
-        text = rtf_text(content)
-    elif not name:
+        decoded_text = _characters(content, header_charset or (page_charset[1] if page_charset else ""), is_page=True)
+        decoded_text = shown_text(decoded_text, is_xml=content_type == "application/xhtml+xml")
+    elif content_type in ("text/rtf", "application/rtf"):
+        decoded_text = rtf_text(content)
+    elif not content_type:
         raise Unreadable("its attachment states no content type")
     else:
         raise Unreadable(
-            f"{name} is not read" if _KIND.fullmatch(name) else "its attachment's content type is not read"
+            f"{content_type} is not read"
+            if _KIND.fullmatch(content_type)
+            else "its attachment's content type is not read"
         )
-    if not text.strip():
+    if not decoded_text.strip():
         raise Unreadable("its attachment has no text")
-    if len(text.encode("utf-8", "replace")) > LARGEST_TEXT_BYTES:
+    if len(decoded_text.encode("utf-8", "replace")) > LARGEST_TEXT_BYTES:
         raise Unreadable("its text is longer than 4 MiB")
-    return text
+    return decoded_text
 
 
 def _characters(content: bytes, charset: str, *, is_page: bool = False) -> str:
-    marked = next((name for mark, name in _MARKS if content.startswith(mark)), "")
+    marked_charset = next(
+        (charset_name for byte_order_mark, charset_name in _MARKS if content.startswith(byte_order_mark)), ""
+    )
     try:
-        codec = codecs.lookup(marked or charset or "utf-8").name
+        codec = codecs.lookup(marked_charset or charset or "utf-8").name
         if codec in _NO_CHARSETS:
             raise LookupError
         return content.decode(_AS_BROWSERS.get(codec, codec) if is_page else codec)
