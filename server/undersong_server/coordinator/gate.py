@@ -58,8 +58,8 @@ class Rate:
 
     def allows(self, name: str, now: float) -> bool:
         """Counts one more event of ``name``; False, uncounted, if it is over its rate. ``now``: monotonic seconds."""
-        tokens, at = self._buckets.get(name, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - at) * self._per_second)
+        tokens, refilled_at = self._buckets.get(name, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - refilled_at) * self._per_second)
         self._buckets[name] = (tokens - 1.0 if tokens >= 1.0 else tokens, now)
         return tokens >= 1.0
 
@@ -115,54 +115,58 @@ class ConnectionLimits(Generic[Connection]):
         """
         if not self._rate.allows(source, now):
             return None
-        known = source in self._known
-        connections = self._by_source.get(source, {})
-        leaving: list[Connection] = []
-        if len(connections) >= self.per_source * (self.known_factor if known else 1):
-            leaving = [next(iter(connections))]
+        is_known = source in self._known
+        source_connections = self._by_source.get(source, {})
+        leaving_connections: list[Connection] = []
+        if len(source_connections) >= self.per_source * (self.known_factor if is_known else 1):
+            leaving_connections = [next(iter(source_connections))]
         elif self.unauthenticated >= self.most_unauthenticated:
-            strangers = [held for name, held in self._by_source.items() if name not in self._known]
-            if not strangers and not known:
+            stranger_connections = [
+                held_connections
+                for source_name, held_connections in self._by_source.items()
+                if source_name not in self._known
+            ]
+            if not stranger_connections and not is_known:
                 return None
-            leaving = [_oldest_of_most(strangers or self._by_source.values())]
-        return self._replace(leaving, self._by_source, source, connection)
+            leaving_connections = [_oldest_of_most(stranger_connections or self._by_source.values())]
+        return self._replace(leaving_connections, self._by_source, source, connection)
 
     def authenticate(self, connection: Connection, party: str) -> list[Connection]:
         """Notes that an enrolled party spoke over the connection; returns the connections that give way to it."""
-        groups, source = self._held.get(connection, (self._by_party, ""))
-        if groups is self._by_party:
+        connections_by_name, source = self._held.get(connection, (self._by_party, ""))
+        if connections_by_name is self._by_party:
             return []
         self._known[source] = None
         self.leave(connection)
         streams = self._by_party.get(party, {})
-        leaving: list[Connection] = []
+        leaving_connections: list[Connection] = []
         if len(streams) >= self.per_party:
-            leaving = [next(iter(streams))]
+            leaving_connections = [next(iter(streams))]
         elif sum(map(len, self._by_party.values())) >= self.total - self.most_unauthenticated:
-            leaving = [_oldest_of_most(self._by_party.values())]
-        return self._replace(leaving, self._by_party, party, connection)
+            leaving_connections = [_oldest_of_most(self._by_party.values())]
+        return self._replace(leaving_connections, self._by_party, party, connection)
 
     def leave(self, connection: Connection) -> None:
         """Forgets a connection that has ended or gives way; unknown connections are ignored."""
-        groups, name = self._held.pop(connection, ({}, ""))
-        if name in groups:
-            groups[name].pop(connection)
-            if not groups[name]:
-                del groups[name]
+        connections_by_name, group_name = self._held.pop(connection, ({}, ""))
+        if group_name in connections_by_name:
+            connections_by_name[group_name].pop(connection)
+            if not connections_by_name[group_name]:
+                del connections_by_name[group_name]
 
     def _replace(
         self, leaving: list[Connection], groups: dict[str, dict[Connection, None]], name: str, connection: Connection
     ) -> list[Connection]:
-        for each in leaving:
-            self.leave(each)
+        for leaving_connection in leaving:
+            self.leave(leaving_connection)
         groups.setdefault(name, {})[connection] = None
         self._held[connection] = (groups, name)
         return leaving
 
 
 def _oldest_of_most(held: Iterable[Mapping[Connection, None]]) -> Connection:
-    most: Mapping[Connection, None] = max(held, key=len)
-    return next(iter(most))
+    largest_group: Mapping[Connection, None] = max(held, key=len)
+    return next(iter(largest_group))
 
 
 def source_of(address: str) -> str:
@@ -188,15 +192,15 @@ class Refusals:
     def note(self, source: str, reason: str, detail: str = "") -> None:
         """Counts and logs one refusal. ``reason`` is one of few, a metric's label; ``detail`` is for the log only."""
         self._metrics.refused.labels(reason=reason).inc()
-        key = f"{source} {reason}"
-        now = self._clock()
-        at, count = self._logged.get(key, (-QUIET_S, 0))
-        if now - at < QUIET_S:
-            self._logged[key] = (at, count + 1)
+        refusal_key = f"{source} {reason}"
+        now_s = self._clock()
+        logged_at, refusal_count = self._logged.get(refusal_key, (-QUIET_S, 0))
+        if now_s - logged_at < QUIET_S:
+            self._logged[refusal_key] = (logged_at, refusal_count + 1)
             return
-        self._logged[key] = (now, 0)
-        earlier = f" ({count} times since it was last logged)" if count else ""
-        log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", earlier)
+        self._logged[refusal_key] = (now_s, 0)
+        repeat_words = f" ({refusal_count} times since it was last logged)" if refusal_count else ""
+        log.warning("refused %s: %s%s%s", source, reason, f": {detail}" if detail else "", repeat_words)
 
 
 class Gate:
@@ -221,36 +225,36 @@ class Gate:
 
     async def listen(self, host: str, port: int) -> None:
         """Begins to accept connections. Raises OSError where the address cannot be bound."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Outer(self), host or None, port, backlog=BACKLOG)
+        event_loop = asyncio.get_running_loop()
+        self._server = await event_loop.create_server(lambda: _Outer(self), host or None, port, backlog=BACKLOG)
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def close(self) -> None:
         self._server.close()
-        for relay in self.limits:
-            relay.transport.abort()
+        for open_relay in self.limits:
+            open_relay.transport.abort()
 
     def admit(self, peer: str, party: str) -> None:
         """Notes that a verified party speaks over the connection that gRPC names ``peer`` ("ipv4:127.0.0.1:PORT")."""
-        relay = self._relay(peer)
-        if relay is not None:
-            relay.admit()
-            for older in self.limits.authenticate(relay, party):
-                older.refuse(PARTY_CROWDED)
+        peer_relay = self._relay(peer)
+        if peer_relay is not None:
+            peer_relay.admit()
+            for older_relay in self.limits.authenticate(peer_relay, party):
+                older_relay.refuse(PARTY_CROWDED)
 
     def source(self, peer: str) -> str:
         """Returns the party's own address, of the connection that gRPC names ``peer``."""
-        relay = self._relay(peer)
+        peer_relay = self._relay(peer)
         # A closed connection is not named by its port, which would be a new source each time.
-        if relay is None:
+        if peer_relay is None:
             return "a closed connection"
-        return relay.source
+        return peer_relay.source
 
     def excuse(self, peer: str) -> None:
         """Notes that a refusal of the connection ``peer`` is logged already, so that the gate logs none."""
-        relay = self._relay(peer)
-        if relay is not None:
-            relay.reason = ""
+        peer_relay = self._relay(peer)
+        if peer_relay is not None:
+            peer_relay.reason = ""
 
     def _relay(self, peer: str) -> "_Outer | None":
         _, _, port = peer.rpartition(":")
@@ -305,11 +309,11 @@ class _Outer(_Side):
         super().connection_made(transport)
         self.source = str(transport.get_extra_info("peername")[0])
         self._timer = asyncio.get_running_loop().call_later(SILENT_S, self.transport.abort)
-        leaving = self._gate.limits.enter(self, source_of(self.source), time.monotonic())
-        if leaving is None:
+        leaving_connections = self._gate.limits.enter(self, source_of(self.source), time.monotonic())
+        if leaving_connections is None:
             self.refuse(TOO_FAST)
-        for other in leaving or ():
-            other.refuse(CROWDED)
+        for leaving_connection in leaving_connections or ():
+            leaving_connection.refuse(CROWDED)
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
@@ -324,9 +328,9 @@ class _Outer(_Side):
             self._opening = asyncio.ensure_future(self._open_inner(data))
 
     async def _open_inner(self, first: bytes) -> None:
-        loop = asyncio.get_running_loop()
+        event_loop = asyncio.get_running_loop()
         try:
-            transport, inner = await loop.create_connection(
+            inner_transport, inner_protocol = await event_loop.create_connection(
                 lambda: _Side(self), self._gate.inner_host, self._gate.inner_port
             )
         except OSError as error:
@@ -334,12 +338,12 @@ class _Outer(_Side):
             self.transport.abort()
             return
         if self.transport.is_closing():
-            transport.abort()
+            inner_transport.abort()
             return
-        self.other = inner
-        self.inner_port = int(transport.get_extra_info("sockname")[1])
+        self.other = inner_protocol
+        self.inner_port = int(inner_transport.get_extra_info("sockname")[1])
         self._gate.relays[self.inner_port] = self
-        transport.write(first)
+        inner_transport.write(first)
         self.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:

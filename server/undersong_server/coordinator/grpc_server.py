@@ -162,10 +162,10 @@ class GrpcServer:
         )
 
     async def _main(self) -> None:
-        loop = asyncio.get_running_loop()
-        stopping = asyncio.Event()
-        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
-        self._transport.bind(loop)
+        event_loop = asyncio.get_running_loop()
+        stop_event = asyncio.Event()
+        self._stop = lambda: event_loop.call_soon_threadsafe(stop_event.set)
+        self._transport.bind(event_loop)
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", framing.MAX_FRAME_BYTES),
@@ -182,21 +182,25 @@ class GrpcServer:
             ],
             maximum_concurrent_rpcs=MOST_STREAMS,
         )
-        handler = grpc.stream_stream_rpc_method_handler(self._connect)
+        stream_handler = grpc.stream_stream_rpc_method_handler(self._connect)
         method = framing.METHOD.rpartition("/")[2]
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(framing.SERVICE, {method: handler}),))
-        health_pb2_grpc.add_HealthServicer_to_server(_HealthService(self._admit, self._clock, stopping.is_set), server)
-        gate = self._gate = Gate(*self._open_inner(server), self._refusals, is_not_yet_valid=self._is_not_yet_valid)
-        await gate.listen(*self._address)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(framing.SERVICE, {method: stream_handler}),)
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(
+            _HealthService(self._admit, self._clock, stop_event.is_set), server
+        )
+        tls_gate = self._gate = Gate(*self._open_inner(server), self._refusals, is_not_yet_valid=self._is_not_yet_valid)
+        await tls_gate.listen(*self._address)
         await server.start()
-        review = asyncio.ensure_future(self._review())
-        self._listening.set_result(gate.port)
-        await stopping.wait()
-        review.cancel()
-        for link in self._transport.links.values():
-            link.close("the coordinator stops", 2.0)
+        review_task = asyncio.ensure_future(self._review())
+        self._listening.set_result(tls_gate.port)
+        await stop_event.wait()
+        review_task.cancel()
+        for party_link in self._transport.links.values():
+            party_link.close("the coordinator stops", 2.0)
         await server.stop(grace=2.0)
-        gate.close()
+        tls_gate.close()
 
     def _is_not_yet_valid(self) -> bool:
         try:
@@ -223,48 +227,48 @@ class GrpcServer:
 
     async def _admit(self, context: Any) -> PartyStream:
         """The verified party behind a call. Ends the call, and logs it, if its certificate is not accepted."""
-        pem = context.auth_context().get("x509_pem_cert", [b""])[0]
-        certificate = x509.load_pem_x509_certificate(pem)
-        peer = PartyStream(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
-        asked = partial(self._registry.refusal, peer.name, peer.serial, now=self._clock())
+        certificate_pem = context.auth_context().get("x509_pem_cert", [b""])[0]
+        certificate = x509.load_pem_x509_certificate(certificate_pem)
+        party_stream = PartyStream(common_name(certificate), serial_of(certificate), self._gate.source(context.peer()))
+        ask_refusal = partial(self._registry.refusal, party_stream.name, party_stream.serial, now=self._clock())
         try:  # A database elsewhere may be slow to answer; a file is not, and a flood would wait for a few threads.
             if self._registry.database.remote:
-                problem = await asyncio.to_thread(asked)
+                problem = await asyncio.to_thread(ask_refusal)
             else:
-                problem = asked()
+                problem = ask_refusal()
         except TransportError:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the coordinator's registry does not answer; try again")
         if problem:
             self._gate.excuse(context.peer())
-            self._refusals.note(peer.source, NOT_ALLOWED, problem)
+            self._refusals.note(party_stream.source, NOT_ALLOWED, problem)
             if problem.endswith(EXPIRED):  # by this clock, which may be wrong: the party is to ask again soon
-                words = "this certificate has expired, by the coordinator's clock"
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, words)
+                refusal_words = "this certificate has expired, by the coordinator's clock"
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, refusal_words)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "this certificate is not accepted here any more")
-        self._gate.admit(context.peer(), peer.name)
-        return peer
+        self._gate.admit(context.peer(), party_stream.name)
+        return party_stream
 
     async def _connect(self, requests: Any, context: Any) -> None:
-        peer = await self._admit(context)
+        party_stream = await self._admit(context)
         try:
-            with self._counted(peer.name):
-                hello = await self._greeted(peer, context)
-                if hello.does_not_start:
-                    await self._does_not_start(peer, hello, context)
+            with self._counted(party_stream.name):
+                hello_message = await self._greeted(party_stream, context)
+                if hello_message.does_not_start:
+                    await self._does_not_start(party_stream, hello_message, context)
                 else:
-                    await self._stream(peer, hello, context)
+                    await self._stream(party_stream, hello_message, context)
         except _Refused as refused:
             if refused.reason:
-                self._refusals.note(peer.source, refused.reason, refused.detail)
+                self._refusals.note(party_stream.source, refused.reason, refused.detail)
             await context.abort(*refused.args)
 
     @contextmanager
     def _counted(self, party: str) -> Iterator[None]:
         """Counts one open stream of the party. Raises _Refused, and counts nothing, where it has too many."""
-        full = self._streams[party] >= STREAMS_OF_A_PARTY
-        if full or not self._stream_rate.allows(party, time.monotonic()):
-            words = "this party opens too many streams"
-            raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, words, TOO_MANY_STREAMS, party)
+        is_full = self._streams[party] >= STREAMS_OF_A_PARTY
+        if is_full or not self._stream_rate.allows(party, time.monotonic()):
+            refusal_words = "this party opens too many streams"
+            raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, refusal_words, TOO_MANY_STREAMS, party)
         self._streams[party] += 1
         try:
             yield
@@ -274,49 +278,50 @@ class GrpcServer:
 
     async def _greeted(self, peer: PartyStream, context: Any) -> wire.Hello:
         """Waits for the party's valid Hello. Of a party's streams that say nothing the newest is waited for."""
-        before = self._greeting.get(peer.name)
-        if before is not None:
-            before.cancel()
-        greeting = self._greeting[peer.name] = asyncio.ensure_future(_hello(context, peer))
+        earlier_greeting = self._greeting.get(peer.name)
+        if earlier_greeting is not None:
+            earlier_greeting.cancel()
+        own_greeting = self._greeting[peer.name] = asyncio.ensure_future(_hello(context, peer))
         try:
-            await asyncio.wait([greeting], timeout=HELLO_S)
-            if not greeting.done():
+            await asyncio.wait([own_greeting], timeout=HELLO_S)
+            if not own_greeting.done():
                 raise _Refused(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello came")
-            if greeting.cancelled():
+            if own_greeting.cancelled():
                 raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
-            hello = greeting.result()
+            hello_message = own_greeting.result()
         except PeerFault as fault:
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, fault.problem, MALFORMED, fault.problem) from None
         finally:
-            greeting.cancel()
-            if self._greeting.get(peer.name) is greeting:
+            own_greeting.cancel()
+            if self._greeting.get(peer.name) is own_greeting:
                 del self._greeting[peer.name]
-        if hello.version != framing.VERSION:
-            await self._other_version(peer, hello)
-        if len(hello.boot) != framing.ID_BYTES:
+        if hello_message.version != framing.VERSION:
+            await self._other_version(peer, hello_message)
+        if len(hello_message.boot) != framing.ID_BYTES:
             problem = f"{peer.name}: began without the number of its process"
             raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, problem, MALFORMED, problem)
-        if hello.party != peer.name:
-            detail = f"{peer.name} calls itself {printable(hello.party, 63)!r}"
-            words = f"the certificate names {peer.name}: no other name is accepted"
-            raise _Refused(grpc.StatusCode.PERMISSION_DENIED, words, OTHER_NAME, detail)
-        return hello
+        if hello_message.party != peer.name:
+            name_detail = f"{peer.name} calls itself {printable(hello_message.party, 63)!r}"
+            refusal_words = f"the certificate names {peer.name}: no other name is accepted"
+            raise _Refused(grpc.StatusCode.PERMISSION_DENIED, refusal_words, OTHER_NAME, name_detail)
+        return hello_message
 
     async def _other_version(self, peer: PartyStream, hello: wire.Hello) -> None:
         """Refuses the stream. The operator sees in `undersong parties` who has to update."""
-        software = printable(hello.software, 40) or "unknown software"
-        seen = f"{software}: REFUSED, transport version {hello.version}"
-        now = self._clock()
+        software_words = printable(hello.software, 40) or "unknown software"
+        seen_words = f"{software_words}: REFUSED, transport version {hello.version}"
+        now_s = self._clock()
         await self._note(
-            self._registry.seen, peer.name, now=now, software=seen, embedder="", epsilon_left=None, paused=False
+            self._registry.seen, peer.name, now=now_s, software=seen_words, embedder="", epsilon_left=None, paused=False
         )
         await self._note(self._registry.refused_start, peer.name, "version")
         problem = (
-            f"{peer.name}: {software!r} speaks version {hello.version} of the transport, the coordinator ({SOFTWARE})"
+            f"{peer.name}: {software_words!r} speaks version {hello.version} of the transport, the coordinator"
+            f" ({SOFTWARE})"
             f" speaks {framing.VERSION}"
         )
-        remedy = "run the same version of Undersong at the coordinator and at every party"
-        raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{problem}; {remedy}", OTHER_VERSION, problem)
+        version_remedy = "run the same version of Undersong at the coordinator and at every party"
+        raise _Refused(grpc.StatusCode.INVALID_ARGUMENT, f"{problem}; {version_remedy}", OTHER_VERSION, problem)
 
     async def _does_not_start(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
         """Notes the reason and ends the stream: the daemon has ended already."""
@@ -351,52 +356,52 @@ class GrpcServer:
         )
 
     async def _stream(self, peer: PartyStream, hello: wire.Hello, context: Any) -> None:
-        software = printable(hello.software, 80)
-        link = Link(peer, hello.boot)
-        shared = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
+        software_words = printable(hello.software, 80)
+        party_link = Link(peer, hello.boot)
+        has_spending = hello.HasField("epsilon_left") and math.isfinite(hello.epsilon_left)
         await self._note(
             self._registry.seen,
             peer.name,
             now=self._clock(),
-            software=software,
+            software=software_words,
             embedder=hello.embedder.hex()[:64],
-            epsilon_left=hello.epsilon_left if shared else None,
+            epsilon_left=hello.epsilon_left if has_spending else None,
             paused=hello.paused,
             policy=hello.policy[:LONGEST_JSON],
         )
-        box = self._transport.mailbox(peer.name)
-        if box.link is not None and box.link.number > link.number:
+        party_mailbox = self._transport.mailbox(peer.name)
+        if party_mailbox.link is not None and party_mailbox.link.number > party_link.number:
             raise _Refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "this party opened another stream")
-        box.reassembler.new_stream()
-        welcome = self._welcome(held=box.reassembler.held())
-        await context.write(wire.ToParty(welcome=welcome).SerializeToString())
-        box.attach(link, framing.held_by(hello.held))
+        party_mailbox.reassembler.new_stream()
+        welcome_message = self._welcome(held=party_mailbox.reassembler.held())
+        await context.write(wire.ToParty(welcome=welcome_message).SerializeToString())
+        party_mailbox.attach(party_link, framing.held_by(hello.held))
         self._metrics.streams.labels(party=peer.name).inc()
-        log.info("%s connected from %s (%s)", peer.name, peer.source, software)
+        log.info("%s connected from %s (%s)", peer.name, peer.source, software_words)
         if hello.software != SOFTWARE:
-            log.warning("%s runs %s, this coordinator %s", peer.name, software, SOFTWARE)
-        reader = asyncio.ensure_future(self._read(peer, link, context))
-        writer = asyncio.ensure_future(self._write(box, link, context))
-        ending = asyncio.ensure_future(link.over.wait())
-        watcher = asyncio.ensure_future(self._watch(peer, link))
+            log.warning("%s runs %s, this coordinator %s", peer.name, software_words, SOFTWARE)
+        read_task = asyncio.ensure_future(self._read(peer, party_link, context))
+        writer = asyncio.ensure_future(self._write(party_mailbox, party_link, context))
+        end_task = asyncio.ensure_future(party_link.over.wait())
+        watch_task = asyncio.ensure_future(self._watch(peer, party_link))
         try:
-            await asyncio.wait([reader, writer, ending, watcher], return_when=asyncio.FIRST_COMPLETED)
-            if link.closed:
+            await asyncio.wait([read_task, writer, end_task, watch_task], return_when=asyncio.FIRST_COMPLETED)
+            if party_link.closed:
                 await asyncio.wait([writer], timeout=GOODBYE_S)
         finally:
-            box.detach(link)
-            log.info("%s disconnected%s", peer.name, f": {link.closed}" if link.closed else "")
+            party_mailbox.detach(party_link)
+            log.info("%s disconnected%s", peer.name, f": {party_link.closed}" if party_link.closed else "")
             # Last: gRPC ends a read that was cancelled when it likes, and the party is gone already.
-            for task in (reader, writer, ending, watcher):
+            for task in (read_task, writer, end_task, watch_task):
                 task.cancel()
-            await asyncio.gather(reader, writer, ending, watcher, return_exceptions=True)
+            await asyncio.gather(read_task, writer, end_task, watch_task, return_exceptions=True)
 
     async def _write(self, box: Mailbox, link: Link, context: Any) -> None:
         while True:
             frames = await link.queue.get()
             if frames is None:
-                goodbye = wire.Goodbye(reason=link.closed, reconnect_after_s=link.reconnect_after_s)
-                await context.write(wire.ToParty(goodbye=goodbye).SerializeToString())
+                goodbye_message = wire.Goodbye(reason=link.closed, reconnect_after_s=link.reconnect_after_s)
+                await context.write(wire.ToParty(goodbye=goodbye_message).SerializeToString())
                 return
             for frame in frames:
                 if link.closed:
@@ -407,18 +412,18 @@ class GrpcServer:
                 await context.write(message.SerializeToString())
 
     async def _read(self, peer: PartyStream, link: Link, context: Any) -> None:
-        box = self._transport.mailbox(peer.name)
+        party_mailbox = self._transport.mailbox(peer.name)
         while not link.closed:
             link.awaited_since = time.monotonic()
-            data = await context.read()
+            frame_bytes = await context.read()
             link.awaited_since = math.inf
-            if data is grpc.aio.EOF:
+            if frame_bytes is grpc.aio.EOF:
                 return
-            box.heard_at = time.monotonic()
+            party_mailbox.heard_at = time.monotonic()
             while not self._frame_rate.allows(peer.name, time.monotonic()):
                 await asyncio.sleep(1.0 / FRAMES_A_SECOND)
             try:
-                await self._frame(peer, link, _parsed(data, peer.name))
+                await self._frame(peer, link, _parsed(frame_bytes, peer.name))
             except PeerFault as fault:
                 self._refusals.note(peer.source, MALFORMED, fault.problem)
                 link.close(f"protocol fault: {fault.problem}", 30.0)
@@ -429,46 +434,48 @@ class GrpcServer:
 
         One task for a stream: a timer for each frame took a seventh of the loop's time.
         """
-        silences = pings = 0
-        awaited = asked_at = link.awaited_since
+        silence_count = ping_count = 0
+        awaited_since = asked_at = link.awaited_since
         while True:
-            if awaited != link.awaited_since:
-                silences = 0
-                awaited = asked_at = link.awaited_since
-            left = asked_at + SILENCES[silences] * self._keepalive_s - time.monotonic()
-            if left > 0:
-                await asyncio.sleep(min(left, SILENCES[0] * self._keepalive_s))
+            if awaited_since != link.awaited_since:
+                silence_count = 0
+                awaited_since = asked_at = link.awaited_since
+            seconds_left = asked_at + SILENCES[silence_count] * self._keepalive_s - time.monotonic()
+            if seconds_left > 0:
+                await asyncio.sleep(min(seconds_left, SILENCES[0] * self._keepalive_s))
                 continue
             for _ in range(READ_TURNS):
                 await asyncio.sleep(0)
-            if awaited != link.awaited_since:
+            if awaited_since != link.awaited_since:
                 continue
-            silences += 1
-            if silences == len(SILENCES):
+            silence_count += 1
+            if silence_count == len(SILENCES):
                 log.warning("%s: silent for %.0f s; given up", peer.name, sum(SILENCES) * self._keepalive_s)
                 return
             asked_at = time.monotonic()
-            pings += 1
-            link.queue.put_nowait([wire.Ping(number=pings)])
+            ping_count += 1
+            link.queue.put_nowait([wire.Ping(number=ping_count)])
 
     async def _frame(self, peer: PartyStream, link: Link, message: wire.FromParty) -> None:
-        box = self._transport.mailbox(peer.name)
+        party_mailbox = self._transport.mailbox(peer.name)
         if link.queue.qsize() > framing.LONGEST_QUEUE:
             raise PeerFault(peer.name, "does not read what it is sent")
         match message.WhichOneof("frame"):
             case "transfer":
-                largest = box.awaited_bytes(message.transfer.id)
-                if largest is None:
-                    box.reassembler.decline(message.transfer)
-                    box.acknowledge(message.transfer.id)
+                largest_bytes = party_mailbox.awaited_bytes(message.transfer.id)
+                if largest_bytes is None:
+                    party_mailbox.reassembler.decline(message.transfer)
+                    party_mailbox.acknowledge(message.transfer.id)
                 else:
-                    await self._arrived(box, box.reassembler.transfer(message.transfer, largest_bytes=largest))
+                    await self._arrived(
+                        party_mailbox, party_mailbox.reassembler.transfer(message.transfer, largest_bytes=largest_bytes)
+                    )
             case "chunk":
-                await self._arrived(box, box.reassembler.chunk(message.chunk))
+                await self._arrived(party_mailbox, party_mailbox.reassembler.chunk(message.chunk))
             case "ping":
                 link.queue.put_nowait([wire.Pong(number=message.ping.number)])
-            case "decided" if (now := time.monotonic()) - link.decided_at >= DECISION_S:
-                link.decided_at = now
+            case "decided" if (now_s := time.monotonic()) - link.decided_at >= DECISION_S:
+                link.decided_at = now_s
                 log.info("%s decided about run %s", peer.name, printable(message.decided.run, 80))
                 self._transport.decided(peer.name)
             case "ack" | "pong" | "decided":
@@ -484,16 +491,16 @@ class GrpcServer:
         """Opens a reply once, in a thread if it is long; nothing is read from its party meanwhile."""
         if arrived is None:
             return
-        if all(box.awaited_bytes(id_) is None for id_ in arrived.ids):
+        if all(box.awaited_bytes(message_id) is None for message_id in arrived.ids):
             for id_ in arrived.ids:
                 box.acknowledge(id_)
             return
         if arrived.plain_size <= framing.CHUNK_BYTES:
-            data = arrived.open()
+            message_bytes = arrived.open()
         else:
-            data = await asyncio.get_running_loop().run_in_executor(self._opener, arrived.open)
+            message_bytes = await asyncio.get_running_loop().run_in_executor(self._opener, arrived.open)
         for id_ in arrived.ids:
-            box.received(framing.Envelope(id_, data))
+            box.received(framing.Envelope(id_, message_bytes))
 
     async def _renewed(self, peer: PartyStream, request: bytes) -> wire.Renewed:
         try:
@@ -510,20 +517,26 @@ class GrpcServer:
         while True:
             await asyncio.sleep(REVIEW_S)
             try:
-                now = self._clock()
-                links = self._transport.links
-                presented = {name: link.peer.serial for name, link in links.items()}
-                refused = await asyncio.to_thread(self._registry.refusals, presented, now=now)
-                for name, problem in refused.items():
-                    self._refusals.note(links[name].peer.source, NOT_ALLOWED, problem)
-                    links[name].close(problem, -1.0 if "revoked" in problem else 0.0)
-                is_due = bool(links) and int(now) % TOUCHED_EVERY_S == 0
+                now_s = self._clock()
+                link_by_party = self._transport.links
+                serial_by_party = {party_name: link.peer.serial for party_name, link in link_by_party.items()}
+                refusal_by_party = await asyncio.to_thread(self._registry.refusals, serial_by_party, now=now_s)
+                for name, problem in refusal_by_party.items():
+                    self._refusals.note(link_by_party[name].peer.source, NOT_ALLOWED, problem)
+                    link_by_party[name].close(problem, -1.0 if "revoked" in problem else 0.0)
+                is_due = bool(link_by_party) and int(now_s) % TOUCHED_EVERY_S == 0
                 if is_due:
-                    ago = now - time.monotonic()
-                    boxes = map(self._transport.mailbox, links)
-                    heard = {box.name: ago + box.heard_at for box in boxes if box.heard_at is not None}
-                    await asyncio.to_thread(self._registry.touch, heard)
-                if is_due or not links:  # a full disk still lets the register be read, which is no end of its fault
+                    clock_offset_s = now_s - time.monotonic()
+                    mailboxes = map(self._transport.mailbox, link_by_party)
+                    heard_by_party = {
+                        party_mailbox.name: clock_offset_s + party_mailbox.heard_at
+                        for party_mailbox in mailboxes
+                        if party_mailbox.heard_at is not None
+                    }
+                    await asyncio.to_thread(self._registry.touch, heard_by_party)
+                if (
+                    is_due or not link_by_party
+                ):  # a full disk still lets the register be read, which is no end of its fault
                     self._last_problem = ""
             except UndersongError as error:
                 self._tell_once(error.problem)
@@ -551,16 +564,16 @@ class _HealthService(health_pb2_grpc.HealthServicer):  # type: ignore[misc]
 
 
 async def _hello(context: Any, peer: PartyStream) -> wire.Hello:
-    data = await context.read()
-    if data is grpc.aio.EOF:
+    frame_bytes = await context.read()
+    if frame_bytes is grpc.aio.EOF:
         message = wire.FromParty()
     else:
-        message = _parsed(data, peer.name)
+        message = _parsed(frame_bytes, peer.name)
     if message.WhichOneof("frame") != "hello":
         raise PeerFault(peer.name, "began without a Hello", "run the same version of Undersong at both ends")
     return message.hello
 
 
 def _parsed(data: bytes, peer: str) -> wire.FromParty:
-    remedy = "run the same version of Undersong at both ends"
-    return parsed(wire.FromParty, data, peer, "sent bytes that are no message", remedy)
+    version_remedy = "run the same version of Undersong at both ends"
+    return parsed(wire.FromParty, data, peer, "sent bytes that are no message", version_remedy)

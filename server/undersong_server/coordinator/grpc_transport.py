@@ -119,16 +119,16 @@ class Mailbox:
 
     def attach(self, link: Link, held: Mapping[bytes, bytes]) -> None:
         """Replaces the old stream by a new one. Sends open requests again, except the parts that the party holds."""
-        old = self.link
+        old_link = self.link
         self.link = link
         self.acknowledged()  # drops those of the old stream: the party repeats replies that were not acknowledged
         self.changed_at = self.heard_at = time.monotonic()
-        if old is not None:
-            same = old.boot == link.boot
+        if old_link is not None:
+            is_same_boot = old_link.boot == link.boot
             # A second process with the party's keys must not take turns with the first one.
-            old.close("a newer connection of this party replaces this one", 0.0 if same else -1.0)
-        for outgoing, _ in self._open.values():
-            link.queue.put_nowait(outgoing.frames(held))
+            old_link.close("a newer connection of this party replaces this one", 0.0 if is_same_boot else -1.0)
+        for outgoing_message, _ in self._open.values():
+            link.queue.put_nowait(outgoing_message.frames(held))
 
     def detach(self, link: Link) -> None:
         if self.link is link:
@@ -145,10 +145,10 @@ class Mailbox:
 
     def awaited_bytes(self, id_: bytes) -> int | None:
         """Largest size, in bytes, of the reply to the request ``id_``; None if no exchange waits for that reply."""
-        entry = self._open.get(id_)
-        if entry is None:
+        open_entry = self._open.get(id_)
+        if open_entry is None:
             return None
-        return entry[1].reply_bytes
+        return open_entry[1].reply_bytes
 
     def acknowledge(self, id_: bytes) -> None:
         """Tells the party at once that it may drop its copy of the reply ``id_``."""
@@ -173,17 +173,17 @@ class Mailbox:
             self._timer = asyncio.get_running_loop().call_later(ACKNOWLEDGE_S, self._acknowledge_alone)
 
     def _acknowledge_alone(self) -> None:
-        for id_ in self.acknowledged():
-            self.acknowledge(id_)
+        for message_id in self.acknowledged():
+            self.acknowledge(message_id)
 
     def received(self, envelope: Envelope) -> None:
         """Hands a complete reply to the exchange that waits for it; without one, acknowledges and drops the reply."""
-        entry = self._open.pop(envelope.id, None)
-        if entry is None:
+        open_entry = self._open.pop(envelope.id, None)
+        if open_entry is None:
             self.acknowledge(envelope.id)
             return
         self._acknowledge_with_next(envelope.id)
-        exchange = entry[1]
+        exchange = open_entry[1]
         with exchange.changed:
             if exchange.pending.pop(self.name, None) is not None:
                 exchange.replies[self.name] = envelope.data
@@ -213,8 +213,12 @@ class GrpcTransport:
     @property
     def links(self) -> dict[str, Link]:
         """The live streams by party; from any thread."""
-        links = ((name, box.link) for name, box in sorted(self.mailboxes.copy().items()))
-        return {name: link for name, link in links if link is not None}  # each read once: a stream may end meanwhile
+        party_links = (
+            (party_name, party_mailbox.link) for party_name, party_mailbox in sorted(self.mailboxes.copy().items())
+        )
+        return {
+            name: party_link for name, party_link in party_links if party_link is not None
+        }  # each read once: a stream may end meanwhile
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Sets the event loop in which the mailboxes live; called once, before any exchange."""
@@ -237,8 +241,11 @@ class GrpcTransport:
 
     def presence(self, names: Iterable[str]) -> dict[str, Presence]:
         """The connections of the named parties; from any thread."""
-        absent = Presence(False, 0.0, None)
-        return {name: box.presence if (box := self.mailboxes.get(name)) else absent for name in names}
+        absent_presence = Presence(False, 0.0, None)
+        return {
+            party_name: party_mailbox.presence if (party_mailbox := self.mailboxes.get(party_name)) else absent_presence
+            for party_name in names
+        }
 
     def exchange(
         self,
@@ -256,57 +263,59 @@ class GrpcTransport:
                 the waiting by True or by what it raises.
         """
         assert self._loop is not None
-        begun = time.monotonic()
-        outgoing = _packed(requests, self._epoch)
-        largest = self._limits.reply_bytes(reply_bytes)
-        exchange = _Exchange({name: sent.id for name, sent in outgoing.items()}, largest)
-        self._loop.call_soon_threadsafe(self._post, outgoing, exchange)
-        self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing.values()))
+        begun_s = time.monotonic()
+        outgoing_by_party = _packed(requests, self._epoch)
+        largest_reply = self._limits.reply_bytes(reply_bytes)
+        exchange = _Exchange(
+            {party_name: sent_message.id for party_name, sent_message in outgoing_by_party.items()}, largest_reply
+        )
+        self._loop.call_soon_threadsafe(self._post, outgoing_by_party, exchange)
+        self._metrics.sent_bytes.inc(sum(sent.size for sent in outgoing_by_party.values()))
         try:
             while True:
-                left = begun + timeout_s - time.monotonic()
+                seconds_left = begun_s + timeout_s - time.monotonic()
                 with exchange.changed:
-                    if exchange.pending and left > 0:
-                        exchange.changed.wait(min(max(WATCH_S, WATCH_A_PARTY_S * len(exchange.pending)), left))
+                    if exchange.pending and seconds_left > 0:
+                        exchange.changed.wait(min(max(WATCH_S, WATCH_A_PARTY_S * len(exchange.pending)), seconds_left))
                     if not exchange.pending:
                         break
-                    missing = list(exchange.pending)
-                    answered = len(exchange.replies)
-                if left <= 0:
+                    missing_parties = list(exchange.pending)
+                    reply_count = len(exchange.replies)
+                if seconds_left <= 0:
                     break
-                if watch(Waiting(self.presence(missing), answered, left)):
+                if watch(Waiting(self.presence(missing_parties), reply_count, seconds_left)):
                     break
         finally:
             with exchange.changed:
-                rest = dict(exchange.pending)
+                pending_ids = dict(exchange.pending)
                 exchange.pending.clear()
-            if rest:
-                self._loop.call_soon_threadsafe(self._withdraw, rest)
-        for name in rest:
+            if pending_ids:
+                self._loop.call_soon_threadsafe(self._withdraw, pending_ids)
+        for name in pending_ids:
             self._metrics.exchange_missing.labels(party=name).inc()
         self._metrics.received_bytes.inc(sum(map(len, exchange.replies.values())))
-        self._metrics.exchange_seconds.observe(time.monotonic() - begun)
+        self._metrics.exchange_seconds.observe(time.monotonic() - begun_s)
         return {name: exchange.replies[name] for name in requests if name in exchange.replies}
 
     def _post(self, outgoing: Mapping[str, Outgoing], exchange: _Exchange) -> None:
-        for name, sent in outgoing.items():
-            self.mailbox(name).send(sent, exchange)
+        for party_name, sent_message in outgoing.items():
+            self.mailbox(party_name).send(sent_message, exchange)
 
     def _withdraw(self, ids: Mapping[str, bytes]) -> None:
-        for name, id_ in ids.items():
-            self.mailbox(name).withdraw(id_)
+        for party_name, message_id in ids.items():
+            self.mailbox(party_name).withdraw(message_id)
 
 
 def _packed(requests: Mapping[str, bytes], epoch: bytes = b"") -> dict[str, Outgoing]:
     # Most requests are the same for every party: hashed and deflated once.
-    packed: dict[bytes, Outgoing] = {}
-    result = {}
-    for name, data in requests.items():
-        id_ = os.urandom(ID_BYTES)
-        known = packed.get(data)
-        if known is None:
-            known = packed[data] = Outgoing(id_, data + epoch)
-            result[name] = known
+    packed_by_request: dict[bytes, Outgoing] = {}
+    outgoing_by_party = {}
+    for party_name, request_bytes in requests.items():
+        message_id = os.urandom(ID_BYTES)
+        earlier_packed = packed_by_request.get(request_bytes)
+        if earlier_packed is None:
+            earlier_packed = packed_by_request[request_bytes] = Outgoing(message_id, request_bytes + epoch)
+            outgoing_by_party[party_name] = earlier_packed
         else:
-            result[name] = known.under(id_)
-    return result
+            outgoing_by_party[party_name] = earlier_packed.under(message_id)
+    return outgoing_by_party

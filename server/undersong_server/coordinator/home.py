@@ -99,15 +99,15 @@ class CoordinatorHome:
                 "go on with it: the same `undersong coordinator service install` or `service remove` again",
                 code="moving",
             )
-        value = read_json(path / "coordinator.json")
-        if value is None:
+        home_json = read_json(path / "coordinator.json")
+        if home_json is None:
             raise ConfigurationError(
                 f"{path}: no coordinator lives here",
                 "make one with `undersong coordinator init`, or name it with --home",
                 code="no-coordinator",
             )
         try:
-            self.settings = CoordinatorSettings(**{**value, "addresses": tuple(value["addresses"])})
+            self.settings = CoordinatorSettings(**{**home_json, "addresses": tuple(home_json["addresses"])})
         except (TypeError, KeyError):
             raise ConfigurationError(
                 f"{path / 'coordinator.json'}: has other keys than this release writes",
@@ -139,10 +139,10 @@ class CoordinatorHome:
         if settings.metrics:
             host_port(settings.metrics)
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        storage = Storage(path, settings.storage, SCHEMA, SCHEMA_VERSION)
-        storage.create()
-        authority = Authority.create(path / "authority", settings.name, settings.server_names, now=now)
-        storage.record_owner(authority.fingerprint)
+        home_storage = Storage(path, settings.storage, SCHEMA, SCHEMA_VERSION)
+        home_storage.create()
+        new_authority = Authority.create(path / "authority", settings.name, settings.server_names, now=now)
+        home_storage.record_owner(new_authority.fingerprint)
         replace_json(path / "coordinator.json", asdict(settings), durable=True)
         return cls(path)
 
@@ -170,12 +170,12 @@ class CoordinatorHome:
     def candidate(self, holder: str = "") -> Candidate:
         """This process as one that wants to serve; ``holder`` names it, by default its machine and its folder."""
         addresses = ", ".join(self.settings.addresses)
-        drill = str(self.settings.drill)
+        drill_words = str(self.settings.drill)
         return Candidate(
             holder or f"{socket.gethostname()}:{self.path.absolute()}",
             self.settings.name,
             self.authority().fingerprint,
-            {"release": SOFTWARE, "name": self.settings.name, "addresses": addresses, "drill": drill},
+            {"release": SOFTWARE, "name": self.settings.name, "addresses": addresses, "drill": drill_words},
             self.hold,
         )
 
@@ -185,15 +185,15 @@ class CoordinatorHome:
         Args:
             names: the files of a run that are copied; none for all.
         """
-        planned = []
-        for path, data in self.storage.changed(self.path / "runs", *names):
+        planned_runs = []
+        for path, file_bytes in self.storage.changed(self.path / "runs", *names):
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(path, data)
+            replace_file(path, file_bytes)
             if path.name == "plan.json":
-                planned.append(run := self.run(path.parent.name))
+                planned_runs.append(run := self.run(path.parent.name))
                 if not (run.path / "status.json").exists():
                     run.write_status(RunStatus())
-        return planned
+        return planned_runs
 
     def run(self, name: str) -> RunFolder:
         """The folder of a run, which need not exist."""
@@ -211,9 +211,9 @@ class CoordinatorHome:
     def finished(self, name: str, remedy: str) -> RunFolder:
         """The folder of a finished run. Raises ConfigurationError, with ``remedy``, for a run that has not finished."""
         folder = self.run(name)
-        state = folder.status().state
-        if state != "finished":
-            raise ConfigurationError(f"run {name!r} is {state}", remedy, code="run-not-finished")
+        run_state = folder.status().state
+        if run_state != "finished":
+            raise ConfigurationError(f"run {name!r} is {run_state}", remedy, code="run-not-finished")
         return folder
 
     def runs(self) -> list[RunFolder]:
@@ -244,21 +244,21 @@ class CoordinatorHome:
         Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``, and for ``days``
         beyond the authority's own life.
         """
-        authority = self.authority()
+        home_authority = self.authority()
         _check_days(days)
-        expires = int(now + days * 86400)
+        expires_at = int(now + days * 86400)
         token = os.urandom(TOKEN_BYTES)
         with closing(self.registry()) as registry:
-            registry.invite(check_party_name(name), token, expires_at=expires, now=now, again=again, contact=contact)
+            registry.invite(check_party_name(name), token, expires_at=expires_at, now=now, again=again, contact=contact)
         return Package(
             coordinator=self.settings.name,
             addresses=self.settings.addresses,
             server_name=self.settings.server_names[0],
-            ca_certificate=authority.certificate_pem.decode("ascii"),
-            signing_key=authority.signing_public,
+            ca_certificate=home_authority.certificate_pem.decode("ascii"),
+            signing_key=home_authority.signing_public,
             party=name,
             token=token,
-            expires_s=expires,
+            expires_s=expires_at,
         )
 
     def sign(
@@ -293,30 +293,32 @@ class CoordinatorHome:
                     )
             else:
                 request.check_token(registry.token(request.party, now=now))
-            authority = self.authority()
-            lifetime = _check_days(PARTY_DAYS if days is None else days)
-            issued = authority.issue_party(request.party, request.tls_key(), now=now, days=lifetime)
+            home_authority = self.authority()
+            lifetime_days = _check_days(PARTY_DAYS if days is None else days)
+            issued_certificate = home_authority.issue_party(
+                request.party, request.tls_key(), now=now, days=lifetime_days
+            )
             registry.enrol(
                 request.party,
                 request.identity,
-                issued,
+                issued_certificate,
                 now=now,
                 stream_serial=stream_serial,
                 replaces=replaces,
                 renewal=request.renewal,
             )
         # Whoever renews by a file may have lost its way here; a stream needs none, and an older release reads none.
-        by_file = request.renewal and stream_serial is None
+        is_by_file = request.renewal and stream_serial is None
         grant = Grant(
             coordinator=self.settings.name,
             party=request.party,
             identity=request.identity,
-            certificate=issued.pem.decode("ascii"),
-            chain=(authority.certificate_pem.decode("ascii"),),
-            addresses=self.settings.addresses if by_file else (),
-            server_name=self.settings.server_names[0] if by_file else "",
+            certificate=issued_certificate.pem.decode("ascii"),
+            chain=(home_authority.certificate_pem.decode("ascii"),),
+            addresses=self.settings.addresses if is_by_file else (),
+            server_name=self.settings.server_names[0] if is_by_file else "",
         )
-        return grant.sign(authority.signing_key)
+        return grant.sign(home_authority.signing_key)
 
     def renew(self, name: str, serial: str, request: bytes) -> bytes:
         """Renews the party ``name`` by a request that arrived over its stream; returns the grant's bytes.
@@ -329,12 +331,12 @@ class CoordinatorHome:
         now_s = time.time()
         with closing(self.registry()) as registry:
             registry.check_renewal(name, serial, now=now_s)
-        parsed = EnrolmentRequest.parse(request)
-        if parsed.party != name or not parsed.renewal:
+        parsed_request = EnrolmentRequest.parse(request)
+        if parsed_request.party != name or not parsed_request.renewal:
             raise ConfigurationError(
                 "a stream renews the certificate of its own party only", code="not-its-own-renewal"
             )
-        return self.sign(parsed, now=now_s, stream_serial=serial)
+        return self.sign(parsed_request, now=now_s, stream_serial=serial)
 
     def revoke(self, name: str, reason: str, *, now: float) -> None:
         """Shuts a party out for good; a serving process ends its stream within seconds."""
@@ -351,11 +353,11 @@ class CoordinatorHome:
         """The facts that the serving process last wrote; None if no process serves this home now, on this machine."""
         if not is_held(self._lock):
             return None
-        value = read_json(self.path / "serving.json")
+        serving_json = read_json(self.path / "serving.json")
         try:
-            if value is None:
+            if serving_json is None:
                 return None
-            return Serving(**{**value, "connected": tuple(value["connected"])})
+            return Serving(**{**serving_json, "connected": tuple(serving_json["connected"])})
         except (TypeError, KeyError):  # Another release's process wrote it.
             return None
 
@@ -381,10 +383,10 @@ class CoordinatorHome:
     @property
     def connected(self) -> Sequence[str]:
         """Names of parties that had a stream when the serving process last wrote; empty if there is no such process."""
-        serving = self.serving
-        if serving is None:
+        serving_facts = self.serving
+        if serving_facts is None:
             return ()
-        return serving.connected
+        return serving_facts.connected
 
     def hold(self) -> AbstractContextManager[None]:
         """Takes the lock of the one serving process. Raises ConfigurationError if another process holds it."""
@@ -405,12 +407,12 @@ def host_port(address: str) -> tuple[str, int]:
     >>> host_port("0.0.0.0:7443"), host_port("[::1]:7443")
     (('0.0.0.0', 7443), ('::1', 7443))
     """
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*)):(\d{1,5})", address)
-    if match is None or int(match[3]) > 65535:
+    address_match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:\[\]]*)):(\d{1,5})", address)
+    if address_match is None or int(address_match[3]) > 65535:
         raise ConfigurationError(
             f"{address!r} is not host:port", "write for example 0.0.0.0:7443", code="invalid-address"
         )
-    return match[1] or match[2], int(match[3])
+    return address_match[1] or address_match[2], int(address_match[3])
 
 
 def _check_days(days: float) -> float:

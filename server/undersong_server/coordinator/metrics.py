@@ -92,24 +92,24 @@ class FolderMetrics(Collector):
     def collect(self) -> Iterable[Metric]:
         """Returns the number of runs by state, the end of each certificate, and since when steps are held up."""
         runs = GaugeMetricFamily("undersong_runs", "Runs by state.", labels=["state"])
-        for state, count in self._runs().items():
-            runs.add_metric([state], count)
-        ends = GaugeMetricFamily(
+        for run_state, run_count in self._runs().items():
+            runs.add_metric([run_state], run_count)
+        expiry_gauge = GaugeMetricFamily(
             "undersong_certificate_expires_seconds",
             "When a certificate ends, seconds since the epoch.",
             labels=["name"],
         )
         with suppress(UndersongError):  # The last of these figures tells what is missing.
-            for name, end in self._certificates().items():
-                ends.add_metric([name], end)
+            for party_name, expires_at in self._certificates().items():
+                expiry_gauge.add_metric([party_name], expires_at)
         held_steps = GaugeMetricFamily(
             "undersong_held_up_seconds",
             "Since when a step is held up, seconds since the epoch.",
             labels=["step", "code"],
         )
-        for step in self._held():
-            held_steps.add_metric([step.step, step.code], step.since_s)
-        return runs, ends, held_steps
+        for held_step in self._held():
+            held_steps.add_metric([held_step.step, held_step.code], held_step.since_s)
+        return runs, expiry_gauge, held_steps
 
 
 class MetricsServer:
@@ -123,8 +123,8 @@ class MetricsServer:
     """
 
     def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Health) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        server = type("_Family", (ThreadingWSGIServer,), {"address_family": family})
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        server = type("_Family", (ThreadingWSGIServer,), {"address_family": address_family})
         try:
             self._server: WSGIServer = server((host, port), _Handler)
         except OSError as error:
@@ -144,18 +144,18 @@ class MetricsServer:
 
 
 def _application(registry: CollectorRegistry, health: Health) -> Callable[..., Iterable[bytes]]:
-    metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+    metrics_app: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
 
     def serve(environ: "WSGIEnvironment", start: "StartResponse") -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         if path == "/metrics":
-            return metrics(environ, start)
+            return metrics_app(environ, start)
         if path == "/healthz":
-            state = health()
+            health_state = health()
             # A machine that lacks something gets nothing from a restart of this process.
-            well = state.get("status") in ("ok", HELD_UP)
-            status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-            return _reply(start, status, "application/json", json.dumps(state).encode())
+            is_well = health_state.get("status") in ("ok", HELD_UP)
+            status = HTTPStatus.OK if is_well else HTTPStatus.SERVICE_UNAVAILABLE
+            return _reply(start, status, "application/json", json.dumps(health_state).encode())
         return _reply(start, HTTPStatus.NOT_FOUND, "text/plain", b"/metrics or /healthz\n")
 
     return serve

@@ -106,14 +106,14 @@ class Registry:
         Raises ConfigurationError for a name that is revoked, or enrolled without ``again``.
         """
         with self.database.writing(alone=True) as database:
-            row = self._row(name)
-            if row is not None and row["state"] == ENROLLED and not again:
+            party_row = self._row(name)
+            if party_row is not None and party_row["state"] == ENROLLED and not again:
                 raise ConfigurationError(
                     f"{name}: is enrolled already",
                     f"if the hospital has lost its folder: undersong invite {name} --again; else invite another name",
                     code="already-enrolled",
                 )
-            if row is not None and row["state"] == REVOKED:
+            if party_row is not None and party_row["state"] == REVOKED:
                 raise ConfigurationError(
                     f"{name}: was revoked; a name is never given again",
                     "invite it under another name",
@@ -136,19 +136,19 @@ class Registry:
 
     def token(self, name: str, *, now: float) -> bytes:
         """The invitation's token. Raises ConfigurationError for a name without an open invitation."""
-        row = self._required(name)
-        if row["state"] == REVOKED or not row["token"]:
+        party_row = self._required(name)
+        if party_row["state"] == REVOKED or not party_row["token"]:
             raise ConfigurationError(
                 f"{name}: its invitation was used already", "look at `undersong parties`", code="invitation-used"
             )
         # One that lies ahead of now was made while the clock was wrong, and would last for as long as it was.
-        if row["token_expires_at"] < now or row["invited_at"] > now + CLOCKS_DIFFER_S:
+        if party_row["token_expires_at"] < now or party_row["invited_at"] > now + CLOCKS_DIFFER_S:
             raise ConfigurationError(
                 f"{name}: its invitation has expired",
                 f"invite it again: undersong invite {name}",
                 code="invitation-expired",
             )
-        return bytes.fromhex(row["token"])
+        return bytes.fromhex(party_row["token"])
 
     def enrol(
         self,
@@ -177,14 +177,16 @@ class Registry:
             if stream_serial is not None:
                 # Again, and in the transaction that counts this certificate: several streams ask at once.
                 self._check_renewal(name, stream_serial, now)
-            row = self._required(name)
-            if row["state"] == REVOKED:
+            party_row = self._required(name)
+            if party_row["state"] == REVOKED:
                 raise ConfigurationError(f"{name}: was revoked", "invite it under another name", code="party-revoked")
-            former_key = bytes.fromhex(row["identity"])
+            former_key = bytes.fromhex(party_row["identity"])
             _check_replacement(name, former_key, identity, replaces)
             if former_key and former_key != identity:
-                former = (name, row["identity"], now)
-                database.execute("INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former)
+                former_identity = (name, party_row["identity"], now)
+                database.execute(
+                    "INSERT INTO former_identity (party, identity, replaced_at) VALUES (?, ?, ?)", former_identity
+                )
                 database.execute(
                     "UPDATE certificate SET revoked_at = COALESCE(revoked_at, ?) WHERE party = ?", (now, name)
                 )
@@ -220,30 +222,34 @@ class Registry:
         self._check_renewal(name, serial, now)
 
     def _check_renewal(self, name: str, serial: str, now: float) -> None:
-        rows = self.database.rows(
+        certificate_rows = self.database.rows(
             "SELECT serial, issued_at, expires_at FROM certificate WHERE party = ? AND revoked_at IS NULL", (name,)
         )
-        presented = next((row for row in rows if row["serial"] == serial), None)
-        if presented is None:
+        presented_row = next(
+            (certificate_row for certificate_row in certificate_rows if certificate_row["serial"] == serial), None
+        )
+        if presented_row is None:
             raise ConfigurationError(
                 f"{name}: shows no certificate of its own", "enroll again", code="unknown-certificate"
             )
-        due = presented["expires_at"] - RENEWABLE_SHARE * (presented["expires_at"] - presented["issued_at"])
-        if now < due and presented["issued_at"] <= now + CLOCKS_DIFFER_S:
+        renewable_from = presented_row["expires_at"] - RENEWABLE_SHARE * (
+            presented_row["expires_at"] - presented_row["issued_at"]
+        )
+        if now < renewable_from and presented_row["issued_at"] <= now + CLOCKS_DIFFER_S:
             raise ConfigurationError(
-                f"{name}: its certificate may be renewed in {(due - now) / 86400:.1f} days",
+                f"{name}: its certificate may be renewed in {(renewable_from - now) / 86400:.1f} days",
                 "ask again then",
                 code="renewal-too-early",
             )
         # Certificates that were issued while the clock was ahead are of no use, and keep nobody from a new one.
-        rows = [row for row in rows if row["issued_at"] <= now + CLOCKS_DIFFER_S]
-        if sum(row["issued_at"] > now - 3600.0 for row in rows) >= RENEWALS_AN_HOUR:
+        certificate_rows = [row for row in certificate_rows if row["issued_at"] <= now + CLOCKS_DIFFER_S]
+        if sum(row["issued_at"] > now - 3600.0 for row in certificate_rows) >= RENEWALS_AN_HOUR:
             raise ConfigurationError(
                 f"{name}: was given {RENEWALS_AN_HOUR} certificates within an hour",
                 "install one of them, or wait",
                 code="renewals-too-often",
             )
-        if sum(row["expires_at"] > now for row in rows) >= VALID_CERTIFICATES:
+        if sum(row["expires_at"] > now for row in certificate_rows) >= VALID_CERTIFICATES:
             raise ConfigurationError(
                 f"{name}: has {VALID_CERTIFICATES} valid certificates",
                 "install the newest, or let the operator sign",
@@ -262,9 +268,9 @@ class Registry:
 
     def refusal(self, name: str, serial: str, *, now: float) -> str:
         """The reason why a verified certificate is refused; empty if it is accepted."""
-        certificates = self.database.rows("SELECT * FROM certificate WHERE serial = ?", (serial,))
+        certificate_rows = self.database.rows("SELECT * FROM certificate WHERE serial = ?", (serial,))
         party = self._row(name)
-        certificate = certificates[0] if certificates else None
+        certificate = certificate_rows[0] if certificate_rows else None
         return _refusal(name, serial, party["state"] if party else None, certificate, now)
 
     def refusals(self, presented: Mapping[str, str], *, now: float) -> dict[str, str]:
@@ -273,21 +279,25 @@ class Registry:
         It is called each second, so it returns its last answer again while the certificates are the same, nobody has
         written to the file, and none of the certificates has expired.
         """
-        mark = self.database.mark()
-        accepted, accepted_mark, valid_until = self._accepted
-        if accepted_mark == mark and accepted == presented and now <= valid_until:
+        database_mark = self.database.mark()
+        accepted_serials, accepted_mark, valid_until = self._accepted
+        if accepted_mark == database_mark and accepted_serials == presented and now <= valid_until:
             return {}
-        states = {row["name"]: row["state"] for row in self.database.rows("SELECT name, state FROM party")}
-        rows = self.database.rows("SELECT serial, party, revoked_at, expires_at FROM certificate")
-        certificates = {row["serial"]: row for row in rows}
-        problems = {
-            name: _refusal(name, serial, states.get(name), certificates.get(serial), now)
-            for name, serial in presented.items()
+        state_by_party = {row["name"]: row["state"] for row in self.database.rows("SELECT name, state FROM party")}
+        certificate_rows = self.database.rows("SELECT serial, party, revoked_at, expires_at FROM certificate")
+        certificate_by_serial = {row["serial"]: row for row in certificate_rows}
+        problem_by_party = {
+            party_name: _refusal(
+                party_name, serial, state_by_party.get(party_name), certificate_by_serial.get(serial), now
+            )
+            for party_name, serial in presented.items()
         }
-        refusals = {name: problem for name, problem in problems.items() if problem}
+        refusals = {name: problem for name, problem in problem_by_party.items() if problem}
         if not refusals:
-            valid_until = min((certificates[serial]["expires_at"] for serial in presented.values()), default=math.inf)
-            self._accepted = dict(presented), mark, valid_until
+            valid_until = min(
+                (certificate_by_serial[serial]["expires_at"] for serial in presented.values()), default=math.inf
+            )
+            self._accepted = dict(presented), database_mark, valid_until
         return refusals
 
     def seen(
@@ -318,7 +328,8 @@ class Registry:
         """Notes the time at which each party's last frame arrived, by party, in seconds since the epoch."""
         with self.database.writing() as database:
             database.executemany(
-                "UPDATE party SET last_seen = ? WHERE name = ?", [(time_s, name) for name, time_s in times.items()]
+                "UPDATE party SET last_seen = ? WHERE name = ?",
+                [(time_s, party_name) for party_name, time_s in times.items()],
             )
 
     def party(self, name: str) -> EnrolledParty:
@@ -328,35 +339,35 @@ class Registry:
 
     def parties(self) -> list[EnrolledParty]:
         """Every party that was ever invited, by name."""
-        rows = self.database.rows(
+        party_rows = self.database.rows(
             "SELECT party.*, (SELECT MAX(expires_at) FROM certificate"
             " WHERE certificate.party = party.name AND certificate.revoked_at IS NULL) AS expires_at"
             " FROM party ORDER BY name"
         )
-        former = self.database.rows("SELECT party, identity FROM former_identity ORDER BY replaced_at")
+        former_rows = self.database.rows("SELECT party, identity FROM former_identity ORDER BY replaced_at")
         return [
             EnrolledParty(
-                name=row["name"],
-                state=row["state"],
-                identity=row["identity"],
-                invited_at=row["invited_at"],
-                enrolled_at=row["enrolled_at"],
-                revoked_at=row["revoked_at"],
-                reason=row["reason"],
-                last_seen=row["last_seen"],
-                software=row["software"],
-                embedder=row["embedder"],
-                epsilon_left=row["epsilon_left"],
-                paused=bool(row["paused"]),
-                certificate_expires_at=row["expires_at"],
-                contact=row["contact"],
-                policy=row["policy"],
-                does_not_start=row["does_not_start"],
+                name=party_row["name"],
+                state=party_row["state"],
+                identity=party_row["identity"],
+                invited_at=party_row["invited_at"],
+                enrolled_at=party_row["enrolled_at"],
+                revoked_at=party_row["revoked_at"],
+                reason=party_row["reason"],
+                last_seen=party_row["last_seen"],
+                software=party_row["software"],
+                embedder=party_row["embedder"],
+                epsilon_left=party_row["epsilon_left"],
+                paused=bool(party_row["paused"]),
+                certificate_expires_at=party_row["expires_at"],
+                contact=party_row["contact"],
+                policy=party_row["policy"],
+                does_not_start=party_row["does_not_start"],
                 former_identities=tuple(
-                    former_row["identity"] for former_row in former if former_row["party"] == row["name"]
+                    former_row["identity"] for former_row in former_rows if former_row["party"] == party_row["name"]
                 ),
             )
-            for row in rows
+            for party_row in party_rows
         ]
 
     def identities(self) -> dict[str, bytes]:
@@ -364,18 +375,18 @@ class Registry:
         return {party.name: bytes.fromhex(party.identity) for party in self.parties() if party.identity}
 
     def _row(self, name: str) -> Any:
-        rows = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
-        if rows:
-            return rows[0]
+        party_rows = self.database.rows("SELECT * FROM party WHERE name = ?", (name,))
+        if party_rows:
+            return party_rows[0]
         return None
 
     def _required(self, name: str) -> Any:
-        row = self._row(name)
-        if row is None:
+        party_row = self._row(name)
+        if party_row is None:
             raise ConfigurationError(
                 f"{name!r}: no such party", f"invite it with `undersong invite {name}`", code="unknown-party"
             )
-        return row
+        return party_row
 
 
 def _refusal(name: str, serial: str, state: str | None, certificate: Any, now: float) -> str:

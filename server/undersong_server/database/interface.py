@@ -108,14 +108,14 @@ class Database(ABC):
 
     def keep(self, write: Callable[[Statements], Kept]) -> Kept:
         """Runs ``write`` in one transaction, again while the database is away. Raises as :meth:`writing` does."""
-        until = math.inf
+        give_up_at = math.inf
         while True:
             try:
-                with self.writing() as statements:
-                    return write(statements)
+                with self.writing() as transaction:
+                    return write(transaction)
             except Away:  # its first time may be long after the start: this process may have been stopped
-                until = min(until, time.monotonic() + PATIENCE_S)
-                if time.monotonic() > until:
+                give_up_at = min(give_up_at, time.monotonic() + PATIENCE_S)
+                if time.monotonic() > give_up_at:
                     raise
                 time.sleep(AGAIN_S)
 
@@ -123,10 +123,10 @@ class Database(ABC):
         """Raises Superseded, or Away where only the time has run out, unless the lease is this epoch's."""
         if self.epoch is None:
             return
-        row = statements.execute(self._with_time(_HELD) + self.share).fetchone()
-        if row is None or row["epoch"] != self.epoch:
+        lease_row = statements.execute(self._with_time(_HELD) + self.share).fetchone()
+        if lease_row is None or lease_row["epoch"] != self.epoch:
             raise Superseded(self.epoch)
-        if not row["held"]:
+        if not lease_row["held"]:
             raise Away(f"{self.place}: the lease has run out", "it is renewed as soon as the database answers")
 
     def take(self, holder: str, lease_s: float = LEASE_S) -> int | None:
@@ -137,14 +137,14 @@ class Database(ABC):
         nothing, where that would shut out all later holders.
         """
         parameters = (AHEAD_S, lease_s if self.remote else FOR_GOOD, holder, LONGEST_LEASE_S, int(not self.remote))
-        with self.writing() as statements:
-            before = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            taken = statements.execute(self._with_time(_TAKE), parameters)
-            if not taken.rowcount:
+        with self.writing() as transaction:
+            epoch_before = int(transaction.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
+            taken_row = transaction.execute(self._with_time(_TAKE), parameters)
+            if not taken_row.rowcount:
                 return None
-            epoch = int(statements.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
-            if epoch < before:
-                log.warning("the last epoch, %d, lies more than a day ahead and is not gone on from", before)
+            epoch = int(transaction.execute("SELECT epoch FROM lease WHERE id = 1").fetchone()["epoch"])
+            if epoch < epoch_before:
+                log.warning("the last epoch, %d, lies more than a day ahead and is not gone on from", epoch_before)
             if epoch > time.time() + AHEAD_S:
                 raise ConfigurationError(
                     f"the database's epoch, {epoch}, would be more than a day ahead of this machine's clock",
@@ -155,8 +155,8 @@ class Database(ABC):
 
     def renew(self, epoch: int, lease_s: float = LEASE_S) -> bool:
         """Holds the lease for ``lease_s`` from now on, 0 gives it back; False if another process has taken it."""
-        with self.writing() as statements:
-            return bool(statements.execute(self._with_time(_RENEW), (lease_s, epoch)).rowcount)
+        with self.writing() as transaction:
+            return bool(transaction.execute(self._with_time(_RENEW), (lease_s, epoch)).rowcount)
 
     def _with_time(self, sql: str) -> str:
         return sql.replace(":now", self.now)

@@ -41,13 +41,13 @@ class Journal:
         self._prefix = prefix
         self._held = ExitStack()
         if isinstance(place, Path):
-            clash = ConfigurationError(
+            key_clash = ConfigurationError(
                 f"{place}: another process works in this folder", "wait for it, or stop it", code="journal-in-use"
             )
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 if str(place) != ":memory:":  # such a database belongs to its connection
-                    self._held.enter_context(holding(place.with_suffix(".lock"), clash))
+                    self._held.enter_context(holding(place.with_suffix(".lock"), key_clash))
                 place = Sqlite(place, ENTRIES, epoch=epoch, alone=True)
             except BaseException:
                 self._held.close()
@@ -64,9 +64,9 @@ class Journal:
             )
 
     def get(self, key: str) -> bytes | None:
-        rows = self._database.rows("SELECT value FROM entry WHERE key = ?", (self._prefix + key,))
-        if rows:
-            return bytes(rows[0]["value"])
+        entry_rows = self._database.rows("SELECT value FROM entry WHERE key = ?", (self._prefix + key,))
+        if entry_rows:
+            return bytes(entry_rows[0]["value"])
         return None
 
     def put(self, key: str, value: bytes) -> None:
@@ -84,44 +84,49 @@ class Journal:
             dropped: the keys to drop.
             forgotten: drops every key with this prefix too; "" drops none.
         """
-        gone = [(self._prefix + key,) for key in dropped]
-        rows = [(self._prefix + key, value) for key, value in entries]
-        begins = self._prefix + forgotten
+        dropped_keys = [(self._prefix + entry_key,) for entry_key in dropped]
+        entry_rows = [(self._prefix + key, entry_value) for key, entry_value in entries]
+        forgotten_prefix = self._prefix + forgotten
 
         def write(database: Statements) -> None:
             if forgotten:
-                database.execute("DELETE FROM entry WHERE key >= ? AND key < ?", (begins, begins + _LAST))
-            if gone:
-                database.executemany("DELETE FROM entry WHERE key = ?", gone)
+                database.execute(
+                    "DELETE FROM entry WHERE key >= ? AND key < ?", (forgotten_prefix, forgotten_prefix + _LAST)
+                )
+            if dropped_keys:
+                database.executemany("DELETE FROM entry WHERE key = ?", dropped_keys)
             # One statement for what is new, which nearly everything is.
-            new = "INSERT INTO entry VALUES (?, ?) ON CONFLICT DO NOTHING"
-            if rows and database.executemany(new, rows).rowcount < len(rows):
-                for key, value in rows:
-                    if bytes(self._database.rows("SELECT value FROM entry WHERE key = ?", (key,))[0]["value"]) != value:
+            insert_entry = "INSERT INTO entry VALUES (?, ?) ON CONFLICT DO NOTHING"
+            if entry_rows and database.executemany(insert_entry, entry_rows).rowcount < len(entry_rows):
+                for entry_key, entry_value in entry_rows:
+                    if (
+                        bytes(self._database.rows("SELECT value FROM entry WHERE key = ?", (entry_key,))[0]["value"])
+                        != entry_value
+                    ):
                         self._database.fence(database)  # a holder that was replaced is told so
-                        key = key.removeprefix(self._prefix)
+                        entry_key = entry_key.removeprefix(self._prefix)
                         raise InternalError(
-                            f"{self._path}: a second value for the journal key {key!r}", code="second-value"
+                            f"{self._path}: a second value for the journal key {entry_key!r}", code="second-value"
                         )
 
         self._database.keep(write)
 
     def get_json(self, key: str) -> Any:
-        value = self.get(key)
-        if value is None:
+        stored_json = self.get(key)
+        if stored_json is None:
             return None
-        return json.loads(value)
+        return json.loads(stored_json)
 
     def put_json(self, key: str, value: Any) -> None:
         self.put(key, json_bytes(value))
 
     def items(self, prefix: str) -> dict[str, bytes]:
         """Every entry whose key starts with ``prefix``, by key."""
-        begins = self._prefix + prefix
-        rows = self._database.rows(
-            "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key", (begins, begins + _LAST)
+        full_prefix = self._prefix + prefix
+        entry_rows = self._database.rows(
+            "SELECT key, value FROM entry WHERE key >= ? AND key < ? ORDER BY key", (full_prefix, full_prefix + _LAST)
         )
-        return {row["key"].removeprefix(self._prefix): bytes(row["value"]) for row in rows}
+        return {entry_row["key"].removeprefix(self._prefix): bytes(entry_row["value"]) for entry_row in entry_rows}
 
     def close(self) -> None:
         self._database.close()

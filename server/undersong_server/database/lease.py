@@ -34,17 +34,17 @@ class Lease:
             self._thread.start()
 
     def _renew_lease(self) -> None:
-        renewed = time.monotonic()
+        renewed_s = time.monotonic()
         while not self._stopping.wait(RENEW_S):
-            begun = time.monotonic()
+            begun_s = time.monotonic()
             try:
                 if self._database.renew(self.epoch):
-                    renewed = begun
+                    renewed_s = begun_s
                     continue
                 self.lost_by = Superseded(self.epoch)
             except UndersongError as error:
                 log.warning("the lease was not renewed: %s", error.problem)
-                if time.monotonic() - renewed < LOST_S:
+                if time.monotonic() - renewed_s < LOST_S:
                     continue
                 self.lost_by = error
             self._lost()

@@ -47,27 +47,27 @@ class Postgres(Database):
     @classmethod
     def create(cls, target: str, schema: str) -> None:
         """Makes the tables. Raises ConfigurationError if the database cannot be used or holds a coordinator."""
-        made = cls(target)
-        made._connection = made._open_connection()
-        with made.writing(alone=True) as statements:
-            if statements.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
+        database = cls(target)
+        database._connection = database._open_connection()
+        with database.writing(alone=True) as transaction:
+            if transaction.execute("SELECT to_regclass('lease') AS found").fetchone()["found"]:
                 raise ConfigurationError(
                     "the database holds a coordinator already", "name an empty one", code="coordinator-exists"
                 )
             # Keys are compared byte by byte, as SQLite does.
-            types = (("TEXT", 'TEXT COLLATE "C"'), ("REAL", "DOUBLE PRECISION"), ("BLOB", "BYTEA"))
-            for name, type_ in types:
-                schema = schema.replace(f" {name}", f" {type_}")
-            for statement in filter(str.strip, schema.split(";")):
-                statements.execute(statement)
-            statements.execute("INSERT INTO entry VALUES ('format', ?)", (FORMAT,))
-        made.close()
+            type_names = (("TEXT", 'TEXT COLLATE "C"'), ("REAL", "DOUBLE PRECISION"), ("BLOB", "BYTEA"))
+            for sqlite_type, postgres_type in type_names:
+                schema = schema.replace(f" {sqlite_type}", f" {postgres_type}")
+            for sql_statement in filter(str.strip, schema.split(";")):
+                transaction.execute(sql_statement)
+            transaction.execute("INSERT INTO entry VALUES ('format', ?)", (FORMAT,))
+        database.close()
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         import psycopg
 
         with self._lock:
-            until = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
+            give_up_at = time.monotonic() + (0 if self._inside else STALLED_MS / 1000)
             while True:
                 try:
                     return list(_Translated(self._ensure_connection()).execute(sql, values).fetchall())
@@ -75,7 +75,7 @@ class Postgres(Database):
                     if self._inside:
                         raise
                     self._drop_connection()
-                    if time.monotonic() > until:
+                    if time.monotonic() > give_up_at:
                         raise self._away_error(error) from None
                 time.sleep(AGAIN_S)
 
@@ -84,30 +84,30 @@ class Postgres(Database):
         import psycopg
 
         with self._lock:
-            statements = _Translated(self._ensure_connection())
-            number, asked = (), False
+            transaction = _Translated(self._ensure_connection())
+            transaction_number, has_asked = (), False
             try:
-                statements.execute("BEGIN")
-                begun = f"SELECT pg_current_xact_id()::text AS number, {TIMELINE} AS timeline"
-                number = tuple(statements.execute(begun).fetchone().values())
+                transaction.execute("BEGIN")
+                begin_query = f"SELECT pg_current_xact_id()::text AS number, {TIMELINE} AS timeline"
+                transaction_number = tuple(transaction.execute(begin_query).fetchone().values())
                 self._inside = True
                 if alone:
-                    statements.execute("SELECT pg_advisory_xact_lock(7443)")
-                yield statements
+                    transaction.execute("SELECT pg_advisory_xact_lock(7443)")
+                yield transaction
                 # Last, so that the lease's row is locked for an instant only, however much is written.
-                self.fence(statements)
-                asked = True
-                statements.execute("COMMIT")
+                self.fence(transaction)
+                has_asked = True
+                transaction.execute("COMMIT")
             except BaseException as error:
                 self._inside = False
-                broken = isinstance(error, psycopg.Error) and statements.connection.closed
-                if broken or isinstance(error, psycopg.OperationalError):
+                is_broken = isinstance(error, psycopg.Error) and transaction.connection.closed
+                if is_broken or isinstance(error, psycopg.OperationalError):
                     self._drop_connection()
-                    if not (asked and self._is_committed(number)):
+                    if not (has_asked and self._is_committed(transaction_number)):
                         raise self._away_error(error) from None
                     return
                 with suppress(psycopg.Error):
-                    statements.execute("ROLLBACK")
+                    transaction.execute("ROLLBACK")
                 if isinstance(error, psycopg.Error):
                     raise self._storage_error(error) from None
                 raise
@@ -118,11 +118,11 @@ class Postgres(Database):
         """Asks what became of a transaction whose COMMIT was not answered. Raises Away if nobody can tell."""
         import psycopg
 
-        until = time.monotonic() + PATIENCE_S
-        asked = f"SELECT CASE ? WHEN {TIMELINE} THEN pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) END AS status"
-        while time.monotonic() < until:
+        give_up_at = time.monotonic() + PATIENCE_S
+        status_query = f"SELECT CASE ? WHEN {TIMELINE} THEN pg_xact_status(CAST(CAST(? AS TEXT) AS xid8)) END AS status"
+        while time.monotonic() < give_up_at:
             try:
-                status = _Translated(self._ensure_connection()).execute(asked, number[::-1]).fetchone()["status"]
+                status = _Translated(self._ensure_connection()).execute(status_query, number[::-1]).fetchone()["status"]
                 if status is None:
                     break
                 if status != "in progress":
@@ -177,8 +177,8 @@ class Postgres(Database):
                 keepalives_count=3,
                 tcp_user_timeout=STALLED_MS,
             )
-            wait = connection.wait
-            connection.wait = lambda steps, *given, **named: wait(_wait_for_server(steps), *given, **named)
+            wait_steps = connection.wait
+            connection.wait = lambda steps, *given, **named: wait_steps(_wait_for_server(steps), *given, **named)
             connection.execute(f"SET idle_in_transaction_session_timeout = {STALLED_MS}")
             connection.execute(
                 "SELECT set_config('synchronous_commit', 'on', false)"
@@ -209,11 +209,11 @@ class Postgres(Database):
         if isinstance(error, psycopg.OperationalError):
             return self._away_error(error)
         if isinstance(error, psycopg.errors.UndefinedTable):
-            words, remedy = "holds no coordinator", "make one: undersong coordinator init --storage"
+            problem_words, remedy = "holds no coordinator", "make one: undersong coordinator init --storage"
         else:  # an error's words may hold values
-            words = f"cannot be used ({type(error).__name__})"
+            problem_words = f"cannot be used ({type(error).__name__})"
             remedy = "see the server's log"
-        return ConfigurationError(f"the database of --storage {words}", remedy, code="storage")
+        return ConfigurationError(f"the database of --storage {problem_words}", remedy, code="storage")
 
 
 def _wait_for_server(steps: Any) -> Any:
@@ -223,16 +223,16 @@ def _wait_for_server(steps: Any) -> Any:
     """
     import psycopg
 
-    ready = None
-    heard = time.monotonic()
+    socket_state = None
+    heard_s = time.monotonic()
     while True:
         try:
-            awaited = steps.send(ready)
+            awaited_state = steps.send(socket_state)
         except StopIteration as stop:
             return stop.value
-        if ready := (yield awaited):
-            heard = time.monotonic()
-        elif time.monotonic() - heard > SILENT_S:
+        if socket_state := (yield awaited_state):
+            heard_s = time.monotonic()
+        elif time.monotonic() - heard_s > SILENT_S:
             raise psycopg.OperationalError("the server is silent")
 
 

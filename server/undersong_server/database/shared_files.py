@@ -22,22 +22,24 @@ class SharedFiles:
 
     def put(self, run: str, files: Mapping[str, bytes]) -> None:
         """Keeps or replaces files of one run, all or none."""
-        kept = [(run, name, _content_digest(data), data) for name, data in files.items()]
+        file_rows = [
+            (run, file_name, _content_digest(file_bytes), file_bytes) for file_name, file_bytes in files.items()
+        ]
 
         def write(statements: Statements) -> None:
             statements.executemany(
                 "INSERT INTO file VALUES (?, ?, ?, ?) ON CONFLICT (run, name)"
                 " DO UPDATE SET digest = excluded.digest, data = excluded.data",
-                kept,
+                file_rows,
             )
 
         self.database.keep(write)
 
     def get(self, run: str, name: str) -> bytes | None:
         """The file as it was kept last; None if there is none."""
-        rows = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
-        if rows:
-            return bytes(rows[0]["data"])
+        data_rows = self.database.rows("SELECT data FROM file WHERE run = ? AND name = ?", (run, name))
+        if data_rows:
+            return bytes(data_rows[0]["data"])
         return None
 
     def changed(self, folder: Path, *names: str) -> Iterator[tuple[Path, bytes]]:
@@ -46,21 +48,21 @@ class SharedFiles:
         Args:
             names: the files of a run that are looked at; none for all.
         """
-        rows = self.database.rows("SELECT run, name, digest FROM file")
-        for row in sorted(rows, key=lambda row: (row["name"] == "status.json", row["run"], row["name"])):
-            place = row["run"], row["name"]
-            if (names and row["name"] not in names) or self._known.get(place) == row["digest"]:
+        file_rows = self.database.rows("SELECT run, name, digest FROM file")
+        for file_row in sorted(file_rows, key=lambda row: (row["name"] == "status.json", row["run"], row["name"])):
+            run_and_name = file_row["run"], file_row["name"]
+            if (names and file_row["name"] not in names) or self._known.get(run_and_name) == file_row["digest"]:
                 continue
-            if any(not part or part.startswith(".") for part in "/".join(place).split("/")):
+            if any(not path_part or path_part.startswith(".") for path_part in "/".join(run_and_name).split("/")):
                 raise ConfigurationError(
-                    f"the shared database names a file outside the runs: {'/'.join(place)!r}",
+                    f"the shared database names a file outside the runs: {'/'.join(run_and_name)!r}",
                     "find out who has written it; nothing of it was copied",
                     code="shared-name",
                 )
-            path = folder.joinpath(*place)
-            if not path.is_file() or _content_digest(path.read_bytes()) != row["digest"]:
-                yield path, self.get(*place) or b""
-            self._known[place] = row["digest"]
+            path = folder.joinpath(*run_and_name)
+            if not path.is_file() or _content_digest(path.read_bytes()) != file_row["digest"]:
+                yield path, self.get(*run_and_name) or b""
+            self._known[run_and_name] = file_row["digest"]
 
 
 def _content_digest(data: bytes) -> str:

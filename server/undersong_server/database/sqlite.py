@@ -50,9 +50,9 @@ class Sqlite(Database):
                 code="registry-version",
             )
         if epoch is not None:
-            with self.writing() as statements:  # This database refuses an earlier holder from now on.
-                taken = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
-                statements.execute(taken, (epoch, FOR_GOOD, epoch, epoch + AHEAD_S))
+            with self.writing() as transaction:  # This database refuses an earlier holder from now on.
+                take_lease = "UPDATE lease SET epoch = ?, until = ? WHERE epoch < ? OR epoch > ?"
+                transaction.execute(take_lease, (epoch, FOR_GOOD, epoch, epoch + AHEAD_S))
 
     def rows(self, sql: str, values: Any = ()) -> list[Any]:
         with self._lock, named_faults(self.place):
@@ -61,8 +61,8 @@ class Sqlite(Database):
     @contextmanager
     def writing(self, *, alone: bool = False) -> Iterator[Statements]:  # no two ever run
         try:
-            with ExitStack() as stack:
-                self._begin_transaction(stack)
+            with ExitStack() as open_contexts:
+                self._begin_transaction(open_contexts)
                 yield self._connection
                 self.fence(self._connection)
         except sqlite3.OperationalError as error:
@@ -70,7 +70,7 @@ class Sqlite(Database):
 
     def _begin_transaction(self, stack: ExitStack) -> None:
         """Begins a transaction; this process's other threads can read while another process writes."""
-        until = time.monotonic() + WRITE_S
+        give_up_at = time.monotonic() + WRITE_S
         while True:
             stack.enter_context(self._lock)
             if self._alone:
@@ -81,7 +81,7 @@ class Sqlite(Database):
                 stack.enter_context(transaction(self._connection))
                 return
             except sqlite3.OperationalError as error:
-                if not is_busy(error) or time.monotonic() > until:
+                if not is_busy(error) or time.monotonic() > give_up_at:
                     raise
             finally:
                 self._connection.execute(f"PRAGMA busy_timeout={round(WRITE_S * 1000)}")

@@ -53,8 +53,8 @@ class Storage:
         if not self.address:
             self.registry().close()
             return
-        with closing(Postgres(self.address)) as database, database.writing() as statements:
-            statements.execute(_OWNER, (fingerprint.encode(),))
+        with closing(Postgres(self.address)) as database, database.writing() as transaction:
+            transaction.execute(_OWNER, (fingerprint.encode(),))
 
     def registry(self) -> Database:
         """Opens the tables of the registry."""

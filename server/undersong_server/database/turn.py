@@ -57,10 +57,10 @@ def turn(
 
     Raises ConfigurationError if another process serves.
     """
-    with ExitStack() as stack:
-        lease = Lease(*await_turn(storage, candidate, stack, standby=standby, meanwhile=meanwhile), lost)
-        stack.callback(lease.end)
-        yield lease
+    with ExitStack() as open_contexts:
+        held_lease = Lease(*await_turn(storage, candidate, open_contexts, standby=standby, meanwhile=meanwhile), lost)
+        open_contexts.callback(held_lease.end)
+        yield held_lease
 
 
 def await_turn(
@@ -77,11 +77,11 @@ def await_turn(
             else:
                 with candidate.lock():  # If a process hangs here, another machine may take the lease.
                     pass
-            if (taken := take_turn(storage, candidate, standby=standby)) is not None:
+            if (taken_turn := take_turn(storage, candidate, standby=standby)) is not None:
                 if storage.shared is not None:  # only now: whoever looks at the lock learns who serves, not who waits
                     stack.enter_context(candidate.lock())
-                log.info("holds the lease under epoch %d", taken[1])
-                return taken
+                log.info("holds the lease under epoch %d", taken_turn[1])
+                return taken_turn
             if not standby and time.monotonic() > deadline_s:
                 raise ConfigurationError(
                     f"another process serves this coordinator: {storage.last_turn[1]}",
@@ -113,27 +113,30 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
     Raises ConfigurationError for another coordinator's database, and as :meth:`Database.take` does.
     """
     database = storage.registry()
-    owned = {row["key"]: bytes(row["value"]) for row in (database.rows(_OWNED) if storage.shared is not None else [])}
+    owner_facts = {
+        fact_row["key"]: bytes(fact_row["value"])
+        for fact_row in (database.rows(_OWNED) if storage.shared is not None else [])
+    }
     fingerprint = candidate.fingerprint.encode()
-    if owned.get("coordinator", fingerprint) != fingerprint:
+    if owner_facts.get("coordinator", fingerprint) != fingerprint:
         raise ConfigurationError(
             f"{storage.folder}: the database of --storage holds another coordinator",
             "copy the whole authority/ of the coordinator that made it",
             code="other-coordinator",
         )
     if standby:
-        served_facts: dict[str, str] = json.loads(owned.get("served by", b"{}"))
+        served_facts: dict[str, str] = json.loads(owner_facts.get("served by", b"{}"))
     else:
         served_facts = {}
-    differences = [
-        f"{fact} {candidate.facts.get(fact)!r} here, {value!r} there"
-        for fact, value in served_facts.items()
-        if candidate.facts.get(fact) != value
+    fact_differences = [
+        f"{fact_name} {candidate.facts.get(fact_name)!r} here, {fact_value!r} there"
+        for fact_name, fact_value in served_facts.items()
+        if candidate.facts.get(fact_name) != fact_value
     ]
-    if differences:
+    if fact_differences:
         raise ConfigurationError(
             f"{storage.folder}: cannot stand by for a coordinator that was last served otherwise:"
-            f" {'; '.join(differences)}",
+            f" {'; '.join(fact_differences)}",
             "make them the same; to go on with what is here: stop all machines, start this one without --standby",
             code="other-standby",
         )
@@ -143,8 +146,8 @@ def take_turn(storage: Storage, candidate: Candidate, *, standby: bool = False) 
         return None
     database.end_others(epoch)
     if storage.shared is not None:
-        with closing(Postgres(storage.address, epoch)) as fenced, fenced.writing() as statements:
-            statements.execute(_SERVES, (json.dumps(dict(candidate.facts)).encode(),))
+        with closing(Postgres(storage.address, epoch)) as fenced_database, fenced_database.writing() as transaction:
+            transaction.execute(_SERVES, (json.dumps(dict(candidate.facts)).encode(),))
         storage.shared.epoch = epoch
         storage.shared.close()  # its next connection bears the epoch
     storage.epoch = epoch

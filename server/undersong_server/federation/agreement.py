@@ -21,9 +21,9 @@ def introduce(
 ) -> dict[str, wire.Introduction]:
     """Asks every party who it is. Raises TransportError if a party does not answer, and names that party."""
     replies = PartyExchange(transport, timeout_s).ask_all(parties, introduce=wire.Introduce())
-    for name in parties:
-        if name not in replies:
-            raise TransportError(f"{name}: does not answer", "start its daemon, or plan the run without it")
+    for party_name in parties:
+        if party_name not in replies:
+            raise TransportError(f"{party_name}: does not answer", "start its daemon, or plan the run without it")
     return {name: expect(name, replies[name], "introduction").introduction for name in parties}
 
 
@@ -31,8 +31,8 @@ class Rejected(PrivacyRefusal):
     """Hospitals refuse to take part in a run that was proposed to them; ``parties`` names them."""
 
     def __init__(self, refusals: Mapping[str, PrivacyRefusal]) -> None:
-        remedies = dict.fromkeys(refusal.remedy for refusal in refusals.values() if refusal.remedy)
-        super().__init__("\n".join(refusal.problem for refusal in refusals.values()), "; ".join(remedies))
+        refusal_remedies = dict.fromkeys(refusal.remedy for refusal in refusals.values() if refusal.remedy)
+        super().__init__("\n".join(refusal.problem for refusal in refusals.values()), "; ".join(refusal_remedies))
         self.parties = tuple(sorted(refusals))
 
 
@@ -41,7 +41,7 @@ def _rejection_error(errors: Mapping[str, UndersongError]) -> UndersongError:
 
     A fault that passes by itself comes last: the run waits only where nothing else is wrong.
     """
-    refusals = {name: error for name, error in errors.items() if isinstance(error, PrivacyRefusal)}
+    refusals = {party_name: error for party_name, error in errors.items() if isinstance(error, PrivacyRefusal)}
     if refusals:
         return Rejected(refusals)
     return min(errors.values(), key=lambda error: isinstance(error, TransportError))
@@ -73,27 +73,27 @@ class ManifestAgreement:
     @cached_property
     def request(self) -> bytes:
         """The request that shows everyone's signatures."""
-        agree = wire.AgreeManifest(manifest=self._manifest.to_bytes(), signatures=self.collect_signatures())
-        return wire.Request(version=codec.VERSION, agree=agree).SerializeToString()
+        agree_message = wire.AgreeManifest(manifest=self._manifest.to_bytes(), signatures=self.collect_signatures())
+        return wire.Request(version=codec.VERSION, agree=agree_message).SerializeToString()
 
     def collect_signatures(self) -> dict[str, bytes]:
         """Returns the signature of every party, in the journal or once all have signed."""
-        stored = self._journal.get_json("manifest/signatures")
-        if stored is not None:
-            return {name: bytes.fromhex(signature) for name, signature in stored.items()}
-        waiting = self._names
+        stored_signatures = self._journal.get_json("manifest/signatures")
+        if stored_signatures is not None:
+            return {party_name: bytes.fromhex(signature) for party_name, signature in stored_signatures.items()}
+        waiting_names = self._names
         signatures: dict[str, bytes] = {}
         undecided_before: set[str] = set()  # parties whose people had to decide
-        propose = wire.ProposeManifest(manifest=self._manifest.to_bytes())
-        words = plan_words(self._manifest.hash)
-        while waiting:
-            replies = self._exchange.ask_all(waiting, propose=propose)
-            pending = []
+        propose_message = wire.ProposeManifest(manifest=self._manifest.to_bytes())
+        hash_words = plan_words(self._manifest.hash)
+        while waiting_names:
+            replies = self._exchange.ask_all(waiting_names, propose=propose_message)
+            pending_names = []
             refusals: dict[str, UndersongError] = {}
-            for name in waiting:
+            for name in waiting_names:
                 reply = replies.get(name)
                 if reply is None or reply.WhichOneof("body") == "pending":
-                    pending.append(name)
+                    pending_names.append(name)
                     continue
                 try:
                     signatures[name] = expect(name, reply, "signature").signature.signature
@@ -104,14 +104,16 @@ class ManifestAgreement:
                     refusals[name] = error
             if refusals:
                 raise _rejection_error(refusals)
-            undecided = {name for name in pending if name in replies}
-            if undecided and not undecided_before:
-                self._progress.say(f"waits for people's approval{PLAN_WORDS}{words}")
-            if pending:
-                self._progress.await_people(pending, sorted(signatures), words)
-                self._sleep(max(APPROVAL_POLL_S, len(pending) * len(propose.manifest) / APPROVAL_BYTES_S))
-            undecided_before |= undecided
-            waiting = pending
+            undecided_names = {party_name for party_name in pending_names if party_name in replies}
+            if undecided_names and not undecided_before:
+                self._progress.say(f"waits for people's approval{PLAN_WORDS}{hash_words}")
+            if pending_names:
+                self._progress.await_people(pending_names, sorted(signatures), hash_words)
+                self._sleep(max(APPROVAL_POLL_S, len(pending_names) * len(propose_message.manifest) / APPROVAL_BYTES_S))
+            undecided_before |= undecided_names
+            waiting_names = pending_names
         self._manifest.check_signatures(signatures)
-        self._journal.put_json("manifest/signatures", {name: value.hex() for name, value in signatures.items()})
+        self._journal.put_json(
+            "manifest/signatures", {name: signature_bytes.hex() for name, signature_bytes in signatures.items()}
+        )
         return signatures

@@ -40,7 +40,7 @@ class Lazily(Mapping[Key, Value]):
     """A mapping whose values are made at each read, so that a thousand requests need not be in memory at once."""
 
     def __init__(self, keys: Collection[Key], make: Callable[[Key], Value]) -> None:
-        self._makers = {key: partial(make, key) for key in keys}
+        self._makers = {maker_key: partial(make, maker_key) for maker_key in keys}
 
     def __getitem__(self, key: Key) -> Value:
         return self._makers[key]()
@@ -60,16 +60,16 @@ class PublicBlocks:
 
     def add(self, data: bytes) -> bytes:
         """Keeps a serialised block; returns its id, 32 bytes."""
-        identity = block_id(data)
-        self._journal.put(_block_key(identity), data)
-        return identity
+        block_identity = block_id(data)
+        self._journal.put(_block_key(block_identity), data)
+        return block_identity
 
     def get(self, identity: bytes) -> bytes:
         """The block's bytes. Raises InternalError where it was never added."""
-        data = self._journal.get(_block_key(identity))
-        if data is None:
+        block_bytes = self._journal.get(_block_key(identity))
+        if block_bytes is None:
             raise InternalError(f"the public block {identity.hex()[:12]} is not in the journal", code="block-missing")
-        return data
+        return block_bytes
 
     def published(self, name: str, encode: Callable[[], bytes]) -> bytes:
         """Id of the block that was published under ``name``; the first call makes the block by ``encode``.
@@ -77,11 +77,11 @@ class PublicBlocks:
         A resumed run publishes the journaled bytes: an embedding computed anew, on another machine, could differ in its
         last bit.
         """
-        identity = self._journal.get(name)
-        if identity is None:
-            identity = self.add(encode())
-            self._journal.put(name, identity)
-        return identity
+        block_identity = self._journal.get(name)
+        if block_identity is None:
+            block_identity = self.add(encode())
+            self._journal.put(name, block_identity)
+        return block_identity
 
 
 def _block_key(identity: bytes) -> str:
@@ -103,43 +103,46 @@ class PartyExchange:
 
     def ask_all(self, parties: Iterable[str], **body: Any) -> dict[str, wire.Reply]:
         """Sends every party the same request; returns the replies that came."""
-        request = wire.Request(version=codec.VERSION, **body).SerializeToString()
-        replies = self._transport.exchange(dict.fromkeys(parties, request), timeout_s=self.timeout_s)
-        return {name: decode(name, data) for name, data in replies.items()}
+        request_bytes = wire.Request(version=codec.VERSION, **body).SerializeToString()
+        replies = self._transport.exchange(dict.fromkeys(parties, request_bytes), timeout_s=self.timeout_s)
+        return {party_name: decode(party_name, reply_bytes) for party_name, reply_bytes in replies.items()}
 
     def ask_each(
         self, parties: Sequence[str], write_requests: Callable[[str], Sequence[bytes]], timeout_s: float | None = None
     ) -> dict[str, list[wire.Reply]]:
         """Returns each party's replies to the requests that are written for it; leaves out who left one unanswered."""
         timeout_s = self.timeout_s if timeout_s is None else timeout_s
-        sizes: dict[str, int] = {}
+        largest_replies: dict[str, int] = {}
 
         def requests_of(party: str) -> Sequence[bytes]:
             requests = write_requests(party)
-            sizes[party] = len(requests)
+            largest_replies[party] = len(requests)
             return requests
 
         if self._batches is not None:
-            raw = self._batches.exchange_batches(Lazily(parties, requests_of), timeout_s=timeout_s)
+            reply_batches = self._batches.exchange_batches(Lazily(parties, requests_of), timeout_s=timeout_s)
         else:
-            raw = _one_by_one(self._transport, {party: requests_of(party) for party in parties}, timeout_s)
-        decoded = {name: [decode(name, reply) for reply in replies] for name, replies in raw.items()}
-        return {name: replies for name, replies in decoded.items() if len(replies) == sizes[name]}
+            reply_batches = _one_by_one(self._transport, {party: requests_of(party) for party in parties}, timeout_s)
+        decoded_replies = {
+            party_name: [decode(party_name, reply) for reply in replies]
+            for party_name, replies in reply_batches.items()
+        }
+        return {name: replies for name, replies in decoded_replies.items() if len(replies) == largest_replies[name]}
 
 
 def _one_by_one(
     transport: Transport, requests: Mapping[str, Sequence[bytes]], timeout_s: float
 ) -> dict[str, list[bytes]]:
     """One request per message: a party that leaves one unanswered is sent no more."""
-    replies: dict[str, list[bytes]] = {name: [] for name in requests}
-    for number in range(max(map(len, requests.values()), default=0)):
+    replies: dict[str, list[bytes]] = {party_name: [] for party_name in requests}
+    for request_number in range(max(map(len, requests.values()), default=0)):
         requests_now = {
-            name: party_requests[number]
+            name: party_requests[request_number]
             for name, party_requests in requests.items()
-            if len(replies[name]) == number < len(party_requests)
+            if len(replies[name]) == request_number < len(party_requests)
         }
-        for name, data in transport.exchange(requests_now, timeout_s=timeout_s).items():
-            replies[name].append(data)
+        for name, reply_bytes in transport.exchange(requests_now, timeout_s=timeout_s).items():
+            replies[name].append(reply_bytes)
     return replies
 
 
@@ -153,9 +156,9 @@ def decode(party: str, data: bytes) -> wire.Reply:
 
 def expect(party: str, reply: wire.Reply, body: str) -> wire.Reply:
     """Returns a reply with this body. Raises the error that a refusal states, and PeerFault for any other body."""
-    kind = reply.WhichOneof("body")
-    if kind == "refusal":
+    body_kind = reply.WhichOneof("body")
+    if body_kind == "refusal":
         codec.raise_refusal(party, reply.refusal)
-    if kind != body:
-        raise PeerFault(party, f"answered with {kind} where {body} was due")
+    if body_kind != body:
+        raise PeerFault(party, f"answered with {body_kind} where {body} was due")
     return reply

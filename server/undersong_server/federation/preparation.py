@@ -119,17 +119,20 @@ class Preparation:
 
     def find(self, name: str, number: int) -> SumAttempt:
         """Returns the attempt under way, or replayed as far as the journal goes."""
-        attempt = self._attempts.get((name, number))
-        if attempt is None:
+        known_attempt = self._attempts.get((name, number))
+        if known_attempt is None:
             parameters = self._manifest.sum_parameters(name, number)
-            attempt = SumAttempt(
+            known_attempt = SumAttempt(
                 name, number, parameters, lambda: bytes.fromhex(self._journal.get_json(f"sum/{name}/question"))
             )
-            while attempt.outcome is None and (journaled_replies := self._journaled_replies(attempt)) is not None:
-                attempt.end_round(journaled_replies)
-            attempt.has_inputs = attempt.stage > 0 and not self._is_batched
-            self._attempts[name, number] = attempt
-        return attempt
+            while (
+                known_attempt.outcome is None
+                and (journaled_replies := self._journaled_replies(known_attempt)) is not None
+            ):
+                known_attempt.end_round(journaled_replies)
+            known_attempt.has_inputs = known_attempt.stage > 0 and not self._is_batched
+            self._attempts[name, number] = known_attempt
+        return known_attempt
 
     def forget(self, attempt: SumAttempt) -> None:
         """Drops an attempt that has ended."""
@@ -143,60 +146,66 @@ class Preparation:
         """
         if not self._is_batched:
             return None
-        names = [planned.name for planned in self._manifest.plan.sums]
+        sum_names = [planned_sum.name for planned_sum in self._manifest.plan.sums]
         if name is None:
-            following = 0
+            next_place = 0
         else:
-            following = names.index(name) + 1
-        if following >= len(names) or opened_sum(self._journal, names[following]) is not None:
+            next_place = sum_names.index(name) + 1
+        if next_place >= len(sum_names) or opened_sum(self._journal, sum_names[next_place]) is not None:
             return None
-        if self.void_statements(names[following], 0):
+        if self.void_statements(sum_names[next_place], 0):
             return None  # its first attempt is over
-        return self.find(names[following], 0)
+        return self.find(sum_names[next_place], 0)
 
     def prepare_next(self, attempt: SumAttempt) -> SumAttempt | None:
         """Returns the sum to prepare with this exchange, as late as possible: prepared parties could only drop out."""
         if not attempt.rounds_left:
             return None
-        following = self.find_next(attempt.name)
-        if following is None or following.is_stalled or following.round not in ("advertise", "reveal", "share"):
+        next_attempt = self.find_next(attempt.name)
+        if (
+            next_attempt is None
+            or next_attempt.is_stalled
+            or next_attempt.round not in ("advertise", "reveal", "share")
+        ):
             return None
-        is_time = following.stage or attempt.rounds_left <= following.rounds_without_inputs
+        is_time = next_attempt.stage or attempt.rounds_left <= next_attempt.rounds_without_inputs
         if is_time:
-            return following
+            return next_attempt
         return None
 
     def end_round(self, attempt: SumAttempt) -> None:
         """Journals the replies of the present round, and begins the next one with them."""
-        payloads = {party: payload for party in attempt.requests if (payload := attempt.replies.get(party)) is not None}
-        key = _round_key(attempt)
-        entries = [(f"{key}/{party}", payload) for party, payload in payloads.items()]
-        self._journal.put_all([*entries, (key, json_bytes(list(payloads)))])
-        attempt.end_round(payloads)
+        payload_by_party = {
+            party: payload for party in attempt.requests if (payload := attempt.replies.get(party)) is not None
+        }
+        round_key = _round_key(attempt)
+        round_entries = [(f"{round_key}/{party}", payload) for party, payload in payload_by_party.items()]
+        self._journal.put_all([*round_entries, (round_key, json_bytes(list(payload_by_party)))])
+        attempt.end_round(payload_by_party)
 
     def void_statements(self, name: str, number: int) -> dict[str, bytes] | None:
         """Returns the certificate that makes an attempt void; {} if it is not void, None if nobody was asked yet."""
-        stored = self._journal.get_json(f"sum/{name}/void/{number}")
-        if stored is None:
+        stored_statements = self._journal.get_json(f"sum/{name}/void/{number}")
+        if stored_statements is None:
             return None
-        return {party: bytes.fromhex(statement) for party, statement in stored.items()}
+        return {party: bytes.fromhex(statement_hex) for party, statement_hex in stored_statements.items()}
 
     def _journaled_replies(self, attempt: SumAttempt) -> dict[str, bytes] | None:
         """Payloads by party of the present round, from the journal; None if it has not been answered."""
-        key = _round_key(attempt)
-        parties = self._journal.get_json(key)
+        round_key = _round_key(attempt)
+        parties = self._journal.get_json(round_key)
         if parties is None:
             return None
-        return {party: self._journal.get(f"{key}/{party}") or b"" for party in parties}
+        return {party: self._journal.get(f"{round_key}/{party}") or b"" for party in parties}
 
 
 def opened_sum(journal: Journal, name: str) -> NoisySum | None:
     """Reads the private sum ``name`` from a run's journal; None if the run has not opened it."""
-    meta = journal.get_json(f"sum/{name}/meta")
-    values = journal.get(f"sum/{name}/values")
-    if meta is None or values is None:
+    sum_meta = journal.get_json(f"sum/{name}/meta")
+    value_bytes = journal.get(f"sum/{name}/values")
+    if sum_meta is None or value_bytes is None:
         return None
-    return noisy_sum(np.load(io.BytesIO(values), allow_pickle=False), meta)
+    return noisy_sum(np.load(io.BytesIO(value_bytes), allow_pickle=False), sum_meta)
 
 
 def noisy_sum(values: Int64, meta: Mapping[str, Any]) -> NoisySum:

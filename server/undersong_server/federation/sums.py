@@ -70,7 +70,7 @@ class Federation:
         self._exchange = PartyExchange(transport, timeout_s)
         self._agreement = ManifestAgreement(manifest, self._exchange, journal, progress, sleep)
         self._preparation = Preparation(manifest, journal, is_batched=self._exchange.is_batched)
-        self._held_blocks: dict[str, set[bytes]] = {name: set() for name in self._names}
+        self._held_blocks: dict[str, set[bytes]] = {party_name: set() for party_name in self._names}
 
     def agree(self) -> Mapping[str, bytes]:
         """Has every party sign the manifest and sends each everyone's signatures. Returns the signatures by party name.
@@ -79,32 +79,34 @@ class Federation:
         all parties were asked. A party that does not see the signatures now is shown them before its first sum.
         """
         signatures = self._agreement.collect_signatures()
-        first = self._preparation.find_next(None)
-        if first is not None and (first.outcome or first.stage):
-            first = None
+        first_attempt = self._preparation.find_next(None)
+        if first_attempt is not None and (first_attempt.outcome or first_attempt.stage):
+            first_attempt = None
 
         def write_requests(name: str) -> list[bytes]:
-            if first is None:
-                prepare = []
+            if first_attempt is None:
+                prepare_requests = []
             else:
-                prepare = [self._write_request(first, "prepare_sum", first.first_requests[name])]
-            return [self._agreement.request, *prepare]
+                prepare_requests = [
+                    self._write_request(first_attempt, "prepare_sum", first_attempt.first_requests[name])
+                ]
+            return [self._agreement.request, *prepare_requests]
 
-        if first is None:
+        if first_attempt is None:
             timeout_s = min(self._exchange.timeout_s, AGREE_TIMEOUT_S)
         else:
             timeout_s = self._exchange.timeout_s
-        for name, replies in self._exchange.ask_each(self._names, write_requests, timeout_s).items():
+        for party_name, replies in self._exchange.ask_each(self._names, write_requests, timeout_s).items():
             try:
-                expect(name, replies[0], "agreed")
+                expect(party_name, replies[0], "agreed")
             except UndersongError as error:
-                self._progress.say(f"{name} does not take part: {error.problem}")
+                self._progress.say(f"{party_name} does not take part: {error.problem}")
                 continue
-            self._agreement.informed.add(name)
-            if first is not None:
-                self._record_reply(first, name, replies[1])
-        if first is not None:
-            self._end_round(first, patient=True)
+            self._agreement.informed.add(party_name)
+            if first_attempt is not None:
+                self._record_reply(first_attempt, party_name, replies[1])
+        if first_attempt is not None:
+            self._end_round(first_attempt, patient=True)
         return signatures
 
     def private_sum(self, name: str, inputs: Sequence[Input]) -> NoisySum:
@@ -113,7 +115,7 @@ class Federation:
         Raises PrivacyRefusal for a sum outside the plan, RoundAborted when too few parties remain (nothing is opened),
         ConfigurationError if the run began the sum with other public inputs: the parties would refuse them.
         """
-        planned = self.manifest.plan[name]
+        planned_sum = self.manifest.plan[name]
         opened_before = opened_sum(self._journal, name)
         if opened_before is not None:
             return opened_before
@@ -126,72 +128,72 @@ class Federation:
             )
         self._journal.put_json(f"sum/{name}/question", question_hash)
         spares_used = 0
-        for number in itertools.count():
-            attempt = self._preparation.find(name, number)
+        for attempt_number in itertools.count():
+            sum_attempt = self._preparation.find(name, attempt_number)
             try:
-                outcome = self._run_attempt(attempt, inputs)
+                sum_outcome = self._run_attempt(sum_attempt, inputs)
                 break
             except RoundAborted as aborted:
-                if self._is_voided(attempt):
-                    self._progress.say(f"{name}: attempt {number} is void and costs nothing; trying again")
-                    if number + 1 < LARGEST_ATTEMPTS:
+                if self._is_voided(sum_attempt):
+                    self._progress.say(f"{name}: attempt {attempt_number} is void and costs nothing; trying again")
+                    if attempt_number + 1 < LARGEST_ATTEMPTS:
                         continue
                 spares_used += 1
                 if spares_used > self.manifest.plan.quorum.spare_attempts:
-                    raise self._gave_up(attempt, aborted) from None
+                    raise self._gave_up(sum_attempt, aborted) from None
                 self._progress.say(f"{name}: {aborted.problem}; a spare attempt is used")
-        values = io.BytesIO()
-        np.save(values, outcome.values)
-        meta = {
-            "survivors": list(outcome.survivors),
-            "variance": outcome.variance,
-            "scale": planned.scale,
-            "evidence": outcome.evidence.hex(),
-            "attempt": number,
+        value_buffer = io.BytesIO()
+        np.save(value_buffer, sum_outcome.values)
+        sum_meta = {
+            "survivors": list(sum_outcome.survivors),
+            "variance": sum_outcome.variance,
+            "scale": planned_sum.scale,
+            "evidence": sum_outcome.evidence.hex(),
+            "attempt": attempt_number,
         }
-        entries = [(f"sum/{name}/values", values.getvalue()), (f"sum/{name}/meta", json_bytes(meta))]
-        self._journal.exchange((), entries, forgotten=f"sum/{name}/attempt/")
-        return noisy_sum(outcome.values, meta)
+        journal_entries = [(f"sum/{name}/values", value_buffer.getvalue()), (f"sum/{name}/meta", json_bytes(sum_meta))]
+        self._journal.exchange((), journal_entries, forgotten=f"sum/{name}/attempt/")
+        return noisy_sum(sum_outcome.values, sum_meta)
 
     def _gave_up(self, attempt: SumAttempt, aborted: RoundAborted) -> UndersongError:
         """Returns the error of a sum that is not tried again, with what every missing party said."""
-        errors = attempt.absences.values()
-        problem = "".join([f"{attempt.name}: {aborted.problem}", *(f"\n  {error.problem}" for error in errors)])
-        refusals = [error for error in errors if isinstance(error, PrivacyRefusal)]
+        absence_errors = attempt.absences.values()
+        problem = "".join([f"{attempt.name}: {aborted.problem}", *(f"\n  {error.problem}" for error in absence_errors)])
+        refusals = [error for error in absence_errors if isinstance(error, PrivacyRefusal)]
         if len(refusals) > self.manifest.plan.quorum.tolerated_dropouts:
             return PrivacyRefusal(problem, refusals[0].remedy or "talk to these parties, then plan a new run")
         return RoundAborted(problem, aborted.remedy or "start a new run, or plan one with federation.spare_attempts")
 
     def receipts(self) -> dict[str, wire.Receipt]:
         """Collects the receipt of each party, its signed statement of what it spent; invalid ones are left out."""
-        close = wire.CloseRun(manifest_hash=self.manifest.hash)
+        close_request = wire.CloseRun(manifest_hash=self.manifest.hash)
         receipts = {}
-        for name, reply in self._exchange.ask_all(self._names, close_run=close).items():
+        for party_name, reply in self._exchange.ask_all(self._names, close_run=close_request).items():
             try:
-                receipt = expect(name, reply, "receipt").receipt
-                checked = check_receipt(self.manifest, name, receipt.body, receipt.signature)
-                self._check_charges(checked)
-                receipts[name] = receipt
+                receipt = expect(party_name, reply, "receipt").receipt
+                checked_receipt = check_receipt(self.manifest, party_name, receipt.body, receipt.signature)
+                self._check_charges(checked_receipt)
+                receipts[party_name] = receipt
             except UndersongError as error:  # the sums are open: a receipt that is missing is priced by them
                 self._progress.say(f"no receipt: {error.problem}")
         return receipts
 
     def _check_charges(self, receipt: Receipt) -> None:
         """Raises PeerFault for a vector in an opened sum that its party has not charged."""
-        sums = ((planned.name, self.opened_facts(planned.name)) for planned in self.manifest.plan.sums)
+        sums = ((planned_sum.name, self.opened_facts(planned_sum.name)) for planned_sum in self.manifest.plan.sums)
         vectors = (
-            (name, facts["attempt"], self._journal.get_json(f"sum/{name}/question"))
-            for name, facts in sums
-            if facts and receipt.party in facts["survivors"]
+            (sum_name, sum_facts["attempt"], self._journal.get_json(f"sum/{sum_name}/question"))
+            for sum_name, sum_facts in sums
+            if sum_facts and receipt.party in sum_facts["survivors"]
         )
         if math.isfinite(self.manifest.plan.privacy.epsilon):
-            for fault in receipt.uncharged(vectors):
-                raise PeerFault(receipt.party, fault)
+            for charge_fault in receipt.uncharged(vectors):
+                raise PeerFault(receipt.party, charge_fault)
 
     def opened_facts(self, name: str) -> dict[str, Any] | None:
         """Public facts of an opened sum: survivors, scale, variance, evidence (hex), attempt; None if not opened."""
-        facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
-        return facts
+        sum_facts: dict[str, Any] | None = self._journal.get_json(f"sum/{name}/meta")
+        return sum_facts
 
     def _run_attempt(self, attempt: SumAttempt, inputs: Sequence[Input]) -> secagg.UnmaskedSum:
         while attempt.outcome is None:
@@ -200,24 +202,30 @@ class Federation:
         self._preparation.forget(attempt)
         if isinstance(attempt.outcome, RoundAborted):
             raise attempt.outcome
-        for fault in attempt.outcome.faults:
-            self._progress.say(f"private sum {attempt.name}: {fault.problem}")
+        for party_fault in attempt.outcome.faults:
+            self._progress.say(f"private sum {attempt.name}: {party_fault.problem}")
         return attempt.outcome
 
     def _exchange_round(self, attempt: SumAttempt, inputs: Sequence[Input]) -> None:
         """Exchanges the present round, and again with parties that lack public blocks."""
         blocks_needed = named_blocks(inputs)
         named_first = attempt.number > 0 or not self._exchange.is_batched
-        opens = (attempt.round == "advertise" and named_first) or (attempt.round == "mask" and not attempt.has_inputs)
-        lacking = {
-            party: [block for block in blocks_needed if opens and block not in self._held_blocks[party]]
+        opens_sum = (attempt.round == "advertise" and named_first) or (
+            attempt.round == "mask" and not attempt.has_inputs
+        )
+        lacking_blocks = {
+            party: [
+                block_identity
+                for block_identity in blocks_needed
+                if opens_sum and block_identity not in self._held_blocks[party]
+            ]
             for party in attempt.pending
         }
-        following = self._preparation.prepare_next(attempt)
-        while lacking:
-            lacking = self._exchange_once(attempt, inputs, following, lacking, opens=opens)
-            attempt.has_inputs = attempt.has_inputs or opens
-            following, opens = None, True  # a party that was restarted may have lost blocks that it held
+        next_attempt = self._preparation.prepare_next(attempt)
+        while lacking_blocks:
+            lacking_blocks = self._exchange_once(attempt, inputs, next_attempt, lacking_blocks, opens=opens_sum)
+            attempt.has_inputs = attempt.has_inputs or opens_sum
+            next_attempt, opens_sum = None, True  # a party that was restarted may have lost blocks that it held
         self._end_round(attempt, patient=False)
 
     def _exchange_once(
@@ -243,8 +251,8 @@ class Federation:
             if party in lacking:
                 requests = self._requests_to_party(attempt, party, inputs, lacking[party], opens=opens)
             if following is not None and party in prepared_parties:
-                kind = "prepare_sum" if following.round == "advertise" else "sum_step"
-                requests.append(self._write_request(following, kind, following.requests[party]))
+                body_kind = "prepare_sum" if following.round == "advertise" else "sum_step"
+                requests.append(self._write_request(following, body_kind, following.requests[party]))
             return requests
 
         ask_again = {}
@@ -254,20 +262,20 @@ class Federation:
                 self._record_reply(following, party, replies.pop())
             if not replies:
                 continue
-            bodies = {reply.WhichOneof("body"): reply for reply in reversed(replies)}
-            if "agreed" in bodies:
+            body_by_kind = {reply.WhichOneof("body"): reply for reply in reversed(replies)}
+            if "agreed" in body_by_kind:
                 self._agreement.informed.add(party)
-            if "missing" in bodies:
-                missing = set(bodies["missing"].missing.blocks)
-                if missing - set(named_blocks(inputs)):
+            if "missing" in body_by_kind:
+                missing_blocks = set(body_by_kind["missing"].missing.blocks)
+                if missing_blocks - set(named_blocks(inputs)):
                     self._leave_out(attempt, party, PeerFault(party, "asks for a public block that no input names"))
                 # Each block is sent to a party once in a round: if it then lacks the same, it is left out.
-                elif new := missing - set(lacking[party]):
-                    ask_again[party] = [*lacking[party], *sorted(new)]
+                elif newly_missing := missing_blocks - set(lacking[party]):
+                    ask_again[party] = [*lacking[party], *sorted(newly_missing)]
                 continue
             if opens or attempt.has_inputs:
                 self._held_blocks[party].update(named_blocks(inputs))
-            self._record_reply(attempt, party, bodies.get("refusal", replies[-1]))
+            self._record_reply(attempt, party, body_by_kind.get("refusal", replies[-1]))
         if following is not None:
             self._end_round(following, patient=True)
         return ask_again
@@ -297,25 +305,25 @@ class Federation:
         blocks: Sequence[bytes] = (),
     ) -> bytes:
         """A request about one attempt. Most rounds ask every party the same, which is then written once."""
-        parts = (payload, *blocks)
-        if kind not in attempt.request_cache or attempt.request_cache[kind][0] != parts:
-            body: dict[str, Any] = {
+        request_parts = (payload, *blocks)
+        if kind not in attempt.request_cache or attempt.request_cache[kind][0] != request_parts:
+            body_fields: dict[str, Any] = {
                 "manifest_hash": self.manifest.hash,
                 "sum": attempt.name,
                 "attempt": attempt.number,
                 "payload": payload,
             }
             if kind == "open_sum":
-                body["inputs"] = [public_input.to_wire() for public_input in inputs]
-                body["blocks"] = [self._blocks.get(identity) for identity in blocks]
-                body["voids"] = [
-                    wire.VoidCertificate(attempt=number, statements=statements)
-                    for number in range(attempt.number)
-                    if (statements := self._preparation.void_statements(attempt.name, number))
+                body_fields["inputs"] = [public_input.to_wire() for public_input in inputs]
+                body_fields["blocks"] = [self._blocks.get(block_identity) for block_identity in blocks]
+                body_fields["voids"] = [
+                    wire.VoidCertificate(attempt=attempt_number, statements=void_statements)
+                    for attempt_number in range(attempt.number)
+                    if (void_statements := self._preparation.void_statements(attempt.name, attempt_number))
                 ]
-            fields: dict[str, Any] = {kind: body}
-            request = wire.Request(version=codec.VERSION, **fields)
-            attempt.request_cache[kind] = parts, request.SerializeToString()
+            request_fields: dict[str, Any] = {kind: body_fields}
+            request_bytes = wire.Request(version=codec.VERSION, **request_fields)
+            attempt.request_cache[kind] = request_parts, request_bytes.SerializeToString()
         return attempt.request_cache[kind][1]
 
     def _record_reply(self, attempt: SumAttempt, party: str, reply: wire.Reply) -> None:
@@ -344,21 +352,24 @@ class Federation:
         certificate = self._preparation.void_statements(attempt.name, attempt.number)
         if certificate is not None:
             return secagg.is_void(attempt.parameters, certificate)
-        request = wire.VoidSum(manifest_hash=self.manifest.hash, sum=attempt.name, attempt=attempt.number)
-        away = [party for party, error in attempt.absences.items() if isinstance(error, TransportError)]
-        statements: dict[str, bytes] = {}
-        void = False
+        void_request = wire.VoidSum(manifest_hash=self.manifest.hash, sum=attempt.name, attempt=attempt.number)
+        absent_parties = [party for party, error in attempt.absences.items() if isinstance(error, TransportError)]
+        void_statements: dict[str, bytes] = {}
+        is_void = False
         # Absent parties were waited for already: they are asked only if the statements of the others do not suffice.
-        for names in ([name for name in self._names if name not in away], away):
-            if void or not names:
+        for asked_names in (
+            [party_name for party_name in self._names if party_name not in absent_parties],
+            absent_parties,
+        ):
+            if is_void or not asked_names:
                 continue
-            for party, reply in self._exchange.ask_all(names, void_sum=request).items():
+            for party, reply in self._exchange.ask_all(asked_names, void_sum=void_request).items():
                 if reply.WhichOneof("body") == "void_statement":
-                    statements[party] = reply.void_statement.statement
-            void = secagg.is_void(attempt.parameters, statements)
-        if void:
-            hex_statements = {party: statement.hex() for party, statement in statements.items()}
+                    void_statements[party] = reply.void_statement.statement
+            is_void = secagg.is_void(attempt.parameters, void_statements)
+        if is_void:
+            hex_statements = {party: statement_bytes.hex() for party, statement_bytes in void_statements.items()}
         else:
             hex_statements = {}
         self._journal.put_json(f"sum/{attempt.name}/void/{attempt.number}", hex_statements)
-        return void
+        return is_void

@@ -48,27 +48,30 @@ app = ServerApp()
 @app.main()  # type: ignore[untyped-decorator]  # flwr has no types
 def main(grid: Grid, context: Context) -> None:
     """Plans the run if it is new, drives it to its end, and copies its outputs into ``out`` if that is configured."""
-    given = {key: value for key, value in context.run_config.items() if value != ""}
-    if "coordinator" not in given:
+    stated_settings = {
+        setting_name: setting_value for setting_name, setting_value in context.run_config.items() if setting_value != ""
+    }
+    if "coordinator" not in stated_settings:
         raise ConfigurationError(
             "the run configuration does not name the coordinator's folder",
             'flwr run . --run-config \'coordinator="/path" task-file="/path/task.toml"\'',
         )
-    settings = configuration.validate(FlowerRunSettings, given, "the run configuration")
-    home = CoordinatorHome(settings.coordinator)
-    if home.settings.storage:
+    settings = configuration.validate(FlowerRunSettings, stated_settings, "the run configuration")
+    coordinator_home = CoordinatorHome(settings.coordinator)
+    if coordinator_home.settings.storage:
         raise ConfigurationError(
-            f"{home.path}: Flower runs have no standby, and this coordinator's state is in a shared database",
+            f"{coordinator_home.path}: Flower runs have no standby, and this coordinator's state is in a shared"
+            " database",
             "make a coordinator without --storage for Flower",
             code="storage",
         )
-    folder = home.run(planned_run(settings, context.run_id))
-    busy = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
-    with holding(folder.path / "driver.lock", busy):  # two drivers of one run would both write its journal
-        drive(grid, home, folder)
+    folder = coordinator_home.run(planned_run(settings, context.run_id))
+    busy_error = ConfigurationError(f"run {folder.name!r} is under way already", "wait for it, or stop it")
+    with holding(folder.path / "driver.lock", busy_error):  # two drivers of one run would both write its journal
+        drive(grid, coordinator_home, folder)
     if settings.out is not None:
-        exported = releases.export(home.path, folder.name, settings.out)
-        print(f"wrote {', '.join(exported.files)} into {settings.out}", flush=True)
+        exported_run = releases.export(coordinator_home.path, folder.name, settings.out)
+        print(f"wrote {', '.join(exported_run.files)} into {settings.out}", flush=True)
 
 
 class FlowerRunSettings(BaseModel):
@@ -106,13 +109,13 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
             f"no run {settings.run!r} is planned and the run configuration names no task-file",
             "add task-file, an absolute path on the SuperLink's machine",
         )
-    planned = runs.plan(
+    new_run = runs.plan(
         settings.coordinator,
         settings.task_file,
         RunOptions(
             name=settings.run or None,
             suffix=f"{flower_run:x}",
-            parties=[name.strip() for name in settings.parties.split(",") if name.strip()]
+            parties=[party_name.strip() for party_name in settings.parties.split(",") if party_name.strip()]
             if settings.parties
             else None,
             seed=settings.seed,
@@ -120,14 +123,14 @@ def planned_run(settings: FlowerRunSettings, flower_run: int) -> str:
             insecure_noise_seed=settings.insecure_noise_seed if settings.insecure_noise_seed >= 0 else None,
         ),
     )
-    return planned.run
+    return new_run.run
 
 
 def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
     """Drives the run to its end. Raises UndersongError with its reason where it did not finish."""
     environment = dict(os.environ)
     identities = enrolment.identities(home.path)
-    driver = FlowerRunDriver(
+    run_driver = FlowerRunDriver(
         folder,
         grid,
         identities,
@@ -137,11 +140,11 @@ def drive(grid: Grid, home: CoordinatorHome, folder: RunFolder) -> None:
         number=folder.requested().number,
         signer=Signer(home.settings.name, home.authority(), identities),
     )
-    driver.run()
+    run_driver.run()
     status = folder.status()
     if status.state == "failed":
-        planned = folder.planned()
-        tell_ending(driver.carrier, folder, status, planned.roster, planned.patience_s)
+        stored_plan = folder.planned()
+        tell_ending(run_driver.carrier, folder, status, stored_plan.roster, stored_plan.patience_s)
     if status.state != "finished":
         error = status.error
         raise UndersongError(
@@ -175,11 +178,11 @@ class FlowerRunDriver(RunDriver):
 
     def missing(self, planned: Planned) -> tuple[AwaitedParty, ...]:
         nodes = self._transport.locate(timeout_s=planned.patience_s)
-        missing = [name for name in planned.roster if name not in nodes]
-        if missing and missing != self._reported:
-            self.say(f"waiting for the SuperNodes of {', '.join(missing)}")
-        self._reported = missing
-        return tuple(AwaitedParty(name, False, None) for name in missing)
+        missing_parties = [party_name for party_name in planned.roster if party_name not in nodes]
+        if missing_parties and missing_parties != self._reported:
+            self.say(f"waiting for the SuperNodes of {', '.join(missing_parties)}")
+        self._reported = missing_parties
+        return tuple(AwaitedParty(name, False, None) for name in missing_parties)
 
     def sleep(self, seconds: float) -> None:
         time.sleep(max(seconds, APPROVAL_S))
@@ -243,75 +246,87 @@ class FlowerTransport:
 
     def locate(self, *, timeout_s: float) -> list[str]:
         """Asks every new node to prove which party it is; returns the names of all known parties."""
-        present = list(self._grid.get_node_ids())
-        self._answered &= set(present)  # a node that comes back may be another program
-        challenges = {node: os.urandom(CHALLENGE_BYTES) for node in present if node not in self._answered}
-        requests = {node: [_introduction_request(challenge)] for node, challenge in challenges.items()}
+        present_nodes = list(self._grid.get_node_ids())
+        self._answered &= set(present_nodes)  # a node that comes back may be another program
+        challenge_by_node = {node: os.urandom(CHALLENGE_BYTES) for node in present_nodes if node not in self._answered}
+        requests = {node: [_introduction_request(node_challenge)] for node, node_challenge in challenge_by_node.items()}
         # Anybody's node that stays silent would otherwise hold each look for the whole patience.
         wait_s = min(timeout_s, INTRODUCTION_S)
         for node, replies in self._deliver_requests(requests, wait_s).items():
-            if replies and self._note_introduction(node, challenges[node], replies[0]):
+            if replies and self._note_introduction(node, challenge_by_node[node], replies[0]):
                 self._answered.add(node)
         return sorted(self._nodes)
 
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         """Sends one request per party. A node's introduction, which found it, answers the first request for one."""
-        known = {
-            name: self._introductions.pop(name)
-            for name, request in requests.items()
-            if request == INTRODUCE and name in self._introductions
+        node_by_party = {
+            party_name: self._introductions.pop(party_name)
+            for party_name, party_request in requests.items()
+            if party_request == INTRODUCE and party_name in self._introductions
         }
-        rest = {name: [request] for name, request in requests.items() if name not in known}
-        return known | {name: replies[0] for name, replies in self.exchange_batches(rest, timeout_s=timeout_s).items()}
+        other_requests = {
+            party_name: [party_request]
+            for party_name, party_request in requests.items()
+            if party_name not in node_by_party
+        }
+        return node_by_party | {
+            name: replies[0] for name, replies in self.exchange_batches(other_requests, timeout_s=timeout_s).items()
+        }
 
     def exchange_batches(
         self, requests: Mapping[str, Sequence[bytes]], *, timeout_s: float
     ) -> Mapping[str, Sequence[bytes]]:
         if not requests:
             return {}
-        present = set(self._grid.get_node_ids())
-        if any(self._nodes.get(name) not in present for name in requests) and present - self._answered:
+        present_nodes = set(self._grid.get_node_ids())
+        if (
+            any(self._nodes.get(party_name) not in present_nodes for party_name in requests)
+            and present_nodes - self._answered
+        ):
             self.locate(timeout_s=timeout_s)
-        names = {self._nodes[name]: name for name in requests if name in self._nodes}
-        replies = self._deliver_requests(Lazily(names, lambda node: requests[names[node]]), timeout_s)
-        return {names[node]: batch for node, batch in replies.items() if batch}
+        party_by_node = {self._nodes[name]: name for name in requests if name in self._nodes}
+        replies = self._deliver_requests(Lazily(party_by_node, lambda node: requests[party_by_node[node]]), timeout_s)
+        return {party_by_node[node]: node_replies for node, node_replies in replies.items() if node_replies}
 
     def _deliver_requests(self, requests: Mapping[int, Sequence[bytes]], timeout_s: float) -> dict[int, list[bytes]]:
         """The replies by node. Flower's own loop asks every three seconds and cannot be interrupted; this one can."""
-        unsent = list(requests)[::-1]
-        waiting: dict[str, tuple[int, int]] = {}
-        found: dict[int, list[bytes]] = {}
-        ends = time.monotonic() + timeout_s
-        while unsent or waiting:
+        unsent_nodes = list(requests)[::-1]
+        asked_by_message: dict[str, tuple[int, int]] = {}
+        replies_by_node: dict[int, list[bytes]] = {}
+        give_up_at = time.monotonic() + timeout_s
+        while unsent_nodes or asked_by_message:
             if self._outstanding is None:
-                room = len(unsent)
+                free_places = len(unsent_nodes)
             else:
-                room = self._outstanding - len(waiting)
-            batch = [unsent.pop() for _ in range(min(room, len(unsent)))]
-            waiting |= self._push_messages({node: requests[node] for node in batch}, max(ends - time.monotonic(), 1.0))
-            if waiting:
-                came = list(self._grid.pull_messages(list(waiting)))
+                free_places = self._outstanding - len(asked_by_message)
+            node_batch = [unsent_nodes.pop() for _ in range(min(free_places, len(unsent_nodes)))]
+            asked_by_message |= self._push_messages(
+                {node: requests[node] for node in node_batch}, max(give_up_at - time.monotonic(), 1.0)
+            )
+            if asked_by_message:
+                arrived_messages = list(self._grid.pull_messages(list(asked_by_message)))
             else:
-                came = []
-            for message in came:
-                told, identity = message.metadata, message.metadata.reply_to_message_id
-                asked = waiting.get(identity)
+                arrived_messages = []
+            for message in arrived_messages:
+                message_metadata, request_id = message.metadata, message.metadata.reply_to_message_id
+                asked_node = asked_by_message.get(request_id)
                 # Errors are the SuperLink's own; what a node says counts for the message that this node was sent.
-                if asked is None or (told.src_node_id != asked[0] and not message.has_error()):
+                if asked_node is None or (message_metadata.src_node_id != asked_node[0] and not message.has_error()):
                     self._say(
-                        f"the SuperNode of {self._party_of_node(told.src_node_id)} brings a reply to no message that it"
+                        f"the SuperNode of {self._party_of_node(message_metadata.src_node_id)} brings a reply to no"
+                        " message that it"
                         " was sent in this exchange; left aside"
                     )
                     continue
-                del waiting[identity]
-                if (replies := self._read_replies(*asked, message)) is not None:
-                    found[asked[0]] = replies
-            if time.monotonic() > ends:
+                del asked_by_message[request_id]
+                if (replies := self._read_replies(*asked_node, message)) is not None:
+                    replies_by_node[asked_node[0]] = replies
+            if time.monotonic() > give_up_at:
                 break
             self._watch()
-            if waiting and not (unsent and came):
+            if asked_by_message and not (unsent_nodes and arrived_messages):
                 time.sleep(PULL_S if self._outstanding is None else PULL_SOON_S)
-        return found
+        return replies_by_node
 
     def _push_messages(self, requests: Mapping[int, Sequence[bytes]], ttl_s: float) -> dict[str, tuple[int, int]]:
         """Sends messages and returns (node, number of requests) by their ids."""
@@ -320,25 +335,31 @@ class FlowerTransport:
         messages = [
             Message(
                 RecordDict(
-                    {codec.RECORD: ConfigRecord({codec.REQUESTS: [request + self._epoch for request in batch]})}
+                    {
+                        codec.RECORD: ConfigRecord(
+                            {codec.REQUESTS: [request_bytes + self._epoch for request_bytes in node_requests]}
+                        )
+                    }
                 ),
                 dst_node_id=node,
                 message_type=codec.MESSAGE_TYPE,
                 ttl=ttl_s + LATE_S,
             )
-            for node, batch in requests.items()
+            for node, node_requests in requests.items()
         ]
         self.messages += len(messages)
         try:
-            pushed = {identity for identity in self._grid.push_messages(messages) if identity}
+            pushed_ids = {message_id for message_id in self._grid.push_messages(messages) if message_id}
         except ObjectPushError:  # a busy SuperLink: it has taken a repeated part for another, or forgotten the push
             self._say("the SuperLink did not take all messages; those parties count as not asked")
             return {}
-        sent = {
+        asked_by_message = {
             message.metadata.message_id: (node, len(batch))
             for message, (node, batch) in zip(messages, requests.items(), strict=True)
         }
-        return {identity: asked for identity, asked in sent.items() if identity in pushed}
+        return {
+            message_id: asked_node for message_id, asked_node in asked_by_message.items() if message_id in pushed_ids
+        }
 
     def _read_replies(self, node: int, count: int, message: Message) -> list[bytes] | None:
         """The replies to ``count`` requests; None for a message that does not count as an answer."""
@@ -350,11 +371,12 @@ class FlowerTransport:
             replies = codec.batch(message.content[codec.RECORD], codec.REPLIES)
         else:
             replies = []
-        allowed, largest = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
-        if len(replies) > count or largest > allowed:
+        allowed_bytes, largest_bytes = FrameLimits().reply_bytes(self._reply_bytes()), max(map(len, replies), default=0)
+        if len(replies) > count or largest_bytes > allowed_bytes:
             self._say(
-                f"the SuperNode of {self._party_of_node(node)} brings {len(replies)} replies of up to {largest} bytes;"
-                f" {count} of {allowed} bytes are allowed: they are left aside"
+                f"the SuperNode of {self._party_of_node(node)} brings {len(replies)} replies of up to {largest_bytes}"
+                " bytes;"
+                f" {count} of {allowed_bytes} bytes are allowed: they are left aside"
             )
             return None
         return replies
@@ -367,27 +389,36 @@ class FlowerTransport:
             self._say(error.problem)
             return True
         if reply.WhichOneof("body") != "introduction":
-            reason = "; ".join(printable(words) for words in (reply.refusal.problem, reply.refusal.remedy))
+            reason = "; ".join(
+                printable(refusal_words) for refusal_words in (reply.refusal.problem, reply.refusal.remedy)
+            )
             self._say(f"a SuperNode does not introduce itself: {reason}")
             return False
-        introduction = reply.introduction
-        name = introduction.name
+        node_introduction = reply.introduction
+        party_name = node_introduction.name
         if self._identities is None:
-            key = introduction.identity
+            identity_key = node_introduction.identity
         else:
-            key = self._identities.get(name, b"")
+            identity_key = self._identities.get(party_name, b"")
         address = codec.flower_address(self._grid.run.run_id, node)
         try:
-            verified(key, codec.introduction_digest(challenge, address, introduction), introduction.signature)
+            verified(
+                identity_key,
+                codec.introduction_digest(challenge, address, node_introduction),
+                node_introduction.signature,
+            )
         except (InvalidSignature, ValueError):
             self._say(
-                f"the SuperNode {node} introduces itself as {printable(name, 63)} and does not prove it with the key"
+                f"the SuperNode {node} introduces itself as {printable(party_name, 63)} and does not prove it with the"
+                " key"
                 " that this party has enrolled; left aside"
             )
             return True
-        self._nodes[name] = node
-        self._introductions[name] = data
+        self._nodes[party_name] = node
+        self._introductions[party_name] = data
         return True
 
     def _party_of_node(self, node: int) -> str:
-        return next((name for name, known in self._nodes.items() if known == node), f"node {node}")
+        return next(
+            (party_name for party_name, known_node in self._nodes.items() if known_node == node), f"node {node}"
+        )

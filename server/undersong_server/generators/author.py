@@ -99,14 +99,14 @@ class Speed:
     ) -> Iterator[tuple[int, Completion | GenerationError]]:
         """Yields the given answers unchanged, and counts and times them."""
         asked_at_s = time.monotonic()
-        for position, answer in answers:
+        for position, timed_answer in answers:
             answered_at_s = time.monotonic()
             self.answered += 1
             self.busy_s += answered_at_s - asked_at_s
-            if isinstance(answer, Completion) and answer.seconds:
+            if isinstance(timed_answer, Completion) and timed_answer.seconds:
                 self.timed += 1
-                self.latency_s += answer.seconds
-            yield position, answer
+                self.latency_s += timed_answer.seconds
+            yield position, timed_answer
             asked_at_s = time.monotonic()  # The time that the caller spent on the answer does not count.
 
 
@@ -121,20 +121,22 @@ def answers_of(
     """
 
     def ask(name: str, _stop: threading.Event) -> Iterator[tuple[str, int, Completion | GenerationError]]:
-        numbers = list(requests[name])
-        answers = generators[name].answer(list(requests[name].values()))
-        for position, answer in speed[name].timed_answers(answers):
-            yield name, numbers[position], answer
+        request_numbers = list(requests[name])
+        generator_answers = generators[name].answer(list(requests[name].values()))
+        for position, generator_answer in speed[name].timed_answers(generator_answers):
+            yield name, request_numbers[position], generator_answer
 
-    failures: list[BaseException] = []
-    yield from merged({name: partial(ask, name) for name in requests}, failures)
-    if failures:
-        raise _join_failures(failures)
+    ask_failures: list[BaseException] = []
+    yield from merged({generator_name: partial(ask, generator_name) for generator_name in requests}, ask_failures)
+    if ask_failures:
+        raise _join_failures(ask_failures)
 
 
 def _join_failures(failures: Sequence[BaseException]) -> BaseException:
     """Returns one error that says what all of them say; an error of another kind than this program's comes alone."""
-    own_errors = [failure for failure in failures if isinstance(failure, ConfigurationError | GenerationError)]
+    own_errors = [
+        ask_failure for ask_failure in failures if isinstance(ask_failure, ConfigurationError | GenerationError)
+    ]
     if len(own_errors) < len(failures) or len(own_errors) == 1:
         return next((failure for failure in failures if failure not in own_errors), failures[0])
     return type(own_errors[0])(
@@ -177,7 +179,7 @@ class _StepWork:
     @property
     def remaining(self) -> list[int]:
         """Numbers of the orders without a text."""
-        return [number for number, sample in enumerate(self.written) if sample is None]
+        return [order_number for order_number, sample in enumerate(self.written) if sample is None]
 
     @property
     def last_useless(self) -> dict[int, _ReadAnswer]:
@@ -187,15 +189,28 @@ class _StepWork:
     @property
     def refused(self) -> set[int]:
         """Numbers of the orders that are done without a text: an endpoint refuses their content."""
-        return {number for number, last in self.last_useless.items() if _is_refused_by_endpoint(last.answer)}
+        return {
+            order_number
+            for order_number, last_fault in self.last_useless.items()
+            if _is_refused_by_endpoint(last_fault.answer)
+        }
 
     def take(self, answer: _ReadAnswer) -> None:
         """Takes the text of an answer as its order's."""
-        order = self.orders[answer.number]
-        request = answer.request
-        sample = Sample(answer.reading.text, order.label, answer.name, self._round, order.kind, order.attributes)
-        self.written[answer.number] = sample
-        self.origins[answer.number] = Origin(sample, request.parents, request.good, request.bad)
+        answered_order = self.orders[answer.number]
+        answered_request = answer.request
+        written_sample = Sample(
+            answer.reading.text,
+            answered_order.label,
+            answer.name,
+            self._round,
+            answered_order.kind,
+            answered_order.attributes,
+        )
+        self.written[answer.number] = written_sample
+        self.origins[answer.number] = Origin(
+            written_sample, answered_request.parents, answered_request.good, answered_request.bad
+        )
 
 
 class Author:
@@ -235,20 +250,24 @@ class Author:
         self.origins: list[Origin] = []  # every text of a step, in the order of writing
         self._open: list[tuple[str, bytes]] = []  # verdicts with failures of the last step, which nothing builds on yet
         self._open_problems: list[str] = []  # reasons of the failed orders
-        self._proven = {name for name in generators if not self._requests.form_of(name).reads}
+        self._proven = {
+            generator_name for generator_name in generators if not self._requests.form_of(generator_name).reads
+        }
         self.usage = {name: AuthorUsage() for name in generators}
         self.speed = {name: Speed() for name in generators}
         for name in generators:
             self._charge_usage(
-                name, [_decode_answer(entry) for entry in journal.items(_thrown_away_key(name)).values()]
+                name, [_decode_answer(answer_entry) for answer_entry in journal.items(_thrown_away_key(name)).values()]
             )
 
     @property
     def counts(self) -> Mapping[str, Mapping[str, int]]:
         """Counters of each generator in this process, without zeros: calls that waited, calls that were retried, ..."""
         return {
-            name: {counter: count for counter, count in generator.counts.items() if count}
-            for name, generator in self._generators.items()
+            generator_name: {
+                counter_name: counter_value for counter_name, counter_value in generator.counts.items() if counter_value
+            }
+            for generator_name, generator in self._generators.items()
         }
 
     def draw_words_by(self, draw: DrawWords) -> None:
@@ -260,13 +279,13 @@ class Author:
 
         Raises GenerationError as :meth:`write` does.
         """
-        names = labels or ("",)
-        orders = [
-            Order(name, "zero_shot", names[number % len(names)])
-            for name in self._generators
-            for number in range(0 if name in self._proven else TRIAL_ORDERS)
+        label_names = labels or ("",)
+        trial_orders = [
+            Order(generator_name, "zero_shot", label_names[trial_number % len(label_names)])
+            for generator_name in self._generators
+            for trial_number in range(0 if generator_name in self._proven else TRIAL_ORDERS)
         ]
-        self._write_step("trial", 0, orders, Screening())
+        self._write_step("trial", 0, trial_orders, Screening())
 
     def write(self, step: str, round_: int, orders: Sequence[Order]) -> list[Sample | None]:
         """Returns one sample per order; None if no answer was a new text (counted as dropped).
@@ -282,10 +301,10 @@ class Author:
                 f"the step {step!r} was written before", "give each call a step of its own", code="step-repeated"
             )
         self._steps.add(step)
-        work = self._write_step(step, round_, orders, self._screening)
-        self.origins += [work.origins[number] for number in sorted(work.origins)]
-        self._note_labels(work)
-        return work.written
+        step_work = self._write_step(step, round_, orders, self._screening)
+        self.origins += [step_work.origins[order_number] for order_number in sorted(step_work.origins)]
+        self._note_labels(step_work)
+        return step_work.written
 
     @property
     def refused_labels(self) -> list[str]:
@@ -293,77 +312,91 @@ class Author:
         return [label for label, is_refused in self._unwritten.items() if label and is_refused]
 
     def _note_labels(self, work: "_StepWork") -> None:
-        wrote = {origin.sample.label for origin in self.origins}
+        written_labels = {origin.sample.label for origin in self.origins}
         refused_numbers = work.refused
-        for number, order in enumerate(work.orders):
-            if order.label in wrote:
+        for order_number, order in enumerate(work.orders):
+            if order.label in written_labels:
                 self._unwritten.pop(order.label, None)
             else:
-                self._unwritten[order.label] = self._unwritten.get(order.label, True) and number in refused_numbers
+                self._unwritten[order.label] = (
+                    self._unwritten.get(order.label, True) and order_number in refused_numbers
+                )
 
     def _write_step(self, step: str, round_: int, orders: Sequence[Order], screening: Screening) -> "_StepWork":
-        for name in {order.generator for order in orders} - self._generators.keys():
+        for generator_name in {order.generator for order in orders} - self._generators.keys():
             raise ConfigurationError(
-                f"no generator is named {name!r}", "name it under [[generators]]", code="generator-unknown"
+                f"no generator is named {generator_name!r}", "name it under [[generators]]", code="generator-unknown"
             )
         self.close_orders()
-        work = _StepWork(orders, step, round_)
-        first = work.ordered.keys() - self._proven
-        for name, number in work.ordered.items():
-            self.usage[name].orders += number
+        step_work = _StepWork(orders, step, round_)
+        untried_generators = step_work.ordered.keys() - self._proven
+        for generator_name, order_count in step_work.ordered.items():
+            self.usage[generator_name].orders += order_count
         try:
-            self._ask_all(work, screening, first)
+            self._ask_all(step_work, screening, untried_generators)
         finally:
             self._count_losses()
-        self._proven |= {sample.generator for sample in work.written if sample is not None}
-        self._stop([reply for reply in work.useless if reply.name in first - self._proven], work.ordered)
-        self._check_step(work)
-        for index in work.remaining:
+        self._proven |= {sample.generator for sample in step_work.written if sample is not None}
+        self._stop(
+            [reply for reply in step_work.useless if reply.name in untried_generators - self._proven], step_work.ordered
+        )
+        self._check_step(step_work)
+        for index in step_work.remaining:
             self.usage[orders[index].generator].dropped += 1
-        return work
+        return step_work
 
     def _ask_all(self, work: "_StepWork", screening: Screening, first: Collection[str]) -> None:
         """Asks for the orders of a step until each has a text or has had all its attempts."""
-        rooms = [1] * len(work.orders)
+        places_by_order = [1] * len(work.orders)
         refusals = Counter[int]()
         open_numbers = list(work.remaining)
         for attempt in range(1 + RETRIES):
             if not open_numbers:
                 break
-            step = f"{work.step}/{attempt}"
-            batch = self._ask_and_read(step, work.orders, open_numbers, rooms, screening, () if attempt else first)
-            faulty = [reply for reply in batch if reply.reading.fault]
-            work.useless += faulty
+            attempt_step = f"{work.step}/{attempt}"
+            batch_replies = self._ask_and_read(
+                attempt_step, work.orders, open_numbers, places_by_order, screening, () if attempt else first
+            )
+            faulty_replies = [reply for reply in batch_replies if reply.reading.fault]
+            work.useless += faulty_replies
             if attempt == 0:
-                self._judge_first_batch([reply for reply in faulty if reply.name in first], work.ordered)
-            self._note_verdict(step, batch)
-            for reply in batch:
+                self._judge_first_batch([reply for reply in faulty_replies if reply.name in first], work.ordered)
+            self._note_verdict(attempt_step, batch_replies)
+            for reply in batch_replies:
                 self._count_answer(self.usage[reply.name], reply.answer)
                 if reply.reading.fault == FAILED:
                     self.usage[reply.name].notes[f"failed: {_failure_reason(reply)}"] += 1
                 if not reply.reading.fault:
                     work.take(reply)
                     self.usage[reply.name].kept += 1
-            for reply in faulty:
+            for reply in faulty_replies:
                 self.usage[reply.name].faults[reply.reading.fault] += 1
-                rooms[reply.number] *= 1 + (reply.reading.fault == CUT)
+                places_by_order[reply.number] *= 1 + (reply.reading.fault == CUT)
                 refusals[reply.number] += _is_refused_by_endpoint(reply.answer)
-            open_numbers = [reply.number for reply in faulty if refusals[reply.number] < REFUSALS_BY_ENDPOINT]
-            for reply in faulty:
+            open_numbers = [reply.number for reply in faulty_replies if refusals[reply.number] < REFUSALS_BY_ENDPOINT]
+            for reply in faulty_replies:
                 self.usage[reply.name].retried += attempt < RETRIES and reply.number in open_numbers
 
     def _note_verdict(self, step: str, batch: Sequence["_ReadAnswer"]) -> None:
         """Journals what became of answers. Where an order failed it is open, until something builds on the step."""
         if self._journal.get(_verdict_key(step)) is not None:
             return
-        verdict = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
-        problems = {reply.number: _failure_reason(reply) for reply in batch if reply.reading.fault == FAILED}
-        if problems or self._open:
-            self._open += [(_failures_key(step), json_bytes({str(n): words for n, words in problems.items()})), verdict]
+        verdict_entry = (_verdict_key(step), json_bytes([reply.reading.fault for reply in batch]))
+        reason_by_number = {reply.number: _failure_reason(reply) for reply in batch if reply.reading.fault == FAILED}
+        if reason_by_number or self._open:
+            self._open += [
+                (
+                    _failures_key(step),
+                    json_bytes(
+                        {str(order_number): reason_words for order_number, reason_words in reason_by_number.items()}
+                    ),
+                ),
+                verdict_entry,
+            ]
         else:
-            self._journal.put_all([verdict])
+            self._journal.put_all([verdict_entry])
         # An order that has its text by now is not open; the last attempt's failures are those that are.
-        self._open_problems = list(problems.values())
+        self._open_problems = list(reason_by_number.values())
 
     def close_orders(self) -> None:
         """Notes that what failed in the last step has failed for good: what follows builds on the other texts."""
@@ -392,46 +425,58 @@ class Author:
         because of labels that the endpoint never wrote for, it may be the account that is refused. The useless answers
         are thrown away, so that the same run, continued, asks for them anew; orders that failed are open.
         """
-        judged = [n for n, order in enumerate(work.orders) if self._requests.form_of(order.generator).reads]
-        missing = [n for n in judged if work.written[n] is None]
-        texts = len(judged) - len(missing)
+        judged_numbers = [
+            order_number
+            for order_number, order in enumerate(work.orders)
+            if self._requests.form_of(order.generator).reads
+        ]
+        missing_numbers = [n for n in judged_numbers if work.written[n] is None]
+        text_count = len(judged_numbers) - len(missing_numbers)
         refused_numbers = work.refused
-        judged_count = len(set(judged) - refused_numbers)
-        wrote = {origin.sample.label for origin in self.origins}
+        judged_count = len(set(judged_numbers) - refused_numbers)
+        written_labels = {origin.sample.label for origin in self.origins}
         if judged_count:
-            is_short = texts < FEWEST_WRITTEN * judged_count
+            is_short = text_count < FEWEST_WRITTEN * judged_count
         else:
-            is_short = bool(judged) and (not wrote or any(work.orders[n].label in wrote for n in judged))
+            is_short = bool(judged_numbers) and (
+                not written_labels or any(work.orders[n].label in written_labels for n in judged_numbers)
+            )
         if not is_short:
             return
-        last = work.last_useless
-        for name in {reply.name for reply in last.values()}:
-            answers = [reply for reply in work.useless if reply.name == name and reply.number in last]
-            self._throw_away(name, [(reply.step, reply.number, reply.answer) for reply in answers])
+        last_replies = work.last_useless
+        for generator_name in {reply.name for reply in last_replies.values()}:
+            useless_replies = [
+                reply for reply in work.useless if reply.name == generator_name and reply.number in last_replies
+            ]
+            self._throw_away(generator_name, [(reply.step, reply.number, reply.answer) for reply in useless_replies])
         self._open = []
         self._open_problems = []
-        kinds = Counter(last[n].reading.fault for n in missing)
-        failed = kinds.pop(FAILED, 0)
-        useless = ", ".join(f"{count} {fault}" for fault, count in kinds.most_common()) or "none"
+        count_by_fault = Counter(last_replies[n].reading.fault for n in missing_numbers)
+        failed_count = count_by_fault.pop(FAILED, 0)
+        fault_words = (
+            ", ".join(f"{fault_count} {fault_kind}" for fault_kind, fault_count in count_by_fault.most_common())
+            or "none"
+        )
         example = next(
-            (words for reply in reversed(work.useless) if (words := _quote_answer(reply.answer))), "nothing at all"
+            (answer_words for reply in reversed(work.useless) if (answer_words := _quote_answer(reply.answer))),
+            "nothing at all",
         )
         raise GenerationError(
-            f"{work.step}: {texts} of {len(judged)} orders became texts; {failed} have no answer,"
-            f" {sum(kinds.values())} have useless ones ({useless}); one of them: {example}",
-            _remedy_for([last[n].answer for n in missing]),
+            f"{work.step}: {text_count} of {len(judged_numbers)} orders became texts; {failed_count} have no answer,"
+            f" {sum(count_by_fault.values())} have useless ones ({fault_words}); one of them: {example}",
+            _remedy_for([last_replies[n].answer for n in missing_numbers]),
             code="step-short",
         )
 
     def _count_losses(self) -> None:
         """Sets what attempts cost at most whose answers were lost on the way, as part of each generator's usage."""
-        for name, generator in self._generators.items():
+        for generator_name, generator in self._generators.items():
             if isinstance(generator, PaidGenerator):
-                usage = self.usage[name]
+                generator_usage = self.usage[generator_name]
                 losses = generator.lost
-                usage.lost = losses.attempts
-                usage.lost_tokens = losses.tokens
-                usage.lost_usd = losses.price_usd
+                generator_usage.lost = losses.attempts
+                generator_usage.lost_tokens = losses.tokens
+                generator_usage.lost_usd = losses.price_usd
 
     def tune(
         self, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
@@ -441,29 +486,34 @@ class Author:
         Returns every adapter's files by generator. They are journaled before anything is written with them, so that a
         continued run trains nothing anew but a tuning that was interrupted.
         """
-        adapters: dict[str, Mapping[str, bytes]] = {}
-        for name in dict.fromkeys(order.generator for order, _, _ in preferences):
-            generator = self._generators[name]
+        adapter_by_generator: dict[str, Mapping[str, bytes]] = {}
+        for generator_name in dict.fromkeys(order.generator for order, _, _ in preferences):
+            generator = self._generators[generator_name]
             if not isinstance(generator, TunableGenerator):
                 raise ConfigurationError(
-                    f"generator {name} cannot be tuned", 'use one of kind = "transformers"', code="not-tunable"
+                    f"generator {generator_name} cannot be tuned",
+                    'use one of kind = "transformers"',
+                    code="not-tunable",
                 )
-            prefix = f"adapter/{step}/{name}/"
-            adapter = {key.removeprefix(prefix): value for key, value in self._journal.items(prefix).items()}
-            if adapter:
-                generator.adapt(adapter)
+            prefix = f"adapter/{step}/{generator_name}/"
+            adapter_files = {
+                file_name.removeprefix(prefix): file_bytes
+                for file_name, file_bytes in self._journal.items(prefix).items()
+            }
+            if adapter_files:
+                generator.adapt(adapter_files)
             else:
-                adapter = dict(
+                adapter_files = dict(
                     self._tune_generator(
                         generator,
                         step,
-                        [preference for preference in preferences if preference[0].generator == name],
+                        [preference for preference in preferences if preference[0].generator == generator_name],
                         tuning,
                     )
                 )
-                self._journal.put_all([(prefix + file, content) for file, content in adapter.items()])
-            adapters[name] = adapter
-        return adapters
+                self._journal.put_all([(prefix + file, content) for file, content in adapter_files.items()])
+            adapter_by_generator[generator_name] = adapter_files
+        return adapter_by_generator
 
     def _tune_generator(
         self, generator: TunableGenerator, step: str, preferences: Sequence[tuple[Order, str, str]], tuning: Tuning
