@@ -105,9 +105,9 @@ class EvaluationReport:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN becomes None."""
-        several = len(self.label_error_shares) > 1
-        spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))} if several else {}
-        result = {
+        has_seeds = len(self.label_error_shares) > 1
+        seed_spread = {"share_over_seeds": asdict(over_seeds(self.label_error_shares))} if has_seeds else {}
+        report_json = {
             "run": self.run,
             "private": False,
             "notice": NOT_PRIVATE,
@@ -118,13 +118,13 @@ class EvaluationReport:
             "overlap": None if self.overlap is None else self.overlap.as_dict(),
             "overlap_of_test_file": None if self.overlap_base_rate is None else self.overlap_base_rate.as_dict(),
             "membership": [asdict(membership) for membership in self.membership],
-            "label_errors": None if self.label_errors is None else self.label_errors.to_json() | spread,
+            "label_errors": None if self.label_errors is None else self.label_errors.to_json() | seed_spread,
             "closest_records": None if self.closest is None else asdict(self.closest),
             "personal_data": None if self.personal is None else asdict(self.personal),
             "notes": list(self.notes),
         }
-        plain: dict[str, Any] = finite(result)
-        return plain
+        finite_json: dict[str, Any] = finite(report_json)
+        return finite_json
 
 
 def evaluate_tables(
@@ -148,65 +148,77 @@ def evaluate_tables(
 
     Raises ConfigurationError if a file or table is not usable.
     """
-    labelled = {options.test, options.train_private, *(options.membership or ())}
+    labelled_files = {options.test, options.train_private, *(options.membership or ())}
 
     @cache  # one file may be named for several purposes
     def read(source: Source | None) -> Table | None:
         if source is None or isinstance(source, Table):
             return source
-        return read_table(source, options.text_field, (options.label_field or None) if source in labelled else None)
+        return read_table(
+            source, options.text_field, (options.label_field or None) if source in labelled_files else None
+        )
 
     def embedded(name: str, table: Table) -> _Texts:
         return _Texts(name, table, embed(table.texts))
 
-    overlap, target = read(options.overlap), read(options.adapt_to)
-    records = [embedded("", table) for table in map(read, options.membership or ()) if table is not None]
-    real = (("test file", read(options.test)), (NO_PRIVACY, read(options.train_private)))
-    test, private = (None if table is None else embedded(name, table) for name, table in real)
-    head, seed = options.head, options.seed
+    overlap_table, target_table = read(options.overlap), read(options.adapt_to)
+    member_tables = [embedded("", table) for table in map(read, options.membership or ()) if table is not None]
+    real_tables = (("test file", read(options.test)), (NO_PRIVACY, read(options.train_private)))
+    test_texts, private_texts = (None if table is None else embedded(name, table) for name, table in real_tables)
+    head_kind, seed = options.head, options.seed
     fine_tuning = None
     if options.bert is not None:
         fine_tuning = FineTuning(
             model_folder(options.bert), options.epochs, options.batch, options.learning_rate, options.max_tokens
         )
-    finder = presidio() if options.personal_data else None
-    notes: list[str] = []
+    data_finder = presidio() if options.personal_data else None
+    note_lines: list[str] = []
     seeds = range(seed, seed + max(1, options.repeats))
     corpus = _Texts("synthetic", synthetic, np.zeros((0, 0), dtype=np.float32))
-    if test is not None or private is not None or records:  # an overlap alone needs no model
+    if test_texts is not None or private_texts is not None or member_tables:  # an overlap alone needs no model
         corpus = corpus._replace(x=embed(synthetic.texts))
     trainings: list[tuple[_Texts, Train, _Texts]] = []
-    if test is None:
-        notes.append("No test file was named: no task model was trained.")
-    elif test.table.labels is None:
-        notes.append("The test file was read without labels: no task model was trained.")
+    if test_texts is None:
+        note_lines.append("No test file was named: no task model was trained.")
+    elif test_texts.table.labels is None:
+        note_lines.append("The test file was read without labels: no task model was trained.")
     else:
         models: list[Train] = [_train_panel]
-        models += [partial(_train_head, head=head)] if head is not None else []
+        models += [partial(_train_head, head=head_kind)] if head_kind is not None else []
         encoder: list[Train] = [partial(_fine_tuned, settings=fine_tuning)] if fine_tuning is not None else []
-        for texts in filter(None, (corpus, private)):
+        for texts in filter(None, (corpus, private_texts)):
             if len(set(texts.labels)) < 2:
-                notes.append(f"The {texts.name} texts have fewer than two labels: no task model was trained on them.")
+                note_lines.append(
+                    f"The {texts.name} texts have fewer than two labels: no task model was trained on them."
+                )
             else:
-                trainings += [(texts, train, test) for train in [*models, *encoder]]
-        if target is not None:
-            adapted_corpus = corpus._replace(name=f"synthetic, adapted to {len(target)} unlabelled texts")
-            trainings.append((adapted_corpus, partial(_train_adapted, target=embed(target.texts), head=head), test))
+                trainings += [(texts, train, test_texts) for train in [*models, *encoder]]
+        if target_table is not None:
+            adapted_corpus = corpus._replace(name=f"synthetic, adapted to {len(target_table)} unlabelled texts")
+            trainings.append(
+                (adapted_corpus, partial(_train_adapted, target=embed(target_table.texts), head=head_kind), test_texts)
+            )
         if sequences is not None:  # DP-KPS B.2.2: the test records are turned into sequences as well
             sequence_sets = [embedded(SEQUENCES, sequences)]
-            if private is not None:
-                sequence_sets.append(embedded(OWN_SEQUENCES, sequences_of(private.table, sequences)))
-            tested = embedded(test.name, sequences_of(test.table, sequences, keep_empty=True))
-            trainings += [(texts, train, tested) for texts in sequence_sets for train in models]
-        notes.extend(_unknown_labels(synthetic, test.table))
-    victims = [corpus, *([private] if private is not None and private.table.labels is not None else [])]
-    references = [*([test] if test else []), *([private._replace(name="private training file")] if private else [])]
+            if private_texts is not None:
+                sequence_sets.append(embedded(OWN_SEQUENCES, sequences_of(private_texts.table, sequences)))
+            tested_sequences = embedded(test_texts.name, sequences_of(test_texts.table, sequences, keep_empty=True))
+            trainings += [(texts, train, tested_sequences) for texts in sequence_sets for train in models]
+        note_lines.extend(_unknown_labels(synthetic, test_texts.table))
+    attacked_corpora = [
+        corpus,
+        *([private_texts] if private_texts is not None and private_texts.table.labels is not None else []),
+    ]
+    reference_texts = [
+        *([test_texts] if test_texts else []),
+        *([private_texts._replace(name="private training file")] if private_texts else []),
+    ]
     import sklearn.cluster  # noqa: F401 - the threads of what is loaded later would not be limited
 
     with one_library_thread():  # the same sums in the same order anywhere
-        errors = []
+        label_errors_by_seed = []
         if not only_task_models and len(corpus.x) and len(set(corpus.labels)) > 1:
-            errors = [corpus_label_errors(corpus.x, corpus.labels, seed=number) for number in seeds]
+            label_errors_by_seed = [corpus_label_errors(corpus.x, corpus.labels, seed=number) for number in seeds]
         return EvaluationReport(
             run=run,
             synthetic_rows=len(synthetic),
@@ -221,28 +233,31 @@ def evaluate_tables(
                 for texts, train, tested_texts in trainings
             ),
             distances=tuple(
-                _compute_distances(corpus, reference, seed) for reference in references if not only_task_models
+                _compute_distances(corpus, reference, seed) for reference in reference_texts if not only_task_models
             ),
-            overlap=None if overlap is None else find_overlap(synthetic.texts, overlap.texts),
+            overlap=None if overlap_table is None else find_overlap(synthetic.texts, overlap_table.texts),
             overlap_base_rate=None
-            if overlap is None or test is None
-            else find_overlap(test.table.texts, overlap.texts),
-            notes=tuple(notes),
+            if overlap_table is None or test_texts is None
+            else find_overlap(test_texts.table.texts, overlap_table.texts),
+            notes=tuple(note_lines),
             membership=tuple(
                 attacks_over_trainings(
-                    [_attack_model(texts, records[0], records[1], head or "auto", number) for number in seeds]
+                    [
+                        _attack_model(texts, member_tables[0], member_tables[1], head_kind or "auto", number)
+                        for number in seeds
+                    ]
                 )
-                for texts in victims
-                if records
+                for texts in attacked_corpora
+                if member_tables
             ),
-            label_errors=errors[0] if errors else None,
-            label_error_shares=tuple(label_errors.share for label_errors in errors),
+            label_errors=label_errors_by_seed[0] if label_errors_by_seed else None,
+            label_error_shares=tuple(label_errors.share for label_errors in label_errors_by_seed),
             closest=None
-            if test is None or private is None or not len(corpus.x)
-            else closest_records(corpus.x, private.x, test.x, seed=seed),
+            if test_texts is None or private_texts is None or not len(corpus.x)
+            else closest_records(corpus.x, private_texts.x, test_texts.x, seed=seed),
             personal=None
-            if finder is None
-            else personal_data(synthetic.texts, None if overlap is None else overlap.texts, *finder),
+            if data_finder is None
+            else personal_data(synthetic.texts, None if overlap_table is None else overlap_table.texts, *data_finder),
         )
 
 
@@ -263,8 +278,10 @@ Train: TypeAlias = Callable[..., tuple[str, panel.Predicted]]
 
 
 def _train_panel(corpus: _Texts, test: _Texts, seed: int) -> tuple[str, panel.Predicted]:
-    labelled = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
-    return "panel", {model: panel.predict(model, labelled, test.table.texts, test.x, seed) for model in panel.MODELS}
+    labelled_corpus = panel.Labelled(corpus.table.texts, corpus.labels, corpus.x)
+    return "panel", {
+        model: panel.predict(model, labelled_corpus, test.table.texts, test.x, seed) for model in panel.MODELS
+    }
 
 
 def _train_head(corpus: _Texts, test: _Texts, seed: int, head: Head) -> tuple[str, panel.Predicted]:
@@ -298,36 +315,38 @@ def _attack_model(corpus: _Texts, members: _Texts, nonmembers: _Texts, head: Hea
 
 
 def _unknown_labels(synthetic: Table, test: Table) -> list[str]:
-    missing = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
-    if not missing or synthetic.labels is None:
+    missing_labels = sorted(set(test.labels or ()) - set(synthetic.labels or ()))
+    if not missing_labels or synthetic.labels is None:
         return []
-    label_list = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+    label_list = ", ".join(missing_labels[:8]) + (
+        f" and {len(missing_labels) - 8} more" if len(missing_labels) > 8 else ""
+    )
     return [f"No synthetic text has the label {label_list}: test texts of it all count as errors."]
 
 
 def _compute_distances(corpus: _Texts, reference: _Texts, seed: int) -> Distances:
-    synthetic, table = corpus.table, reference.table
+    synthetic_table, reference_table = corpus.table, reference.table
     corpus_rows, reference_rows = overlap.equal_choice(len(corpus.x), len(reference.x), seed=seed)
-    synthetic_x, real = corpus.x[corpus_rows], reference.x[reference_rows]
-    rows = len(synthetic_x)
-    near = {} if rows <= 5 else neighbourhoods(synthetic_x, real)
-    labelled = synthetic.labels is not None and table.labels is not None
+    synthetic_x, reference_x = corpus.x[corpus_rows], reference.x[reference_rows]
+    row_count = len(synthetic_x)
+    neighbour_figures = {} if row_count <= 5 else neighbourhoods(synthetic_x, reference_x)
+    both_labelled = synthetic_table.labels is not None and reference_table.labels is not None
     return Distances(
         reference=reference.name,
-        rows=rows,
-        frechet=metrics.frechet_distance(synthetic_x, real) if rows > 1 else math.nan,
-        mauve=mauve(synthetic_x, real, seed=seed) if rows >= FEWEST_TEXTS else math.nan,
+        rows=row_count,
+        frechet=metrics.frechet_distance(synthetic_x, reference_x) if row_count > 1 else math.nan,
+        mauve=mauve(synthetic_x, reference_x, seed=seed) if row_count >= FEWEST_TEXTS else math.nan,
         self_similarity=metrics.self_similarity(corpus.x),
         reference_self_similarity=metrics.self_similarity(reference.x),
-        distinct_bigrams=metrics.distinct_n([synthetic.texts[row] for row in corpus_rows], 2),
-        reference_distinct_bigrams=metrics.distinct_n([table.texts[row] for row in reference_rows], 2),
+        distinct_bigrams=metrics.distinct_n([synthetic_table.texts[row] for row in corpus_rows], 2),
+        reference_distinct_bigrams=metrics.distinct_n([reference_table.texts[row] for row in reference_rows], 2),
         vendi=metrics.vendi_score(synthetic_x),
-        reference_vendi=metrics.vendi_score(real),
-        next_word_before=next_word_loss((), table.texts),
-        next_word_after=next_word_loss(synthetic.texts, table.texts),
-        length=metrics.length_divergence(synthetic.texts, table.texts),
-        label=metrics.label_divergence(corpus.labels, reference.labels) if labelled else None,
-        **near,
+        reference_vendi=metrics.vendi_score(reference_x),
+        next_word_before=next_word_loss((), reference_table.texts),
+        next_word_after=next_word_loss(synthetic_table.texts, reference_table.texts),
+        length=metrics.length_divergence(synthetic_table.texts, reference_table.texts),
+        label=metrics.label_divergence(corpus.labels, reference.labels) if both_labelled else None,
+        **neighbour_figures,
     )
 
 
@@ -342,8 +361,10 @@ def read_sequences(path: Path) -> Table:
             "only a method that writes from keyphrases (dpkps) leaves one",
             code="sequences-missing",
         )
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Table(tuple(sequence_text(row["terms"]) for row in rows), tuple(row["label"] for row in rows), None)
+    json_rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return Table(
+        tuple(sequence_text(row["terms"]) for row in json_rows), tuple(row["label"] for row in json_rows), None
+    )
 
 
 def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) -> Table:
@@ -352,17 +373,19 @@ def sequences_of(table: Table, sequences: Table, *, keep_empty: bool = False) ->
     Terms are those of ``sequences``. No sequence is longer than the longest of ``sequences``. Texts without any of the
     terms are left out, or (``keep_empty``) have an empty one.
     """
-    texts = [text.split(", ") for text in sequences.texts]
+    term_lists = [text.split(", ") for text in sequences.texts]
     term_of_words: dict[str, str] = {}
-    for sequence in texts:
+    for sequence in term_lists:
         for term in sequence:
             term_of_words.setdefault(" ".join(words(term)), term)
-    terms = list(term_of_words.values())
-    matcher, longest = Terms(terms), max(map(len, texts))
-    term_rows = [matcher.of(text, longest) for text in table.texts]
+    known_terms = list(term_of_words.values())
+    matcher, longest_sequence = Terms(known_terms), max(map(len, term_lists))
+    term_rows = [matcher.of(text, longest_sequence) for text in table.texts]
     rows = [row for row, terms_found in enumerate(term_rows) if terms_found or keep_empty]
     return Table(
-        tuple(sequence_text([terms[term] for term in term_rows[row]]) for row in rows), table.take(rows).labels, None
+        tuple(sequence_text([known_terms[term] for term in term_rows[row]]) for row in rows),
+        table.take(rows).labels,
+        None,
     )
 
 
@@ -420,25 +443,25 @@ def membership(data: str, model: Any, members: Records, nonmembers: Records, *, 
 
     Raises ConfigurationError with fewer than four records of a kind.
     """
-    sides = (members, nonmembers)
-    for name, (table, _) in zip(("members", "non-members"), sides, strict=True):
+    member_sides = (members, nonmembers)
+    for name, (table, _) in zip(("members", "non-members"), member_sides, strict=True):
         if len(table) < FEWEST_RECORDS:
             raise ConfigurationError(
                 f"--membership: {len(table)} {name}",
                 f"give at least {FEWEST_RECORDS} records of each",
                 code="too-few-records",
             )
-    probabilities = [model.probabilities(inputs) for _, inputs in sides]
+    probabilities = [model.probabilities(inputs) for _, inputs in member_sides]
     attacks = [
         _judge_attack("entropy", [-entropy(side) for side in probabilities], seed),
         _judge_attack("confidence", [side.max(axis=1) for side in probabilities], seed),
     ]
-    if all(table.labels is not None for table, _ in sides):
-        confidences = [
+    if all(table.labels is not None for table, _ in member_sides):
+        label_confidences = [
             of_label(side, model.labels, table.labels or ())
-            for side, (table, _) in zip(probabilities, sides, strict=True)
+            for side, (table, _) in zip(probabilities, member_sides, strict=True)
         ]
-        attacks.append(_judge_attack("confidence in the true label", confidences, seed))
+        attacks.append(_judge_attack("confidence in the true label", label_confidences, seed))
     return Membership(data, len(members[0]), len(nonmembers[0]), tuple(attacks))
 
 
@@ -460,36 +483,41 @@ def _judge_attack(name: str, scores: Sequence[Float64], seed: int) -> Attack:
     """Judges ``scores`` of members and of others; no threshold is judged on the records that chose it."""
     rng = np.random.default_rng([seed, 0x3E3B])
     members, nonmembers = (rng.permutation(side) for side in scores)
-    m, n = len(members) // 2, len(nonmembers) // 2
-    threshold = _best_threshold(members[:m], nonmembers[:n])
-    hits, wrong = int((members[m:] >= threshold).sum()), int((nonmembers[n:] >= threshold).sum())
-    # Two intervals of 97.5 % hold together with 95 %.
-    joint = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
-    caught = clopper_pearson(hits, len(members) - m, joint)
-    false = clopper_pearson(wrong, len(nonmembers) - n, joint)
-    accuracy = Interval(
-        (caught.value + 1 - false.value) / 2, (caught.low + 1 - false.high) / 2, (caught.high + 1 - false.low) / 2
+    half_members, half_nonmembers = len(members) // 2, len(nonmembers) // 2
+    threshold = _best_threshold(members[:half_members], nonmembers[:half_nonmembers])
+    member_hits, nonmember_hits = (
+        int((members[half_members:] >= threshold).sum()),
+        int((nonmembers[half_nonmembers:] >= threshold).sum()),
     )
-    rare = float(np.quantile(nonmembers[:n], 1.0 - FALSE_POSITIVES, method="higher"))
-    positives = clopper_pearson(int((members[m:] > rare).sum()), len(members) - m)
+    # Two intervals of 97.5 % hold together with 95 %.
+    joint_level = 1.0 - (1.0 - CONFIDENCE_LEVEL) / 2
+    caught_share = clopper_pearson(member_hits, len(members) - half_members, joint_level)
+    false_share = clopper_pearson(nonmember_hits, len(nonmembers) - half_nonmembers, joint_level)
+    accuracy = Interval(
+        (caught_share.value + 1 - false_share.value) / 2,
+        (caught_share.low + 1 - false_share.high) / 2,
+        (caught_share.high + 1 - false_share.low) / 2,
+    )
+    rare_threshold = float(np.quantile(nonmembers[:half_nonmembers], 1.0 - FALSE_POSITIVES, method="higher"))
+    rare_positives = clopper_pearson(int((members[half_members:] > rare_threshold).sum()), len(members) - half_members)
     return Attack(
         name,
         auc_interval(members, nonmembers),
         accuracy,
-        positives,
-        found=hits,
-        judged_members=len(members) - m,
-        false_alarms=wrong,
-        judged_others=len(nonmembers) - n,
+        rare_positives,
+        found=member_hits,
+        judged_members=len(members) - half_members,
+        false_alarms=nonmember_hits,
+        judged_others=len(nonmembers) - half_nonmembers,
     )
 
 
 def _best_threshold(members: Float64, nonmembers: Float64) -> float:
     """Returns the threshold on scores whose guesses have the best balanced accuracy."""
-    values = np.unique(np.concatenate([members, nonmembers]))
-    caught = 1.0 - np.searchsorted(np.sort(members), values) / len(members)
-    false = 1.0 - np.searchsorted(np.sort(nonmembers), values) / len(nonmembers)
-    return float(values[int(np.argmax(caught - false))])
+    possible_thresholds = np.unique(np.concatenate([members, nonmembers]))
+    caught_shares = 1.0 - np.searchsorted(np.sort(members), possible_thresholds) / len(members)
+    false_shares = 1.0 - np.searchsorted(np.sort(nonmembers), possible_thresholds) / len(nonmembers)
+    return float(possible_thresholds[int(np.argmax(caught_shares - false_shares))])
 
 
 def entropy(probabilities: Float64) -> Float64:
@@ -500,7 +528,10 @@ def entropy(probabilities: Float64) -> Float64:
 
 def of_label(probabilities: Float64, columns: tuple[str, ...], labels: tuple[str, ...]) -> Float64:
     """Probability of each record's own label; 0 if the model never saw that label."""
-    number = {name: column for column, name in enumerate(columns)}
+    column_of_label = {name: column for column, name in enumerate(columns)}
     return np.array(
-        [row[number[label]] if label in number else 0.0 for row, label in zip(probabilities, labels, strict=True)]
+        [
+            row[column_of_label[label]] if label in column_of_label else 0.0
+            for row, label in zip(probabilities, labels, strict=True)
+        ]
     )

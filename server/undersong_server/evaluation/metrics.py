@@ -43,16 +43,16 @@ def frechet_distance(first: Floats, second: Floats) -> float:
         raise ValueError("a covariance needs two rows")
     mean_a, factor_a = _mean_and_factor(first)
     mean_b, factor_b = _mean_and_factor(second)
-    nuclear = np.linalg.svd(factor_a @ factor_b.T, compute_uv=False).sum()
-    distance = ((mean_a - mean_b) ** 2).sum() + (factor_a**2).sum() + (factor_b**2).sum() - 2 * nuclear
-    return max(0.0, float(distance))
+    nuclear_norm = np.linalg.svd(factor_a @ factor_b.T, compute_uv=False).sum()
+    squared_distance = ((mean_a - mean_b) ** 2).sum() + (factor_a**2).sum() + (factor_b**2).sum() - 2 * nuclear_norm
+    return max(0.0, float(squared_distance))
 
 
 def _mean_and_factor(x: Floats) -> tuple[Float64, Float64]:
     """Returns the mean [d], and R [min(n, d), d] with R'R the unbiased covariance."""
     mean = x.mean(axis=0, dtype=np.float64)
-    centred = (x - mean) / np.sqrt(len(x) - 1)
-    factor: Float64 = np.asarray(np.linalg.qr(centred, mode="r")) if len(x) > x.shape[1] else centred
+    scaled_rows = (x - mean) / np.sqrt(len(x) - 1)
+    factor: Float64 = np.asarray(np.linalg.qr(scaled_rows, mode="r")) if len(x) > x.shape[1] else scaled_rows
     return mean, factor
 
 
@@ -65,9 +65,12 @@ def self_similarity(embeddings: Floats) -> float:
 
     if len(embeddings) < 2:
         return math.nan
-    unit = normalize(embeddings.astype(np.float64))
-    total, themselves = unit.sum(axis=0), unit.any(axis=1).sum()  # a zero row's cosine with everything is 0
-    return float((total @ total - themselves) / (len(unit) * (len(unit) - 1)))
+    unit_rows = normalize(embeddings.astype(np.float64))
+    row_sum, nonzero_rows = (
+        unit_rows.sum(axis=0),
+        unit_rows.any(axis=1).sum(),
+    )  # a zero row's cosine with everything is 0
+    return float((row_sum @ row_sum - nonzero_rows) / (len(unit_rows) * (len(unit_rows) - 1)))
 
 
 def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
@@ -75,17 +78,19 @@ def length_divergence(first: Sequence[str], second: Sequence[str]) -> float:
 
     NaN if a set is empty.
     """
-    edges = [*LENGTH_EDGES, np.inf]
+    length_edges = [*LENGTH_EDGES, np.inf]
     return _divergence_bits(
-        *(np.histogram([len(text.split()) for text in texts], edges)[0] for texts in (first, second))
+        *(np.histogram([len(text.split()) for text in texts], length_edges)[0] for texts in (first, second))
     )
 
 
 def label_divergence(first: Sequence[str], second: Sequence[str]) -> float:
     """Jensen-Shannon divergence, bits, of two sets' label shares. NaN if a set is empty."""
     first_counts, second_counts = Counter(first), Counter(second)
-    names = sorted({*first_counts, *second_counts})
-    return _divergence_bits(*(np.array([counts[name] for name in names]) for counts in (first_counts, second_counts)))
+    label_names = sorted({*first_counts, *second_counts})
+    return _divergence_bits(
+        *(np.array([counts[name] for name in label_names]) for counts in (first_counts, second_counts))
+    )
 
 
 def _divergence_bits(first: Int64, second: Int64) -> float:
@@ -122,19 +127,19 @@ def neighbourhoods(
         raise ValueError(f"{min(len(synthetic), len(real))} points have no {largest_k} neighbours")
     real_radius, wide_radius = _ball_radii(real, (neighbours, coverage_neighbours))
     (own_radius,) = _ball_radii(synthetic, (neighbours,))
-    inside_real, balls, covered = 0, 0, np.zeros(len(real), dtype=bool)
-    for block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
-        inside_real += int((block <= real_radius).any(axis=1).sum())
-        is_inside = block <= wide_radius
-        balls += int(is_inside.sum())
-        covered |= is_inside.any(axis=0)
-    blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
-    inside_synthetic = sum(int((block <= own_radius).any(axis=1).sum()) for block in blocks)
+    inside_real, ball_count, is_covered = 0, 0, np.zeros(len(real), dtype=bool)
+    for distance_block in pairwise_distances_chunked(synthetic, real, working_memory=BLOCK_MIB):
+        inside_real += int((distance_block <= real_radius).any(axis=1).sum())
+        is_inside = distance_block <= wide_radius
+        ball_count += int(is_inside.sum())
+        is_covered |= is_inside.any(axis=0)
+    distance_blocks = pairwise_distances_chunked(real, synthetic, working_memory=BLOCK_MIB)
+    inside_synthetic = sum(int((block <= own_radius).any(axis=1).sum()) for block in distance_blocks)
     return {
         "precision": inside_real / len(synthetic),
         "recall": inside_synthetic / len(real),
-        "density": balls / (coverage_neighbours * len(synthetic)),
-        "coverage": float(covered.mean()),
+        "density": ball_count / (coverage_neighbours * len(synthetic)),
+        "coverage": float(is_covered.mean()),
     }
 
 
@@ -142,8 +147,12 @@ def _ball_radii(points: Floats, neighbours: tuple[int, ...]) -> Float64:
     """Distance of every point to its k-th nearest other point, float64 [len(neighbours), n]."""
     from sklearn.metrics import pairwise_distances_chunked
 
-    blocks = pairwise_distances_chunked(points, working_memory=BLOCK_MIB)  # a point is at the distance 0 of itself
-    return np.concatenate([np.partition(block, neighbours, axis=1)[:, neighbours] for block in blocks]).T
+    distance_blocks = pairwise_distances_chunked(
+        points, working_memory=BLOCK_MIB
+    )  # a point is at the distance 0 of itself
+    return np.concatenate(
+        [np.partition(distance_block, neighbours, axis=1)[:, neighbours] for distance_block in distance_blocks]
+    ).T
 
 
 def distinct_n(texts: Sequence[str], n: int) -> float:
@@ -154,15 +163,15 @@ def distinct_n(texts: Sequence[str], n: int) -> float:
     >>> distinct_n(["a b a b"], 2)
     0.6666666666666666
     """
-    distinct: set[tuple[str, ...]] = set()
-    total = 0
+    distinct_grams: set[tuple[str, ...]] = set()
+    gram_count = 0
     for text in texts:
         words = text.split()
-        grams = list(zip(*(words[start:] for start in range(n)), strict=False))
-        distinct.update(grams)
-        total += len(grams)
-    if total:
-        return len(distinct) / total
+        text_grams = list(zip(*(words[first_word:] for first_word in range(n)), strict=False))
+        distinct_grams.update(text_grams)
+        gram_count += len(text_grams)
+    if gram_count:
+        return len(distinct_grams) / gram_count
     return float("nan")
 
 
@@ -177,11 +186,11 @@ def vendi_score(embeddings: Floats) -> float:
 
     if not len(embeddings):
         return math.nan
-    rows = normalize(np.asarray(embeddings, dtype=np.float64))
-    gram = rows.T @ rows if rows.shape[1] < len(rows) else rows @ rows.T
-    values = np.linalg.eigvalsh(gram / len(rows))
-    positive = values[values > 1e-12]
-    return float(np.exp(-(positive * np.log(positive)).sum()))
+    unit_rows = normalize(np.asarray(embeddings, dtype=np.float64))
+    gram_matrix = unit_rows.T @ unit_rows if unit_rows.shape[1] < len(unit_rows) else unit_rows @ unit_rows.T
+    eigenvalues = np.linalg.eigvalsh(gram_matrix / len(unit_rows))
+    positive_values = eigenvalues[eigenvalues > 1e-12]
+    return float(np.exp(-(positive_values * np.log(positive_values)).sum()))
 
 
 EXPLAINED = 0.9  # share of the variance that is kept before clustering
@@ -204,10 +213,10 @@ def mauve(synthetic: Floats, real: Floats, *, seed: int = 0) -> float:
     """
     if min(len(synthetic), len(real)) < FEWEST_TEXTS:
         raise ValueError(f"{min(len(synthetic), len(real))} texts are too few for two clusters of ten")
-    clusters = max(2, round(min(len(synthetic), len(real)) / POINTS_PER_CLUSTER))
-    assigned = _assign_clusters(np.concatenate([synthetic, real]), clusters, seed)
-    synthetic_counts = np.bincount(assigned[: len(synthetic)], minlength=clusters)
-    real_counts = np.bincount(assigned[len(synthetic) :], minlength=clusters)
+    cluster_count = max(2, round(min(len(synthetic), len(real)) / POINTS_PER_CLUSTER))
+    cluster_of_point = _assign_clusters(np.concatenate([synthetic, real]), cluster_count, seed)
+    synthetic_counts = np.bincount(cluster_of_point[: len(synthetic)], minlength=cluster_count)
+    real_counts = np.bincount(cluster_of_point[len(synthetic) :], minlength=cluster_count)
     return mauve_of_counts(synthetic_counts, real_counts)
 
 
@@ -223,12 +232,12 @@ def mauve_of_counts(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
         (np.asarray(counts, dtype=np.float64) + 0.5) / (np.sum(counts) + 0.5 * np.size(counts))
         for counts in (first, second)
     )
-    weights = np.linspace(1e-6, 1 - 1e-6, MIXTURES)
-    mixtures = weights[:, None] * p + (1 - weights[:, None]) * q
+    mixture_weights = np.linspace(1e-6, 1 - 1e-6, MIXTURES)
+    mixtures = mixture_weights[:, None] * p + (1 - mixture_weights[:, None]) * q
     x = np.exp(-SCALING * np.concatenate([[0.0], _kl_divergence(q, mixtures), [np.inf]]))
     y = np.exp(-SCALING * np.concatenate([[np.inf], _kl_divergence(p, mixtures), [0.0]]))
-    across, along = np.lexsort((-y, x)), np.lexsort((-x, y))  # Equal coordinates stay in the curve's order.
-    return float(0.5 * (trapezoid(y[across], x[across]) + trapezoid(x[along], y[along])))
+    order_by_x, order_by_y = np.lexsort((-y, x)), np.lexsort((-x, y))  # Equal coordinates stay in the curve's order.
+    return float(0.5 * (trapezoid(y[order_by_x], x[order_by_x]) + trapezoid(x[order_by_y], y[order_by_y])))
 
 
 def _kl_divergence(p: Float64, mixtures: Float64) -> Float64:
@@ -242,12 +251,12 @@ def _assign_clusters(points: Floats, clusters: int, seed: int) -> Int64:
     from sklearn.decomposition import PCA
     from sklearn.preprocessing import normalize
 
-    scaled = normalize(np.asarray(points, dtype=np.float64))
-    reduced = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(scaled)
+    unit_points = normalize(np.asarray(points, dtype=np.float64))
+    reduced_points = PCA(n_components=EXPLAINED, svd_solver="full").fit_transform(unit_points)
     # The authors' package (faiss) starts from random points in single precision, too. Spreading a thousand starting
     # points out would take four fifths of the time that all other figures take together.
-    starts = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
-    cluster_of = starts.fit_predict(reduced.astype(np.float32))
+    clustering = KMeans(clusters, init="random", n_init=RESTARTS, random_state=seed)
+    cluster_of = clustering.fit_predict(reduced_points.astype(np.float32))
     return np.asarray(cluster_of, dtype=np.int64)
 
 
@@ -269,18 +278,18 @@ def next_word_loss(training: Sequence[str], texts: Sequence[str], *, language: s
     texts.
     """
     model = Trigrams(training, language)
-    bits = [-math.log2(model.probability(word, context)) for word, context in places(texts)]
-    if bits:
-        return sum(bits) / len(bits)
+    word_bits = [-math.log2(model.probability(word, context)) for word, context in places(texts)]
+    if word_bits:
+        return sum(word_bits) / len(word_bits)
     return math.nan
 
 
 def places(texts: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yields (word, context) for each word of the texts; the context is the words before it that the model sees."""
     for text in texts:
-        padded = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
-        for place in range(ORDER - 1, len(padded)):
-            yield padded[place], tuple(padded[place - ORDER + 1 : place])
+        padded_words = [START] * (ORDER - 1) + [*TOKEN.findall(text.lower()), END]
+        for word_place in range(ORDER - 1, len(padded_words)):
+            yield padded_words[word_place], tuple(padded_words[word_place - ORDER + 1 : word_place])
 
 
 class Trigrams:
@@ -293,30 +302,32 @@ class Trigrams:
     def __init__(self, training: Sequence[str], language: str) -> None:
         from wordfreq import get_frequency_dict
 
-        frequencies = get_frequency_dict(language, wordlist="small")
+        word_frequencies = get_frequency_dict(language, wordlist="small")
         # A text of some twenty words, with a mark now and then: what the list, which is of words alone, does not say.
-        marks = {END: 0.05, ".": 0.05, ",": 0.05}
-        self.general = {**{word: 0.85 * share for word, share in frequencies.items()}, **marks}
+        mark_frequencies = {END: 0.05, ".": 0.05, ",": 0.05}
+        self.general = {**{word: 0.85 * share for word, share in word_frequencies.items()}, **mark_frequencies}
         self._scale = (1.0 - UNKNOWN_SHARE) / sum(self.general.values())
         self._followers: list[dict[tuple[str, ...], dict[str, int]]] = [defaultdict(dict) for _ in range(ORDER)]
         for word, context in places(training):
-            for size, level in enumerate(self._followers):
-                counts = level[context[ORDER - 1 - size :]]
-                counts[word] = counts.get(word, 0) + 1
+            for context_length, level in enumerate(self._followers):
+                follower_counts = level[context[ORDER - 1 - context_length :]]
+                follower_counts[word] = follower_counts.get(word, 0) + 1
         self._totals = [
             {context: sum(followers.values()) for context, followers in level.items()} for level in self._followers
         ]
 
     def probability(self, word: str, context: tuple[str, ...]) -> float:
         """Returns the probability of the word after the context, which may be shorter than the model's."""
-        spelled: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
-        probability = float(self._scale * self.general.get(word, 0.0) + spelled)
-        for size in range(len(context) + 1):
-            end = context[len(context) - size :]
-            if followers := self._followers[size].get(end):
-                kinds, total = len(followers), self._totals[size][end]
-                probability = (followers.get(word, 0.0) + kinds * probability) / (total + kinds)
-        return probability
+        spelling_probability: float = UNKNOWN_SHARE * LETTERS ** -(len(word) + 1.0)
+        word_probability = float(self._scale * self.general.get(word, 0.0) + spelling_probability)
+        for context_length in range(len(context) + 1):
+            context_end = context[len(context) - context_length :]
+            if followers := self._followers[context_length].get(context_end):
+                distinct_followers, follower_total = len(followers), self._totals[context_length][context_end]
+                word_probability = (followers.get(word, 0.0) + distinct_followers * word_probability) / (
+                    follower_total + distinct_followers
+                )
+        return word_probability
 
 
 # Texts of a corpus whose label is probably wrong, by confident learning (Northcutt, Jiang and Chuang 2021).
@@ -339,9 +350,9 @@ class LabelErrors:
     @property
     def share(self) -> float:
         """Estimated share of texts with a wrong label."""
-        total = float(self.joint.sum())
-        if total:
-            return 1.0 - float(np.trace(self.joint)) / total
+        joint_total = float(self.joint.sum())
+        if joint_total:
+            return 1.0 - float(np.trace(self.joint)) / joint_total
         return float("nan")
 
     def to_json(self) -> dict[str, Any]:
@@ -361,30 +372,36 @@ def label_errors(labels: Int64, probabilities: Float64) -> LabelErrors:
     own numbers (equation 3). Suspects are pruned by noise rate, the largest margin first (section 3.2).
     Raises ValueError if shapes differ.
     """
-    n, classes = probabilities.shape
-    if labels.shape != (n,):
-        raise ValueError(f"{len(labels)} labels for {n} rows of probabilities")
-    label_counts = np.bincount(labels, minlength=classes)
-    thresholds = np.array(
-        [probabilities[labels == label, label].mean() if label_counts[label] else np.inf for label in range(classes)]
+    row_count, class_count = probabilities.shape
+    if labels.shape != (row_count,):
+        raise ValueError(f"{len(labels)} labels for {row_count} rows of probabilities")
+    label_counts = np.bincount(labels, minlength=class_count)
+    class_thresholds = np.array(
+        [
+            probabilities[labels == label, label].mean() if label_counts[label] else np.inf
+            for label in range(class_count)
+        ]
     )
-    reached = probabilities >= thresholds - 1e-6
-    likeliest = np.where(reached, probabilities, -1.0).argmax(axis=1)
-    is_counted = reached.any(axis=1)
-    joint = np.zeros((classes, classes))
-    np.add.at(joint, (labels[is_counted], likeliest[is_counted]), 1.0)
-    rows = joint.sum(axis=1, keepdims=True)
+    is_reached = probabilities >= class_thresholds - 1e-6
+    likeliest_labels = np.where(is_reached, probabilities, -1.0).argmax(axis=1)
+    is_counted = is_reached.any(axis=1)
+    joint_counts = np.zeros((class_count, class_count))
+    np.add.at(joint_counts, (labels[is_counted], likeliest_labels[is_counted]), 1.0)
+    label_totals = joint_counts.sum(axis=1, keepdims=True)
     # A label none of whose texts counts is taken at its word.
-    joint = np.where(rows > 0, joint / np.maximum(rows, 1.0), np.eye(classes)) * label_counts[:, None]
-    margins = probabilities.max(axis=1) - probabilities[np.arange(n), labels]
-    suspected: set[int] = set()
-    for label, rival in permutations(range(classes), 2):
-        members = np.flatnonzero(labels == label)
-        ahead = probabilities[members, rival] - probabilities[members, label]
-        first = members[np.argsort(-ahead, kind="stable")[: round(float(joint[label, rival]))]]
-        suspected.update(first[probabilities[first].argmax(axis=1) != label].tolist())
-    surest = np.array(sorted(suspected, key=lambda index: (-margins[index], index)), dtype=np.int64)
-    return LabelErrors(joint, surest)
+    joint_counts = (
+        np.where(label_totals > 0, joint_counts / np.maximum(label_totals, 1.0), np.eye(class_count))
+        * label_counts[:, None]
+    )
+    label_margins = probabilities.max(axis=1) - probabilities[np.arange(row_count), labels]
+    suspected_rows: set[int] = set()
+    for label, rival in permutations(range(class_count), 2):
+        label_rows = np.flatnonzero(labels == label)
+        rival_leads = probabilities[label_rows, rival] - probabilities[label_rows, label]
+        leading_rows = label_rows[np.argsort(-rival_leads, kind="stable")[: round(float(joint_counts[label, rival]))]]
+        suspected_rows.update(leading_rows[probabilities[leading_rows].argmax(axis=1) != label].tolist())
+    surest_rows = np.array(sorted(suspected_rows, key=lambda index: (-label_margins[index], index)), dtype=np.int64)
+    return LabelErrors(joint_counts, surest_rows)
 
 
 def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int = 0) -> LabelErrors:
@@ -392,17 +409,17 @@ def corpus_label_errors(embeddings: Float32, labels: Sequence[str], *, seed: int
 
     Every text is judged by the model of the four folds it is not in.
     """
-    names = {name: number for number, name in enumerate(sorted(set(labels)))}
-    y = np.array([names[label] for label in labels], dtype=np.int64)
-    fold = np.random.default_rng([seed, 0x1E]).permutation(len(y)) % FOLDS
-    probabilities = np.zeros((len(y), len(names)))
+    label_index = {name: number for number, name in enumerate(sorted(set(labels)))}
+    label_numbers = np.array([label_index[label] for label in labels], dtype=np.int64)
+    fold_of_row = np.random.default_rng([seed, 0x1E]).permutation(len(label_numbers)) % FOLDS
+    fold_probabilities = np.zeros((len(label_numbers), len(label_index)))
     for number in range(FOLDS):
-        judged_rows = np.flatnonzero(fold == number)
-        fit_rows = np.flatnonzero(fold != number)
+        judged_rows = np.flatnonzero(fold_of_row == number)
+        fit_rows = np.flatnonzero(fold_of_row != number)
         fit_labels = [labels[row] for row in fit_rows.tolist()]
         if not len(judged_rows) or len(set(fit_labels)) < 2:
             continue
         model = train(embeddings[fit_rows], fit_labels, head="linear", seed=seed)
-        columns = np.array([names[label] for label in model.labels])
-        probabilities[np.ix_(judged_rows, columns)] = model.probabilities(embeddings[judged_rows])
-    return label_errors(y, probabilities)
+        columns = np.array([label_index[label] for label in model.labels])
+        fold_probabilities[np.ix_(judged_rows, columns)] = model.probabilities(embeddings[judged_rows])
+    return label_errors(label_numbers, fold_probabilities)

@@ -86,25 +86,27 @@ def score(true: Sequence[str], predicted: Sequence[str]) -> Scores:
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-    names = sorted({*true, *predicted})
-    if not names:
+    label_names = sorted({*true, *predicted})
+    if not label_names:
         return Scores((), np.zeros((0, 0), dtype=np.int64), np.zeros(0))
-    confusion = confusion_matrix(true, predicted, labels=names)
-    precision, recall, f1, support = precision_recall_fscore_support(true, predicted, labels=names, zero_division=0)
-    averages = {}
+    confusion_counts = confusion_matrix(true, predicted, labels=label_names)
+    precision, recall, f1, support = precision_recall_fscore_support(
+        true, predicted, labels=label_names, zero_division=0
+    )
+    average_by_figure = {}
     for name, values in (("precision", precision), ("recall", recall), ("f1", f1)):
-        averages[f"macro_{name}_of_all_labels"] = float(values.mean())
-        averages[f"weighted_{name}"] = float(np.average(values, weights=support))
-    occur = support > 0
+        average_by_figure[f"macro_{name}_of_all_labels"] = float(values.mean())
+        average_by_figure[f"weighted_{name}"] = float(np.average(values, weights=support))
+    occurs = support > 0
     return Scores(
-        tuple(names),
-        confusion,
+        tuple(label_names),
+        confusion_counts,
         recall,
-        accuracy=float(np.trace(confusion) / len(true)),
-        balanced_accuracy=float(recall[occur].mean()),
+        accuracy=float(np.trace(confusion_counts) / len(true)),
+        balanced_accuracy=float(recall[occurs].mean()),
         macro_f1=float(f1.mean()),
-        rarest_recall=float(recall[np.where(occur, support, len(true) + 1).argmin()]),
-        averages=averages,
+        rarest_recall=float(recall[np.where(occurs, support, len(true) + 1).argmin()]),
+        averages=average_by_figure,
     )
 
 
@@ -145,8 +147,8 @@ class PanelScores:
 
     def figures(self) -> dict[str, float]:
         """The models' means by name (:data:`FIGURES`); the mean accuracy is the panel score, 0 to 1."""
-        figures = [scores.figures() for scores in self.models.values()]
-        return {name: float(np.mean([model_figures[name] for model_figures in figures])) for name in FIGURES}
+        figures_by_model = [scores.figures() for scores in self.models.values()]
+        return {name: float(np.mean([model_figures[name] for model_figures in figures_by_model])) for name in FIGURES}
 
     def averages(self) -> dict[str, float]:
         """The models' means of precision, recall and F1 (:data:`AVERAGES`)."""
@@ -184,11 +186,15 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
 
     A corpus of a single label predicts that label.
     """
-    for name, rows, labelled in (("corpus", corpus, len(corpus.labels)), ("test", (texts, embeddings), len(texts))):
-        sizes = {len(rows[0]), len(rows[-1]), labelled}
-        if len(sizes) > 1 or 0 in sizes:
+    for side_name, side_rows, label_count in (
+        ("corpus", corpus, len(corpus.labels)),
+        ("test", (texts, embeddings), len(texts)),
+    ):
+        row_counts = {len(side_rows[0]), len(side_rows[-1]), label_count}
+        if len(row_counts) > 1 or 0 in row_counts:
             raise ConfigurationError(
-                f"{name}: numbers of texts, labels and embeddings are {sorted(sizes)}", "give one of each a text"
+                f"{side_name}: numbers of texts, labels and embeddings are {sorted(row_counts)}",
+                "give one of each a text",
             )
     if len(set(corpus.labels)) == 1:
         return [corpus.labels[0]] * len(texts)
@@ -206,11 +212,11 @@ def _predict_by_words(corpus: Labelled, texts: Sequence[str]) -> list[str]:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline, make_union
 
-    common = {"sublinear_tf": True, "dtype": np.float32}
+    vectorizer_options = {"sublinear_tf": True, "dtype": np.float32}
     model = make_pipeline(
         make_union(
-            TfidfVectorizer(ngram_range=WORD_NGRAMS, **common),
-            TfidfVectorizer(analyzer="char_wb", ngram_range=CHARACTER_NGRAMS, **common),
+            TfidfVectorizer(ngram_range=WORD_NGRAMS, **vectorizer_options),
+            TfidfVectorizer(analyzer="char_wb", ngram_range=CHARACTER_NGRAMS, **vectorizer_options),
         ),
         LogisticRegression(C=WORDS_STRENGTH, max_iter=WORDS_ITERATIONS),
     )
@@ -250,10 +256,10 @@ class TrainedModels:
         """The model's name; for the panel with the mean accuracy of each of its models."""
         if len(self.scores.models) == 1:
             return self.model
-        means = {
+        mean_accuracies = {
             name: sum(run.models[name].accuracy for run in self.runs) / len(self.runs) for name in self.scores.models
         }
-        return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in means.items())
+        return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in mean_accuracies.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """Returns a figure (:data:`FIGURES`) over the seeds, on the whole test set or on one group of it."""
@@ -262,25 +268,30 @@ class TrainedModels:
     @property
     def accuracy_by_texts(self) -> Interval:
         """The accuracy over the seeds with the exact interval that the number of test texts gives it."""
-        accuracy, rows = self.interval("accuracy").value, self.scores.rows
-        return replace(clopper_pearson(round(accuracy * rows), rows), value=accuracy)
+        accuracy, row_count = self.interval("accuracy").value, self.scores.rows
+        return replace(clopper_pearson(round(accuracy * row_count), row_count), value=accuracy)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values: the first seed's scores, and with several seeds the mean of all with its interval."""
-        result: dict[str, Any] = {"data": self.data, "rows": self.rows, "model": self.model, **self.scores.as_dict()}
+        models_json: dict[str, Any] = {
+            "data": self.data,
+            "rows": self.rows,
+            "model": self.model,
+            **self.scores.as_dict(),
+        }
         if len(self.runs) > 1:
-            result["over_seeds"] = {"seeds": len(self.runs), **self._interval_figures(None)}
+            models_json["over_seeds"] = {"seeds": len(self.runs), **self._interval_figures(None)}
         if self.groups:
-            result["groups"] = {
+            models_json["groups"] = {
                 name: {"rows": scores[0].rows, **self._interval_figures(name)} for name, scores in self.groups.items()
             }
-        return result
+        return models_json
 
     def _interval_figures(self, group: str | None) -> dict[str, Any]:
-        intervals = {name: self.interval(name, group) for name in FIGURES}
+        interval_by_figure = {name: self.interval(name, group) for name in FIGURES}
         return {
             name: {"mean": interval.value, "low": interval.low, "high": interval.high}
-            for name, interval in intervals.items()
+            for name, interval in interval_by_figure.items()
         }
 
 
@@ -312,8 +323,8 @@ def judged(
             for _, predicted in runs
         )
 
-    members: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
+    positions_by_group: dict[str, list[int]] = {name: [] for name in sorted(set(groups or ()))}
     for row, group in enumerate(groups or ()):
-        members[group].append(row)
-    by_group = {name: scored(positions) for name, positions in members.items()}
-    return TrainedModels(data, rows, runs[0][0], scored(range(len(true))), by_group)
+        positions_by_group[group].append(row)
+    runs_by_group = {name: scored(positions) for name, positions in positions_by_group.items()}
+    return TrainedModels(data, rows, runs[0][0], scored(range(len(true))), runs_by_group)
