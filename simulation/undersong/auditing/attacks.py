@@ -52,15 +52,15 @@ class Detection:
 
         Each record must have been present by a fair coin of its own.
         """
-        guesses = [(present, scores > threshold) for present, scores in runs]
+        present_and_claimed = [(present, scores > threshold) for present, scores in runs]
         return cls(
-            hits=sum(int((claims & present).sum()) for present, claims in guesses),
-            present=sum(int(present.sum()) for present, _ in guesses),
-            false_alarms=sum(int((claims & ~present).sum()) for present, claims in guesses),
-            absent=sum(int((~present).sum()) for present, _ in guesses),
-            right=tuple(float((claims == present).mean()) for present, claims in guesses),
-            caught=tuple(float((claims & present).mean()) for present, claims in guesses),
-            alarms=tuple(float((claims & ~present).mean()) for present, claims in guesses),
+            hits=sum(int((is_claimed & present).sum()) for present, is_claimed in present_and_claimed),
+            present=sum(int(present.sum()) for present, _ in present_and_claimed),
+            false_alarms=sum(int((claims & ~present).sum()) for present, claims in present_and_claimed),
+            absent=sum(int((~present).sum()) for present, _ in present_and_claimed),
+            right=tuple(float((claims == present).mean()) for present, claims in present_and_claimed),
+            caught=tuple(float((claims & present).mean()) for present, claims in present_and_claimed),
+            alarms=tuple(float((claims & ~present).mean()) for present, claims in present_and_claimed),
             alarm=alarm,
         )
 
@@ -113,8 +113,8 @@ class Detection:
             hit_counts = (self.hits, self.present)
             alarm_counts = (self.false_alarms, self.absent)
             return clopper_pearson(*hit_counts, level).low, clopper_pearson(*alarm_counts, level).high
-        missed = mean_at_least([1.0 - share for share in self.alarms], self.alarm / 2)
-        return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed))
+        missed_share = mean_at_least([1.0 - share for share in self.alarms], self.alarm / 2)
+        return 2.0 * mean_at_least(self.caught, self.alarm / 2), min(1.0, 2.0 * (1.0 - missed_share))
 
     def epsilon_of_rates(self, delta: float, gaussian: bool) -> float:
         """Lower bound of epsilon by both rates: of a mechanism known to be Gaussian, or of any; 0 if nothing is proven.
@@ -143,26 +143,26 @@ def mean_at_least(values: Sequence[float], alarm: float) -> float:
     >>> round(mean_at_least([1.0] * 20, 1e-3), 3), mean_at_least([0.0] * 20, 1e-3)
     (0.661, 0.0)
     """
-    numbers = np.asarray(values, dtype=np.float64)
-    if not numbers.any():
+    share_values = np.asarray(values, dtype=np.float64)
+    if not share_values.any():
         return 0.0
-    low, high = 0.0, 1.0
-    while high - low > 1e-9:
-        middle = (low + high) / 2
+    low_mean, high_mean = 0.0, 1.0
+    while high_mean - low_mean > 1e-9:
+        middle_mean = (low_mean + high_mean) / 2
         with np.errstate(divide="ignore"):
-            wealth = np.log1p(STAKES * (numbers / middle - 1.0)).sum(axis=1)
-        refuted = float(np.logaddexp.reduce(wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
-        if refuted:
-            low, high = middle, high
+            log_wealth = np.log1p(STAKES * (share_values / middle_mean - 1.0)).sum(axis=1)
+        log_evidence = float(np.logaddexp.reduce(log_wealth)) - math.log(len(STAKES)) >= -math.log(alarm)
+        if log_evidence:
+            low_mean, high_mean = middle_mean, high_mean
         else:
-            low, high = low, middle
-    return low
+            low_mean, high_mean = low_mean, middle_mean
+    return low_mean
 
 
 def whole_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
     """Scores and signals as of :func:`orthogonal_scores`, along whole contributions; rows that overlap share noise."""
-    signals = np.linalg.norm(rows, axis=1)
-    return rows @ residual / np.maximum(signals, 1e-9) + rate * present * signals, signals
+    row_norms = np.linalg.norm(rows, axis=1)
+    return rows @ residual / np.maximum(row_norms, 1e-9) + rate * present * row_norms, row_norms
 
 
 def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: float = 1.0) -> tuple[Float64, Float64]:
@@ -182,14 +182,14 @@ def orthogonal_scores(rows: Float64, residual: Float64, present: Bools, rate: fl
     Returns:
         (scores, signals), float64 [c] each; both are zero for a row that the others before it span.
     """
-    basis, triangle = np.linalg.qr(rows.T)  # rows.T = basis @ triangle, column by column
-    diagonal = np.zeros(len(rows))
-    diagonal[: min(rows.shape)] = np.diag(triangle)
-    scores = np.zeros(len(rows))
-    scores[: basis.shape[1]] = basis.T @ residual
-    usable = np.abs(diagonal) > 1e-9
-    signals = np.where(usable, np.abs(diagonal), 0.0)
-    return np.where(usable, np.sign(diagonal) * scores, 0.0) + rate * present * signals, signals
+    row_basis, triangular_factor = np.linalg.qr(rows.T)  # rows.T = basis @ triangle, column by column
+    factor_diagonal = np.zeros(len(rows))
+    factor_diagonal[: min(rows.shape)] = np.diag(triangular_factor)
+    row_scores = np.zeros(len(rows))
+    row_scores[: row_basis.shape[1]] = row_basis.T @ residual
+    is_usable = np.abs(factor_diagonal) > 1e-9
+    signal_norms = np.where(is_usable, np.abs(factor_diagonal), 0.0)
+    return np.where(is_usable, np.sign(factor_diagonal) * row_scores, 0.0) + rate * present * signal_norms, signal_norms
 
 
 SIMILARITY = "the corpus alone: similarity of its nearest text"
@@ -206,29 +206,31 @@ def attack_corpus(
     The attacks are the nearest text's cosine and the share of shared word triples (after Meeus et al. 2025, section 3);
     with ``labels``, also a task model trained on the corpus (Salem et al. 2019, Yeom et al. 2018).
     """
-    names = [SIMILARITY, TRIPLES, *([ENTROPY, CERTAINTY] if len(labels) > 1 else [])]
-    scores = {name: np.zeros(len(canaries)) for name in names}
+    attack_names = [SIMILARITY, TRIPLES, *([ENTROPY, CERTAINTY] if len(labels) > 1 else [])]
+    scores_by_attack = {name: np.zeros(len(canaries)) for name in attack_names}
     if not samples:
-        return scores
-    texts = [sample.text for sample in samples]
+        return scores_by_attack
+    corpus_texts = [sample.text for sample in samples]
     canary_embeddings = embed([canary.rows.texts[0] for canary in canaries])
-    sample_embeddings = embed(texts)
-    scores[SIMILARITY] = np.asarray(canary_embeddings @ sample_embeddings.T, dtype=np.float64).max(axis=1)
-    corpus_triples = {triple for text in texts for triple in _word_triples(text)}
-    scores[TRIPLES] = np.array([_share_of_triples(canary.rows.texts[0], corpus_triples) for canary in canaries])
+    sample_embeddings = embed(corpus_texts)
+    scores_by_attack[SIMILARITY] = np.asarray(canary_embeddings @ sample_embeddings.T, dtype=np.float64).max(axis=1)
+    corpus_triples = {triple for text in corpus_texts for triple in _word_triples(text)}
+    scores_by_attack[TRIPLES] = np.array(
+        [_share_of_triples(canary.rows.texts[0], corpus_triples) for canary in canaries]
+    )
     sample_labels = [sample.label for sample in samples]
-    if ENTROPY in scores and len(set(sample_labels)) > 1:
+    if ENTROPY in scores_by_attack and len(set(sample_labels)) > 1:
         model = learning.train(sample_embeddings, sample_labels, head="linear")
         probabilities = model.probabilities(canary_embeddings)
-        scores[ENTROPY] = -entropy(probabilities)
+        scores_by_attack[ENTROPY] = -entropy(probabilities)
         true_labels = tuple(canary.rows.labels[0] if canary.rows.labels else "" for canary in canaries)
-        scores[CERTAINTY] = of_label(probabilities, model.labels, true_labels)
-    return scores
+        scores_by_attack[CERTAINTY] = of_label(probabilities, model.labels, true_labels)
+    return scores_by_attack
 
 
 def _share_of_triples(text: str, corpus_triples: set[tuple[str, str, str]]) -> float:
-    triples = _word_triples(text)
-    return sum(triple in corpus_triples for triple in triples) / max(1, len(triples))
+    text_triples = _word_triples(text)
+    return sum(triple in corpus_triples for triple in text_triples) / max(1, len(text_triples))
 
 
 def _word_triples(text: str) -> list[tuple[str, str, str]]:

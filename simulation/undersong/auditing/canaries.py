@@ -41,45 +41,45 @@ def make_canaries(
         rare_words: public words to draw from, the commonest first; at least 300.
         rows: records per canary, all alike: what a user at the cap contributes.
     """
-    canaries = []
+    new_canaries = []
     for number in range(count):
-        kind = KINDS[number % len(KINDS)]
-        row = int(rng.integers(len(private)))
-        words = private.texts[row].split()
+        canary_kind = KINDS[number % len(KINDS)]
+        source_row = int(rng.integers(len(private)))
+        source_words = private.texts[source_row].split()
         label = ""
         if private.labels is not None:
-            label = private.labels[row]
-        match kind:
+            label = private.labels[source_row]
+        match canary_kind:
             case "rare end":
-                prefix_length = max(min(REPEATS, len(words)), len(words) // 2)
-                text = " ".join([*words[:prefix_length], *_draw_words(rare_words, 12, rng)])
+                prefix_length = max(min(REPEATS, len(source_words)), len(source_words) // 2)
+                canary_text = " ".join([*source_words[:prefix_length], *_draw_words(rare_words, 12, rng)])
             case "far off" | "many words":
-                text = " ".join(_draw_words(rare_words, 30 if kind == "far off" else 120, rng))
+                canary_text = " ".join(_draw_words(rare_words, 30 if canary_kind == "far off" else 120, rng))
                 if labels:
                     label = labels[int(rng.integers(len(labels)))]
             case _:
-                words[int(rng.integers(len(words)))] = _draw_words(rare_words, 1, rng)[0]
-                text = " ".join(words)
+                source_words[int(rng.integers(len(source_words)))] = _draw_words(rare_words, 1, rng)[0]
+                canary_text = " ".join(source_words)
         user = f"canary-{number}"
-        canaries.append(
+        new_canaries.append(
             Canary(
-                kind,
+                canary_kind,
                 Table(
-                    (text,) * rows,
+                    (canary_text,) * rows,
                     None if private.labels is None else (label,) * rows,
                     None if private.users is None else (user,) * rows,
                 ),
             )
         )
-    return canaries
+    return new_canaries
 
 
 def planted(tables: dict[str, Table], canaries: Sequence[Canary], homes: Sequence[str]) -> dict[str, Table]:
     """Adds each canary to the table of the party that ``homes`` names for it, after the party's own records."""
-    result = dict(tables)
-    for canary, home in zip(canaries, homes, strict=True):
-        result[home] = concatenate([result[home], canary.rows])
-    return result
+    tables_with_canaries = dict(tables)
+    for canary, home_name in zip(canaries, homes, strict=True):
+        tables_with_canaries[home_name] = concatenate([tables_with_canaries[home_name], canary.rows])
+    return tables_with_canaries
 
 
 def _draw_words(words: Sequence[str], count: int, rng: np.random.Generator) -> list[str]:

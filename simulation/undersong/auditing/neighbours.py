@@ -43,19 +43,26 @@ def real_neighbours(
     its end (a build that compares records with each other finds them), and the units of :func:`odd_units`.
     """
     table = table.take(range(min(len(table), NEIGHBOURS)))
-    names = _row_units(table, privacy)
-    sizes = Counter(names)
-    order = sorted(rng.permutation(len(names)).tolist(), key=lambda row: sizes[names[row]])
-    front, end = (
-        _copy_unit(table.take(order[parity::2][: len(canary.rows)]), f"copy-{parity}", labels) for parity in range(2)
+    row_units = _row_units(table, privacy)
+    rows_of_unit = Counter(row_units)
+    row_order = sorted(rng.permutation(len(row_units)).tolist(), key=lambda row: rows_of_unit[row_units[row]])
+    rows_before, rows_after = (
+        _copy_unit(table.take(row_order[parity::2][: len(canary.rows)]), f"copy-{parity}", labels)
+        for parity in range(2)
     )
-    odd = odd_units(canary.rows, table, labels, privacy.max_per_unit)
-    all_rows = concatenate([front, table, canary.rows, *odd, end])
-    before_odd = len(front) + len(table) + len(canary.rows)
-    ends = before_odd + np.cumsum([len(rows) for rows in odd]) - 1
-    removed = (0, len(front) + int(rng.integers(max(1, len(table)))), before_odd - 1, *ends.tolist(), len(all_rows) - 1)
-    many = crowd(table.take([0]), canary.rows.take([0]), CROWDS[number % len(CROWDS)])
-    return [[all_rows, *(_without_unit(all_rows, row, privacy) for row in removed)], many]
+    odd_tables = odd_units(canary.rows, table, labels, privacy.max_per_unit)
+    all_rows = concatenate([rows_before, table, canary.rows, *odd_tables, rows_after])
+    before_odd = len(rows_before) + len(table) + len(canary.rows)
+    last_rows = before_odd + np.cumsum([len(table) for table in odd_tables]) - 1
+    removed_rows = (
+        0,
+        len(rows_before) + int(rng.integers(max(1, len(table)))),
+        before_odd - 1,
+        *last_rows.tolist(),
+        len(all_rows) - 1,
+    )
+    crowd_table = crowd(table.take([0]), canary.rows.take([0]), CROWDS[number % len(CROWDS)])
+    return [[all_rows, *(_without_unit(all_rows, row, privacy) for row in removed_rows)], crowd_table]
 
 
 def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -> tuple[Table, Table, Table]:
@@ -63,17 +70,19 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
 
     All records of these units have the text of ``rows``; a unit's labels differ where there are several.
     """
-    text = rows.take([0])
+    one_row = rows.take([0])
 
     def unit(user: str, size: int) -> Table:
-        repeated = text.take([0] * size)
-        unit_labels = repeated.labels and tuple(islice(cycle(labels or repeated.labels), size))
-        return replace(repeated, labels=unit_labels, users=repeated.users and (user,) * size)
+        repeated_rows = one_row.take([0] * size)
+        unit_labels = repeated_rows.labels and tuple(islice(cycle(labels or repeated_rows.labels), size))
+        return replace(repeated_rows, labels=unit_labels, users=repeated_rows.users and (user,) * size)
 
-    size = max(2, min(cap, ALTERNATING))
-    alternating = unit("alternating", size)
+    alternating_rows = max(2, min(cap, ALTERNATING))
+    alternating_unit = unit("alternating", alternating_rows)
     parts = [
-        part for row in range(size) for part in (other_rows.take([row % len(other_rows)]), alternating.take([row]))
+        part
+        for row in range(alternating_rows)
+        for part in (other_rows.take([row % len(other_rows)]), alternating_unit.take([row]))
     ]
     return unit("pair", 2), unit("over the cap", cap + 1), concatenate(parts)
 
@@ -81,13 +90,13 @@ def odd_units(rows: Table, other_rows: Table, labels: Sequence[str], cap: int) -
 def crowd(equal: Table, opposite: Table, size: int) -> Neighbours:
     """Returns ``size`` units, nearly equal but for one in their middle, and the same without that one."""
     equal_rows = equal.take([0] * (size - 1))
-    texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(equal_rows.texts))
+    variant_texts = tuple(f"{text} {VARIANTS[row % len(VARIANTS)]}" for row, text in enumerate(equal_rows.texts))
     equal_rows = replace(
-        equal_rows, texts=texts, users=equal_rows.users and tuple(f"equal-{row}" for row in range(size - 1))
+        equal_rows, texts=variant_texts, users=equal_rows.users and tuple(f"equal-{row}" for row in range(size - 1))
     )
     opposite = replace(opposite, users=opposite.users and ("opposite",))
-    middle = size // 2
-    all_rows = concatenate([equal_rows.take(range(middle)), opposite, equal_rows.take(range(middle, size - 1))])
+    half_size = size // 2
+    all_rows = concatenate([equal_rows.take(range(half_size)), opposite, equal_rows.take(range(half_size, size - 1))])
     return [all_rows, equal_rows]
 
 
@@ -105,11 +114,11 @@ def aligned_neighbours(labels: Sequence[str], privacy: Privacy) -> list[Neighbou
 
 def aligned_rows(statistic: Statistic, records: RecordView, length: float = 1.0) -> Rows:
     """Returns rows of ``length`` bounds in the first coordinate, down for texts that begin with ``DOWNWARD_PREFIX``."""
-    bound = statistic.sensitivity
-    size = min(bound.l1, bound.l2, bound.linf) * length
-    signs = [-size if text.startswith(DOWNWARD_PREFIX) else size for text in records.texts]
-    places = np.arange(len(signs)), np.zeros(len(signs), dtype=np.int64)
-    return Rows(sp.csr_array((signs, places), shape=(len(signs), statistic.dimension)), records.units)
+    row_bound = statistic.sensitivity
+    row_length = min(row_bound.l1, row_bound.l2, row_bound.linf) * length
+    signed_lengths = [-row_length if text.startswith(DOWNWARD_PREFIX) else row_length for text in records.texts]
+    places = np.arange(len(signed_lengths)), np.zeros(len(signed_lengths), dtype=np.int64)
+    return Rows(sp.csr_array((signed_lengths, places), shape=(len(signed_lengths), statistic.dimension)), records.units)
 
 
 def moves(
@@ -146,8 +155,8 @@ def _row_units(rows: Table, privacy: Privacy) -> Sequence[object]:
 
 def _without_unit(table: Table, row: int, privacy: Privacy) -> Table:
     """The table without the unit that the row with this number is of."""
-    names = _row_units(table, privacy)
-    return table.take([number for number, name in enumerate(names) if name != names[row]])
+    row_units = _row_units(table, privacy)
+    return table.take([number for number, name in enumerate(row_units) if name != row_units[row]])
 
 
 def _copy_unit(rows: Table, user: str, labels: Sequence[str]) -> Table:

@@ -53,27 +53,36 @@ def largest_laplace_mass(scale: float, shares: float) -> float:
 
 @lru_cache(maxsize=16)
 def _gaussian_table(variance: float) -> Float64:
-    reach = math.ceil(12.0 * math.sqrt(variance))
-    weights: Float64 = np.exp(-(np.arange(-reach, reach + 1.0) ** 2) / (2.0 * variance))
-    weights /= weights.sum()
-    return weights
+    largest_value = math.ceil(12.0 * math.sqrt(variance))
+    value_weights: Float64 = np.exp(-(np.arange(-largest_value, largest_value + 1.0) ** 2) / (2.0 * variance))
+    value_weights /= value_weights.sum()
+    return value_weights
 
 
 @lru_cache(maxsize=4)
 def _laplace_table(scale: float, shares: float) -> Float64:
     """Inverts the characteristic function of NB(shares, p) - NB(shares, p), p = exp(-1 / scale)."""
-    size = 1 << math.ceil(math.log2(REACH * max(scale, 1.0)))
-    p = math.exp(-1.0 / scale)
-    cosines = np.cos(2.0 * np.pi * np.arange(size // 2 + 1) / size)
-    masses: Float64 = fft.irfft(((1.0 - p) ** 2 / (1.0 - 2.0 * p * cosines + p * p)) ** shares, size)
-    return np.clip(np.roll(masses, size // 2), 0.0, None)[1:]
+    table_size = 1 << math.ceil(math.log2(REACH * max(scale, 1.0)))
+    success_probability = math.exp(-1.0 / scale)
+    frequency_cosines = np.cos(2.0 * np.pi * np.arange(table_size // 2 + 1) / table_size)
+    value_masses: Float64 = fft.irfft(
+        (
+            (1.0 - success_probability) ** 2
+            / (1.0 - 2.0 * success_probability * frequency_cosines + success_probability * success_probability)
+        )
+        ** shares,
+        table_size,
+    )
+    return np.clip(np.roll(value_masses, table_size // 2), 0.0, None)[1:]
 
 
 def _score_integers(noise: Int64, weights: Float64) -> Float32:
     """Scores under a law on the integers around 0; within one integer's mass the quantile is uniform."""
-    place = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
-    below = (np.cumsum(weights) - weights)[place] + np.random.default_rng().random(len(noise)) * weights[place]
-    return ndtri(np.clip(below, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
+    value_places = np.clip(noise + len(weights) // 2, 0, len(weights) - 1)
+    uniform_ranks = (np.cumsum(weights) - weights)[value_places] + np.random.default_rng().random(len(noise)) * weights[
+        value_places
+    ]
+    return ndtri(np.clip(uniform_ranks, SMALLEST_TAIL, 1.0 - SMALLEST_TAIL)).astype(np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,41 +112,51 @@ class Shape:
 
 def shape_of(scores: Float32) -> Shape:
     """Shape of the scores of one sum or of one party's share in it."""
-    n = len(scores)
-    squares = scores.astype(np.float64) ** 2
-    blocks = [
-        *(slice(n * part // parts, n * (part + 1) // parts) for parts in (1, 2, 4) for part in range(parts)),
+    score_count = len(scores)
+    squared_scores = scores.astype(np.float64) ** 2
+    score_slices = [
+        *(
+            slice(score_count * part // parts, score_count * (part + 1) // parts)
+            for parts in (1, 2, 4)
+            for part in range(parts)
+        ),
         *(slice(residue, None, modulus) for modulus in range(2, 9) for residue in range(modulus)),
     ]
-    counts = np.bincount(np.searchsorted(_EDGES, scores), minlength=len(_MASSES))
-    energies = np.array([squares[block].sum() for block in blocks])
-    sizes = np.array([len(squares[block]) for block in blocks])
-    return Shape(counts, energies, sizes, float(np.abs(scores).max(initial=0.0)))
+    bin_counts = np.bincount(np.searchsorted(_EDGES, scores), minlength=len(_MASSES))
+    slice_energies = np.array([squared_scores[score_slice].sum() for score_slice in score_slices])
+    slice_sizes = np.array([len(squared_scores[block]) for block in score_slices])
+    return Shape(bin_counts, slice_energies, slice_sizes, float(np.abs(scores).max(initial=0.0)))
 
 
 def other_law(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise whose scores do not fall between the quantiles as often as planned."""
-    counts = np.array([shape.counts for shape in shapes.values()]).reshape(-1, len(_MASSES))
-    totals = counts.sum(axis=1, keepdims=True)
-    tail = np.minimum(binom.cdf(counts, totals, _MASSES), binom.sf(counts - 1, totals, _MASSES))
-    return _name_faulty(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(counts.size, 1)))
+    bin_counts = np.array([shape.counts for shape in shapes.values()]).reshape(-1, len(_MASSES))
+    shape_totals = bin_counts.sum(axis=1, keepdims=True)
+    tail_probabilities = np.minimum(
+        binom.cdf(bin_counts, shape_totals, _MASSES), binom.sf(bin_counts - 1, shape_totals, _MASSES)
+    )
+    return _name_faulty(shapes, tail_probabilities.min(axis=1, initial=1.0) < alarm / (2 * max(bin_counts.size, 1)))
 
 
 def without_tails(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise that never goes as far from 0 as so many values of the planned law do."""
-    totals = np.array([shape.counts.sum() for shape in shapes.values()])
-    within = 1.0 - 2.0 * norm.sf(np.array([shape.reach for shape in shapes.values()]))
-    return _name_faulty(shapes, within**totals < alarm / max(len(shapes), 1))
+    shape_totals = np.array([shape.counts.sum() for shape in shapes.values()])
+    within_probabilities = 1.0 - 2.0 * norm.sf(np.array([shape.reach for shape in shapes.values()]))
+    return _name_faulty(shapes, within_probabilities**shape_totals < alarm / max(len(shapes), 1))
 
 
 def uneven(shapes: Mapping[str, Shape], alarm: float) -> list[str]:
     """Names, of ``shapes`` by name, of noise that is too large or too small in a block of coordinates."""
-    energies = np.array([shape.energies for shape in shapes.values()])
-    sizes = np.array([shape.sizes for shape in shapes.values()])
-    freedom = np.maximum(sizes, 1)
-    tail = np.minimum(chi2.cdf(energies, freedom), chi2.sf(energies, freedom))
-    tail = np.where(sizes > 0, tail, 1.0).reshape(len(shapes), -1)
-    return _name_faulty(shapes, tail.min(axis=1, initial=1.0) < alarm / (2 * max(tail.size, 1)))
+    slice_energies = np.array([shape.energies for shape in shapes.values()])
+    slice_sizes = np.array([shape.sizes for shape in shapes.values()])
+    degrees_of_freedom = np.maximum(slice_sizes, 1)
+    tail_probabilities = np.minimum(
+        chi2.cdf(slice_energies, degrees_of_freedom), chi2.sf(slice_energies, degrees_of_freedom)
+    )
+    tail_probabilities = np.where(slice_sizes > 0, tail_probabilities, 1.0).reshape(len(shapes), -1)
+    return _name_faulty(
+        shapes, tail_probabilities.min(axis=1, initial=1.0) < alarm / (2 * max(tail_probabilities.size, 1))
+    )
 
 
 def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> list[str]:
@@ -150,15 +169,19 @@ def repeated_within(series: Mapping[str, Sequence[Float32]], alarm: float) -> li
     and Massart 2000, lemma 1).
     """
     scores_by_sum = {name: np.array(rows, dtype=np.float64) for name, rows in series.items() if len(rows[0]) > 1}
-    tests = sum((len(rows) + 1) * rows.shape[1] for rows in scores_by_sum.values())
-    t = math.log(2 * max(tests, 1) / alarm)
+    test_count = sum((len(rows) + 1) * rows.shape[1] for rows in scores_by_sum.values())
+    log_tests = math.log(2 * max(test_count, 1) / alarm)
     is_repeated = []
     for rows in scores_by_sum.values():
-        runs, n = rows.shape
-        spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * n, real=True))) ** 2
-        lags = fft.irfft(spectra, fft.next_fast_len(2 * n, real=True))[:, 1:n]
-        one_run_bound, all_runs_bound = (math.sqrt(2 * many * n * t) + 2 * t for many in (1, runs))
-        is_repeated.append(np.abs(lags).max() > one_run_bound or np.abs(lags.sum(axis=0)).max() > all_runs_bound)
+        runs, score_count = rows.shape
+        power_spectra = np.abs(fft.rfft(rows, fft.next_fast_len(2 * score_count, real=True))) ** 2
+        lag_products = fft.irfft(power_spectra, fft.next_fast_len(2 * score_count, real=True))[:, 1:score_count]
+        one_run_bound, all_runs_bound = (
+            math.sqrt(2 * many * score_count * log_tests) + 2 * log_tests for many in (1, runs)
+        )
+        is_repeated.append(
+            np.abs(lag_products).max() > one_run_bound or np.abs(lag_products.sum(axis=0)).max() > all_runs_bound
+        )
     return _name_faulty(scores_by_sum, np.array(is_repeated, dtype=bool))
 
 
@@ -168,32 +191,41 @@ def repeated_between(series: Sequence[tuple[str, Float32]], alarm: float) -> lis
     Given one of the two, their product is normal, of the norm of what overlaps. Each sum is compared with the
     following ones, in order of length, as far as ``COMPARED_AT_SHIFTS`` goes; all pairs are compared unshifted.
     """
-    by_length = sorted(
+    series_by_length = sorted(
         (named_scores for named_scores in series if len(named_scores[1]) >= FEWEST_COMPARED),
         key=lambda named_scores: len(named_scores[1]),
     )
-    if len(by_length) < 2:
+    if len(series_by_length) < 2:
         return []
-    names = [name for name, _ in by_length]
-    many = len(by_length)
-    rows = np.zeros((many, len(by_length[-1][1])), dtype=np.float32)
-    for row, (_, scores) in zip(rows, by_length, strict=True):
+    series_names = [name for name, _ in series_by_length]
+    series_count = len(series_by_length)
+    score_rows = np.zeros((series_count, len(series_by_length[-1][1])), dtype=np.float32)
+    for row, (_, scores) in zip(score_rows, series_by_length, strict=True):
         row[: len(scores)] = scores
-    norms = np.maximum(np.linalg.norm(rows, axis=1), 1e-30)
-    length = fft.next_fast_len(2 * rows.shape[1], real=True)
-    following = min(many - 1, max(1, COMPARED_AT_SHIFTS // (many * length)))
-    above = norm.isf(alarm / (2 * many * (many + following * length)))
-    pairs = np.argwhere(np.triu(np.abs(rows @ rows.T) > above * norms[:, None], 1)).tolist()
-    spectra = fft.rfft(rows, length)
-    for first in range(many - 1):
-        if len(pairs) >= MOST_NAMED:
+    norms = np.maximum(np.linalg.norm(score_rows, axis=1), 1e-30)
+    length = fft.next_fast_len(2 * score_rows.shape[1], real=True)
+    compared_after = min(series_count - 1, max(1, COMPARED_AT_SHIFTS // (series_count * length)))
+    largest_correlation = norm.isf(alarm / (2 * series_count * (series_count + compared_after * length)))
+    alike_pairs = np.argwhere(
+        np.triu(np.abs(score_rows @ score_rows.T) > largest_correlation * norms[:, None], 1)
+    ).tolist()
+    score_spectra = fft.rfft(score_rows, length)
+    for first_place in range(series_count - 1):
+        if len(alike_pairs) >= MOST_NAMED:
             break
-        products = fft.irfft(spectra[first].conj() * spectra[first + 1 : first + 1 + following], length)
-        partners = np.flatnonzero(np.abs(products).max(axis=1) > above * norms[first]) + first + 1
-        for partner in partners.tolist():
-            if [first, partner] not in pairs:
-                pairs.append([first, partner])
-    return [f"{names[first]} and {names[second]}" for first, second in pairs[:MOST_NAMED]]
+        lag_products = fft.irfft(
+            score_spectra[first_place].conj() * score_spectra[first_place + 1 : first_place + 1 + compared_after],
+            length,
+        )
+        alike_places = (
+            np.flatnonzero(np.abs(lag_products).max(axis=1) > largest_correlation * norms[first_place])
+            + first_place
+            + 1
+        )
+        for alike_place in alike_places.tolist():
+            if [first_place, alike_place] not in alike_pairs:
+                alike_pairs.append([first_place, alike_place])
+    return [f"{series_names[first]} and {series_names[second]}" for first, second in alike_pairs[:MOST_NAMED]]
 
 
 def _name_faulty(names: Mapping[str, object], at_fault: Bools) -> list[str]:

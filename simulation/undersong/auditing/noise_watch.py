@@ -79,8 +79,8 @@ class Likeness:
 
     def is_explained(self, alarm: float) -> bool:
         """Returns True where independent noise would agree so well with a chance of ``alarm`` at most."""
-        equal = bool(binom.sf(self.equal - 1, self.coordinates, self.chance) < alarm / 2)
-        return equal or abs(self.product) > float(norm.isf(alarm / 4)) * self.square**0.5
+        is_too_equal = bool(binom.sf(self.equal - 1, self.coordinates, self.chance) < alarm / 2)
+        return is_too_equal or abs(self.product) > float(norm.isf(alarm / 4)) * self.square**0.5
 
 
 Evidence = TypeVar("Evidence", noise_checks.Shape, Likeness)
@@ -125,13 +125,13 @@ class NoiseDraw:
     def likeness(self, candidate: "NoiseDraw") -> Likeness:
         """Likeness to a draw that others could compute, over the coordinates that both have."""
         length = min(len(self.values), len(candidate.values))
-        guess = candidate.scores[:length].astype(np.float64)
+        guessed_scores = candidate.scores[:length].astype(np.float64)
         return Likeness(
             int((self.values[:length] == candidate.values[:length]).sum()),
             length,
             max(self.chance, candidate.chance),
-            float(self.scores[:length] @ guess),
-            float(guess @ guess),
+            float(self.scores[:length] @ guessed_scores),
+            float(guessed_scores @ guessed_scores),
         )
 
 
@@ -156,10 +156,10 @@ class Share:
     def under(self, plan: NoisePlan) -> "Share":
         """The same integers, scored under the laws of another plan."""
         if self.lasting is None:
-            lasting = None
+            lasting_component = None
         else:
-            lasting = NoiseDraw.of_law(self.lasting.values, plan, 0)
-        return Share(NoiseDraw.of_law(self.total.values, plan, None), lasting, self.zeros)
+            lasting_component = NoiseDraw.of_law(self.lasting.values, plan, 0)
+        return Share(NoiseDraw.of_law(self.total.values, plan, None), lasting_component, self.zeros)
 
     def has_law_of(self, share: "Share") -> bool:
         """Returns True if both are of one law and length."""
@@ -191,19 +191,23 @@ class NoiseWatch:
     def add(self, query: str, party: str, share: Share) -> None:
         """Keeps a share and compares it with itself, with other parties' and with those of earlier sums."""
         parties = self.shares.setdefault(query, {})
-        earlier = [sums[party] for name, sums in self.shares.items() if name != query and party in sums]
+        earlier_shares = [sums[party] for name, sums in self.shares.items() if name != query and party in sums]
         # Each draw is compared with one earlier draw, so that its coordinates agree independently of one another.
-        earlier_share = next((candidate for candidate in reversed(earlier) if candidate.has_law_of(share)), None)
+        earlier_share = next((candidate for candidate in reversed(earlier_shares) if candidate.has_law_of(share)), None)
         neighbour_share = next(reversed(parties.values()), None)
-        for name, draw in share.draws.items():
-            half = len(draw.values) // 2
-            first = draw.part(slice(half))
-            second = draw.part(slice(half, 2 * half))
-            self.compare("its own first half" + name, second.likeness(first))
+        for name, noise_draw in share.draws.items():
+            half_length = len(noise_draw.values) // 2
+            first_half = noise_draw.part(slice(half_length))
+            second_half = noise_draw.part(slice(half_length, 2 * half_length))
+            self.compare("its own first half" + name, second_half.likeness(first_half))
             if earlier_share is not None:
-                self.compare("its noise in another sum" + name, draw.likeness(earlier_share.draws[name]).of_integers())
+                self.compare(
+                    "its noise in another sum" + name, noise_draw.likeness(earlier_share.draws[name]).of_integers()
+                )
             if neighbour_share is not None:
-                self.compare("another party's noise" + name, draw.likeness(neighbour_share.draws[name]).of_integers())
+                self.compare(
+                    "another party's noise" + name, noise_draw.likeness(neighbour_share.draws[name]).of_integers()
+                )
         parties[party] = share
 
     def compare(self, name: str, likeness: Likeness) -> None:
@@ -234,43 +238,45 @@ class _WatchedMachine(PartyMachine):
         machine = super().open(parameters, party_name, identity, recorded, encapsulate)
         assert isinstance(machine, _WatchedMachine)
         random_blocks[SECRETS.index("noise_own")] = os.urandom(SEED_BYTES)
-        replayed: Iterator[bytes] = iter(random_blocks)
-        machine._twin = PartyMachine.open(parameters, party_name, identity, lambda _count: next(replayed), encapsulate)
+        replayed_blocks: Iterator[bytes] = iter(random_blocks)
+        machine._twin = PartyMachine.open(
+            parameters, party_name, identity, lambda _count: next(replayed_blocks), encapsulate
+        )
         cls.watch.advertised |= machine._twin._state.advert != machine._state.advert
         return machine
 
     def _add_noise_share(self, grid: GridVector, state: PartyState) -> NoisyVector:
-        noisy = super()._add_noise_share(grid, state)
+        noisy_vector = super()._add_noise_share(grid, state)
         plan = self._parameters.noise_plan
         if not plan.components:
-            return noisy
+            return noisy_vector
         root = state.secret("noise_root")
-        removed = np.zeros_like(grid.values)  # the removable components, with their signs turned
+        removable_noise = np.zeros_like(grid.values)  # the removable components, with their signs turned
         if plan.removal:
-            remove_opened(removed, plan, 0, root)
+            remove_opened(removable_noise, plan, 0, root)
 
         def lasting(vector: NoisyVector) -> NoiseDraw:
-            return NoiseDraw.of_law(vector.values - grid.values + removed, plan, 0)
+            return NoiseDraw.of_law(vector.values - grid.values + removable_noise, plan, 0)
 
-        component = lasting(noisy)
+        lasting_noise = lasting(noisy_vector)
         twin_state = copy.copy(state)
         twin_state.secrets = self._twin._state.secrets
-        self.watch.compare(TWIN, component.likeness(lasting(super()._add_noise_share(grid, twin_state))))
+        self.watch.compare(TWIN, lasting_noise.likeness(lasting(super()._add_noise_share(grid, twin_state))))
         if len(grid.values) <= LONGEST_RECOMPUTED:
             for name, seed in _known_seeds(self._parameters, state, plan, root):
-                values = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
-                self.watch.compare(name, component.likeness(NoiseDraw.of_law(values, plan, 0)))
-        total = NoiseDraw.of_law(noisy.values - grid.values, plan, None)
-        share = Share(total, component if plan.removal else None, grid.values == 0)
-        self.watch.add(self._parameters.query, self._parameters.name(self._index), share)
-        return noisy
+                seed_noise = plan.component_law(0).sample(KeyStream(seed), len(grid.values))
+                self.watch.compare(name, lasting_noise.likeness(NoiseDraw.of_law(seed_noise, plan, 0)))
+        total_draw = NoiseDraw.of_law(noisy_vector.values - grid.values, plan, None)
+        party_share = Share(total_draw, lasting_noise if plan.removal else None, grid.values == 0)
+        self.watch.add(self._parameters.query, self._parameters.name(self._index), party_share)
+        return noisy_vector
 
 
 def _known_seeds(
     parameters: SumParameters, state: PartyState, plan: NoisePlan, root: bytes
 ) -> Iterator[tuple[str, bytes]]:
     """Yields seeds that follow from what a party sends and from what all know, by name."""
-    values: dict[str, bytes] = {
+    seed_by_name: dict[str, bytes] = {
         "the session id": parameters.sid,
         "the plan": parameters.manifest_hash,
         "the terms": parameters.terms,
@@ -281,12 +287,12 @@ def _known_seeds(
         "the advert": state.advert,
     }
     advert: Any = wire.Advert.FromString(state.advert)
-    values |= {f"the advert's {name.name}": value for name, value in advert.ListFields()}
-    values |= {f"the reply to {stage.title}": answer.reply for (stage, _), answer in state.answered.items()}
+    seed_by_name |= {f"the advert's {name.name}": value for name, value in advert.ListFields()}
+    seed_by_name |= {f"the reply to {stage.title}": answer.reply for (stage, _), answer in state.answered.items()}
     if plan.removal:
         chain = NoiseSeeds(bytes(SEED_BYTES), root)
-        values |= {f"chain value {step + 1}": chain.opening(plan, step) or b"" for step in range(plan.dropouts)}
-    for name, value in values.items():
+        seed_by_name |= {f"chain value {step + 1}": chain.opening(plan, step) or b"" for step in range(plan.dropouts)}
+    for name, value in seed_by_name.items():
         if len(value) == SEED_BYTES:
             yield name, value
         for words, domain in DOMAINS.items():

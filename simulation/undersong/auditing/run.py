@@ -75,26 +75,26 @@ def audit(settings: AuditSettings, progress: Progress) -> AuditReport:
     run_plan = plan_run(task)
     _check_settings(settings, run_plan)
     _load_embedder.cache_clear()
-    observed: dict[int, Observations] = {}
+    observations_by_run: dict[int, Observations] = {}
     for number, observations in each_in_processes(
         observe, [(settings, run) for run in range(settings.runs)], settings.jobs
     ):
-        observed[number] = observations
-        progress.update("runs", len(observed), settings.runs)
-    return report(settings, run_plan, [observed[run] for run in range(settings.runs)])
+        observations_by_run[number] = observations
+        progress.update("runs", len(observations_by_run), settings.runs)
+    return report(settings, run_plan, [observations_by_run[run] for run in range(settings.runs)])
 
 
 def _check_settings(settings: AuditSettings, run_plan: RunPlan) -> None:
-    privacy = run_plan.plan.privacy
+    plan_privacy = run_plan.plan.privacy
     ConfigurationError.raise_first(
         (
-            not math.isfinite(privacy.epsilon) or not run_plan.plan.sums,
+            not math.isfinite(plan_privacy.epsilon) or not run_plan.plan.sums,
             "the task promises nothing: there is no epsilon to audit",
             "set privacy.epsilon",
             "",
         ),
         (
-            privacy.unit == "party",
+            plan_privacy.unit == "party",
             'privacy.unit is "party": a canary would be a whole party',
             'audit the task with unit "user" or "sample"',
             "",
@@ -141,8 +141,8 @@ class _WatchedComputation:
 
     def repeated_coins(self) -> set[str]:
         """Sums with coins that another attempt, party or sum has too."""
-        counts = Counter(coins for sum_coins in self.coins.values() for coins in sum_coins)
-        return {name for name, sum_coins in self.coins.items() if any(counts[coins] > 1 for coins in sum_coins)}
+        uses_of_coins = Counter(coins for sum_coins in self.coins.values() for coins in sum_coins)
+        return {name for name, sum_coins in self.coins.items() if any(uses_of_coins[coins] > 1 for coins in sum_coins)}
 
 
 @cache
@@ -161,48 +161,63 @@ def observe(settings: AuditSettings, number: int) -> Observations:
     task = tasks.load(settings.task_file, list(settings.assignments))
     run_plan = plan_run(task)
     embedder, embedding_cache = _load_embedder(task.embedder.model, task.embedder.max_windows)
-    embed = CachedEmbedder(embedder, embedding_cache).encode
-    tables = private_tables(task, settings.seed)
-    canaries = _make_run_canaries(settings, run_plan, concatenate(list(tables.values())))
-    near = neighbours.real_neighbours(
-        list(tables.values())[number % len(tables)],
-        canaries[number % len(canaries)],
+    cached_embed = CachedEmbedder(embedder, embedding_cache).encode
+    party_tables = private_tables(task, settings.seed)
+    run_canaries = _make_run_canaries(settings, run_plan, concatenate(list(party_tables.values())))
+    neighbour_tables = neighbours.real_neighbours(
+        list(party_tables.values())[number % len(party_tables)],
+        run_canaries[number % len(run_canaries)],
         task.task.labels,
         np.random.default_rng([settings.seed, 0xAD, number]),
         privacy=run_plan.plan.privacy,
         number=number,
     )
-    present = np.random.default_rng([settings.seed, 0xC0, number]).random(len(canaries)) < 0.5
-    planted_canaries = [canary for canary, is_present in zip(canaries, present, strict=True) if is_present]
-    watched = _WatchedComputation()
+    is_present_by_canary = np.random.default_rng([settings.seed, 0xC0, number]).random(len(run_canaries)) < 0.5
+    planted_canaries = [
+        canary for canary, is_present in zip(run_canaries, is_present_by_canary, strict=True) if is_present
+    ]
+    watched_computation = _WatchedComputation()
     with (
         tempfile.TemporaryDirectory(prefix="undersong-audit-") as folder,
         Workspace(Path(folder) / "run", task, {"audit": number}, fresh=False) as workspace,
     ):
-        outcome = simulate(
+        run_outcome = simulate(
             run_plan,
             workspace,
-            planted(tables, planted_canaries, [_choose_home(canary, list(tables)) for canary in planted_canaries]),
+            planted(
+                party_tables,
+                planted_canaries,
+                [_choose_home(canary, list(party_tables)) for canary in planted_canaries],
+            ),
             SimulationOptions(seed=settings.seed * 1_000_003 + number),
             Embeddings(embedding_cache, embedding_cache, embedder),
             Host({}, Silent()),
-            PartyProgram(watched, watched.noise.machine()),
+            PartyProgram(watched_computation, watched_computation.noise.machine()),
         ).outcome
-        sums = {name: opened_sum(workspace.journal, name) for name in watched.sums}
-        unpaid = [name for name in tables if not _is_paid(watched, Ledger.read(ledger_path(workspace.state, name)))]
+        sums = {name: opened_sum(workspace.journal, name) for name in watched_computation.sums}
+        unpaid_parties = [
+            name
+            for name in party_tables
+            if not _is_paid(watched_computation, Ledger.read(ledger_path(workspace.state, name)))
+        ]
     opened_sums = {name: noisy_sum for name, noisy_sum in sums.items() if noisy_sum is not None}
-    attacked = _attack_sums(run_plan, watched, opened_sums, canaries, present, embed, near)
+    attacked_sums = _attack_sums(
+        run_plan, watched_computation, opened_sums, run_canaries, is_present_by_canary, cached_embed, neighbour_tables
+    )
     return replace(
-        attacked,
-        corpus=attack_corpus(outcome.samples, canaries, task.task.labels, embed),
-        findings=(*attacked.findings, *(f"{name}: its ledger charged less than the plan costs" for name in unpaid)),
+        attacked_sums,
+        corpus=attack_corpus(run_outcome.samples, run_canaries, task.task.labels, cached_embed),
+        findings=(
+            *attacked_sums.findings,
+            *(f"{name}: its ledger charged less than the plan costs" for name in unpaid_parties),
+        ),
     )
 
 
 def _is_paid(watched: _WatchedComputation, ledger: Ledger) -> bool:
     """Returns True if a party's ledger charged each computed sum at the price of the plan."""
-    charged = {(charge.query, charge.events) for charge in ledger.charges()}
-    return all((name, (planned.event(),)) in charged for name, (planned, _) in watched.sums.items())
+    charged_sums = {(charge.query, charge.events) for charge in ledger.charges()}
+    return all((name, (planned.event(),)) in charged_sums for name, (planned, _) in watched.sums.items())
 
 
 def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Table) -> list[Canary]:
@@ -211,10 +226,10 @@ def _make_run_canaries(settings: AuditSettings, run_plan: RunPlan, private: Tabl
 
     rng = np.random.default_rng([settings.seed, 0xCA])
 
-    privacy = run_plan.plan.privacy
-    rows = privacy.max_per_unit if privacy.unit == "user" else 1
-    rare = top_n_list("en", RARE_WORDS)[RARE_WORDS // 2 :]
-    return make_canaries(private, run_plan.task.task.labels, rare, settings.canaries, rng, rows=rows)
+    plan_privacy = run_plan.plan.privacy
+    canary_rows = plan_privacy.max_per_unit if plan_privacy.unit == "user" else 1
+    rare_words = top_n_list("en", RARE_WORDS)[RARE_WORDS // 2 :]
+    return make_canaries(private, run_plan.task.task.labels, rare_words, settings.canaries, rng, rows=canary_rows)
 
 
 def _choose_home(canary: Canary, parties: Sequence[str]) -> str:
@@ -295,55 +310,62 @@ class _SumAttack:
 
     def score(self, present: Bools) -> tuple[Float64, Float64, Float64]:
         """Returns both attackers' scores of each canary, and the signal of its contribution."""
-        planned = self.planned
-        residual = (self._noisy_sum.values - planned.sampling_rate * self._unsampled) / planned.sigma_integer
-        view = self._rows / planned.sigma_integer, residual, present, planned.sampling_rate
-        scores, signals = whole_scores(*view)
-        return scores, orthogonal_scores(*view)[0], planned.sampling_rate * signals
+        planned_sum = self.planned
+        residual = (self._noisy_sum.values - planned_sum.sampling_rate * self._unsampled) / planned_sum.sigma_integer
+        attack_view = self._rows / planned_sum.sigma_integer, residual, present, planned_sum.sampling_rate
+        scores, signals = whole_scores(*attack_view)
+        return scores, orthogonal_scores(*attack_view)[0], planned_sum.sampling_rate * signals
 
     def largest_ratio(self) -> float:
         """Returns the largest size over its declared bound, of the canaries' vectors and of moves to a neighbour."""
-        privacy = self._records.privacy
+        record_privacy = self._records.privacy
         # Invented neighbours may hold more records than the task allows a party.
-        roomy_privacy = replace(privacy, max_records=max(privacy.max_records, 2 * max(neighbours.CROWDS)))
-        align = partial(neighbours.aligned_rows, self._full_sum.build())
-        moves = [neighbours.moves(self._full_sum, group, self._public, privacy) for group in self._records.near]
-        moves += [
-            neighbours.moves(self._full_sum, group, self._public, roomy_privacy, align)
+        roomy_privacy = replace(record_privacy, max_records=max(record_privacy.max_records, 2 * max(neighbours.CROWDS)))
+        align_rows = partial(neighbours.aligned_rows, self._full_sum.build())
+        group_moves = [
+            neighbours.moves(self._full_sum, neighbour_group, self._public, record_privacy)
+            for neighbour_group in self._records.near
+        ]
+        group_moves += [
+            neighbours.moves(self._full_sum, group, self._public, roomy_privacy, align_rows)
             for group in self._records.aligned
         ]
         bounds = _declared_bounds(self.planned)
-        return max(_ratio_to_bounds(vector, bounds) for vector in (*self._rows, *np.concatenate(moves)))
+        return max(_ratio_to_bounds(vector, bounds) for vector in (*self._rows, *np.concatenate(group_moves)))
 
     def clamps(self) -> list[float]:
         """Returns the sizes of clamped vectors over their declared bounds."""
-        records = self._records
-        return clamped_shares(self.planned, records.canaries[0], records.all_canaries, self._public, records.privacy)
+        held_records = self._records
+        return clamped_shares(
+            self.planned, held_records.canaries[0], held_records.all_canaries, self._public, held_records.privacy
+        )
 
     def noise_size(self) -> NoiseSize | None:
         """Returns the size of the noise in the sum; None where it is too small for its law to be seen."""
         noise_values = self._noisy_sum.values - self._entered
-        law = self.planned.law
-        sizes = np.abs(noise_values.astype(np.float64))
-        if law == "gaussian":
+        noise_law = self.planned.law
+        noise_magnitudes = np.abs(noise_values.astype(np.float64))
+        if noise_law == "gaussian":
             variance = float(self._planned_noise.opened_variance(self._parties - self._survivor_count))
             normal_scores = noise_checks.gaussian_scores(noise_values, variance)
-            return NoiseSize(law, len(noise_values), float(sizes @ sizes) / variance, normal_scores)
-        scale = laplace_scale(self.planned.drawn_sigma_integer)
-        if scale < SMALLEST_LAPLACE:
+            return NoiseSize(
+                noise_law, len(noise_values), float(noise_magnitudes @ noise_magnitudes) / variance, normal_scores
+            )
+        drawn_scale = laplace_scale(self.planned.drawn_sigma_integer)
+        if drawn_scale < SMALLEST_LAPLACE:
             return None
         shares_in_sum = self._survivor_count * (1.0 / self._planned_noise.honest_survivors)
-        normal_scores = noise_checks.laplace_scores(noise_values, scale, shares_in_sum)
-        return NoiseSize(law, len(noise_values), float(sizes.sum()) / scale, normal_scores)
+        normal_scores = noise_checks.laplace_scores(noise_values, drawn_scale, shares_in_sum)
+        return NoiseSize(noise_law, len(noise_values), float(noise_magnitudes.sum()) / drawn_scale, normal_scores)
 
     def add_share_shapes(self, shapes: dict[str, noise_checks.Shape]) -> None:
         """Adds the shape of each part of each party's noise share to ``shapes``."""
         for party, watched_share in enumerate(self._shares.values(), 1):
             noise_share = watched_share.under(self._planned_noise)
-            for part, draw in noise_share.draws.items():
-                shapes[f"{self._name}, party {party}{part}"] = noise_checks.shape_of(draw.scores)
-            shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
-            noise_watch.add_evidence(shapes, self._name + ZERO, shape)
+            for part_name, draw in noise_share.draws.items():
+                shapes[f"{self._name}, party {party}{part_name}"] = noise_checks.shape_of(draw.scores)
+            total_shape = noise_checks.shape_of(noise_share.total.scores[noise_share.zeros])
+            noise_watch.add_evidence(shapes, self._name + ZERO, total_shape)
 
     def check_subsample(self, are_independent: Callable[[float], bool]) -> tuple[bool, bool]:
         """Returns whether the coins are secret and independent, and whether they take the planned share of units."""
@@ -368,34 +390,34 @@ def _attack_sums(
     A sum weighs as much as the plan lets it tell of one unit, so that the weighted score of an absent canary is N(0, 1)
     however its own contributions turn out.
     """
-    records = _KnownRecords(run_plan, canaries, near, embed)
+    known_records = _KnownRecords(run_plan, canaries, near, embed)
     scores, orthogonal, signals = (np.zeros(len(canaries)) for _ in range(3))
     noise: dict[str, NoiseSize] = {}
-    shapes: dict[str, noise_checks.Shape] = {}
-    ratios = [0.0]
-    clamps = []
-    weights = []
+    shape_by_name: dict[str, noise_checks.Shape] = {}
+    bound_ratios = [0.0]
+    clamp_ratios = []
+    attack_weights = []
     unsound_coins = watched.repeated_coins()
     wrong_rates = set()
-    are_independent = cache(lambda rate: coins_are_independent(rate, records.privacy))
+    are_independent = cache(lambda rate: coins_are_independent(rate, known_records.privacy))
     for name, noisy_sum in opened_sums.items():
-        attack = _SumAttack(noisy_sum, name, watched, records, run_plan.plan.quorum)
-        sum_scores, sum_orthogonal, sum_signals = attack.score(present)
-        scores += attack.weight * sum_scores
-        orthogonal += attack.weight * sum_orthogonal
-        signals += attack.weight * sum_signals
-        weights.append(attack.weight)
-        if (size := attack.noise_size()) is not None:
-            noise[name] = size
-        attack.add_share_shapes(shapes)
-        ratios.append(attack.largest_ratio())
-        clamps += attack.clamps()
-        has_sound_coins, has_planned_rate = attack.check_subsample(are_independent)
+        sum_attack = _SumAttack(noisy_sum, name, watched, known_records, run_plan.plan.quorum)
+        sum_scores, sum_orthogonal, sum_signals = sum_attack.score(present)
+        scores += sum_attack.weight * sum_scores
+        orthogonal += sum_attack.weight * sum_orthogonal
+        signals += sum_attack.weight * sum_signals
+        attack_weights.append(sum_attack.weight)
+        if (noise_size := sum_attack.noise_size()) is not None:
+            noise[name] = noise_size
+        sum_attack.add_share_shapes(shape_by_name)
+        bound_ratios.append(sum_attack.largest_ratio())
+        clamp_ratios += sum_attack.clamps()
+        has_sound_coins, has_planned_rate = sum_attack.check_subsample(are_independent)
         if not has_sound_coins:
             unsound_coins.add(name)
         if not has_planned_rate:
             wrong_rates.add(name)
-    deviation = math.sqrt(sum(weight * weight for weight in weights))
+    deviation = math.sqrt(sum(attack_weight * attack_weight for attack_weight in attack_weights))
     return Observations(
         present,
         scores / deviation,
@@ -403,14 +425,14 @@ def _attack_sums(
         signals / deviation,
         {},
         noise,
-        max(ratios),
-        (min(clamps), max(clamps)),
+        max(bound_ratios),
+        (min(clamp_ratios), max(clamp_ratios)),
         (
             *(f"{name}: the coins of its subsample are not secret and independent" for name in sorted(unsound_coins)),
             *(f"{name}: its subsample takes another share of the units than planned" for name in sorted(wrong_rates)),
             *([noise_watch.ADVERTISED] if watched.noise.advertised else []),
         ),
-        shapes,
+        shape_by_name,
         watched.noise.likenesses,
     )
 
@@ -424,9 +446,9 @@ def clamped_shares(
     coordinate, upwards and downwards, and with large rows; and of a party with more ``units`` than it may count.
     """
     planned = _without_sampling(planned)
-    far = PROBE_ROW_SCALE * planned.linf
+    probe_coordinate = PROBE_ROW_SCALE * planned.linf
     bounds = _declared_bounds(planned)
-    largest = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
+    largest_coordinate = bounds[2] / privacy.norm_factor  # coordinate of one clamped row
 
     def share(records: PrivateRecords, row: sp.csr_array[Any], allowed: Privacy, bound: Float64) -> float:
         all_rows = sp.csr_array(sp.vstack([row] * len(records), format="csr"))
@@ -441,14 +463,17 @@ def clamped_shares(
         ).values.astype(np.float64)
         return _ratio_to_bounds(vector, bound)
 
-    single_row = sp.csr_array(([far], ([0], [0])), shape=(1, planned.dimension))
-    shares = [
+    single_row = sp.csr_array(([probe_coordinate], ([0], [0])), shape=(1, planned.dimension))
+    clamped_ratios = [
         *(share(unit, row, privacy, bounds) for row in (single_row, -single_row)),
-        share(units, single_row, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest])),
+        share(units, single_row, replace(privacy, max_records=1), np.array([np.inf, np.inf, largest_coordinate])),
     ]
-    flat = share(unit, sp.csr_array(np.full((1, planned.dimension), far)), privacy, bounds)
+    flat_share = share(unit, sp.csr_array(np.full((1, planned.dimension), probe_coordinate)), privacy, bounds)
     # Rounding toward zero leaves little of coordinates of a few integer units.
-    return [*(shares if largest >= FEWEST_UNITS else (max(size, 1.0) for size in shares)), max(flat, 1.0)]
+    return [
+        *(clamped_ratios if largest_coordinate >= FEWEST_UNITS else (max(size, 1.0) for size in clamped_ratios)),
+        max(flat_share, 1.0),
+    ]
 
 
 def _declared_bounds(planned: PlannedSum) -> Float64:
@@ -458,8 +483,13 @@ def _declared_bounds(planned: PlannedSum) -> Float64:
 
 def _ratio_to_bounds(vector: Float64, bounds: Float64) -> float:
     """The largest of a vector's L1, L2 and Linf over its bound."""
-    sizes = np.abs(vector)
-    return float(np.max(np.array([sizes.sum(), np.sqrt(sizes @ sizes), sizes.max()]) / bounds))
+    coordinate_sizes = np.abs(vector)
+    return float(
+        np.max(
+            np.array([coordinate_sizes.sum(), np.sqrt(coordinate_sizes @ coordinate_sizes), coordinate_sizes.max()])
+            / bounds
+        )
+    )
 
 
 def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Privacy) -> tuple[bool, bool]:
@@ -470,32 +500,37 @@ def subsample_is_sound(planned: PlannedSum, public: PublicInputs, privacy: Priva
     most; the number of units that take part in all draws is binomial.
     """
 
-    rate = planned.sampling_rate
-    draws = max(1 + math.ceil(math.log(COINS_ALARM) / math.log(max(rate, 1.0 - rate))), FEWEST_COINS)
-    linf = planned.linf / privacy.norm_factor
-    if draws > MOST_COINS or linf * planned.scale < 1.0:
+    sampling_rate = planned.sampling_rate
+    draws = max(1 + math.ceil(math.log(COINS_ALARM) / math.log(max(sampling_rate, 1.0 - sampling_rate))), FEWEST_COINS)
+    coordinate_bound = planned.linf / privacy.norm_factor
+    if draws > MOST_COINS or coordinate_bound * planned.scale < 1.0:
         return True, True  # too few draws, or too small numbers, to accuse anybody
-    units = _unit_records(COUNTED_UNITS, privacy)
-    row = sp.csr_array(([linf] * len(units), ([*range(len(units))], [0] * len(units))), (len(units), planned.dimension))
-    allowed = replace(privacy, max_records=len(units))
+    unit_records = _unit_records(COUNTED_UNITS, privacy)
+    unit_rows = sp.csr_array(
+        ([coordinate_bound] * len(unit_records), ([*range(len(unit_records))], [0] * len(unit_records))),
+        (len(unit_records), planned.dimension),
+    )
+    privacy_of_units = replace(privacy, max_records=len(unit_records))
 
     def first(planned: PlannedSum) -> int:
         vector = grid_vectors.grid_vector(
             planned,
-            units,
+            unit_records,
             public,
-            allowed,
+            privacy_of_units,
             coins=os.urandom(32),
             memory={},
-            rows=lambda *_: Rows(row, units.units),
+            rows=lambda *_: Rows(unit_rows, unit_records.units),
         )
         return int(vector.values[0])
 
-    population = COUNTED_UNITS
-    unit_value = first(_without_sampling(planned)) / population
-    counts = [round(first(planned) / unit_value) for _ in range(draws)]
-    count_test = binomtest(min(max(sum(counts), 0), draws * population), draws * population, rate)
-    return len(set(counts)) > 1, count_test.pvalue > COINS_ALARM
+    unit_population = COUNTED_UNITS
+    unit_value = first(_without_sampling(planned)) / unit_population
+    drawn_counts = [round(first(planned) / unit_value) for _ in range(draws)]
+    count_test = binomtest(
+        min(max(sum(drawn_counts), 0), draws * unit_population), draws * unit_population, sampling_rate
+    )
+    return len(set(drawn_counts)) > 1, count_test.pvalue > COINS_ALARM
 
 
 def coins_are_independent(rate: float, privacy: Privacy) -> bool:
@@ -504,18 +539,22 @@ def coins_are_independent(rate: float, privacy: Privacy) -> bool:
     It does so for a sound build with a chance of ``COINS_ALARM``. Coins of 20 bits repeat in 2 000 subsamples.
     """
 
-    pairs = SUBSAMPLES * (SUBSAMPLES - 1) / 2
-    agreeing = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
-    units_needed = math.ceil(math.log(COINS_ALARM / 2 / pairs) / math.log(agreeing))
-    units = _unit_records(min(units_needed, MOST_UNITS), privacy)
-    subsamples = np.array([grid_vectors.poisson_subsample(units, rate, os.urandom(32)) for _ in range(SUBSAMPLES)])
+    pair_count = SUBSAMPLES * (SUBSAMPLES - 1) / 2
+    agreement_chance = rate * rate + (1.0 - rate) * (1.0 - rate)  # one unit in two subsamples
+    units_needed = math.ceil(math.log(COINS_ALARM / 2 / pair_count) / math.log(agreement_chance))
+    unit_records = _unit_records(min(units_needed, MOST_UNITS), privacy)
+    subsamples = np.array(
+        [grid_vectors.poisson_subsample(unit_records, rate, os.urandom(32)) for _ in range(SUBSAMPLES)]
+    )
     if units_needed <= MOST_UNITS and len(np.unique(subsamples, axis=0)) < SUBSAMPLES:
         return False
-    rarer = (subsamples if rate <= 0.5 else ~subsamples).astype(np.float32)
-    joint_counts = (rarer.T @ rarer)[np.triu_indices(len(units), 1)]
-    chance = min(rate, 1.0 - rate) ** 2
-    tail = np.minimum(binom.cdf(joint_counts, SUBSAMPLES, chance), binom.sf(joint_counts - 1, SUBSAMPLES, chance))
-    return bool(tail.min() > COINS_ALARM / (4 * len(tail)))
+    rarer_choices = (subsamples if rate <= 0.5 else ~subsamples).astype(np.float32)
+    joint_counts = (rarer_choices.T @ rarer_choices)[np.triu_indices(len(unit_records), 1)]
+    joint_chance = min(rate, 1.0 - rate) ** 2
+    tail_probabilities = np.minimum(
+        binom.cdf(joint_counts, SUBSAMPLES, joint_chance), binom.sf(joint_counts - 1, SUBSAMPLES, joint_chance)
+    )
+    return bool(tail_probabilities.min() > COINS_ALARM / (4 * len(tail_probabilities)))
 
 
 def _unit_records(count: int, privacy: Privacy) -> PrivateRecords:

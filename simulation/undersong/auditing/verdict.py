@@ -174,9 +174,9 @@ class AuditReport:
     @property
     def faults(self) -> list[str]:
         """Sentences that each state a finding against the promise; empty if the promise is not refuted."""
-        largest = 1.0 + BOUND_TOLERANCE
+        largest_ratio = 1.0 + BOUND_TOLERANCE
         (clamp_low, clamp_high) = self.clamp
-        deviation, bound = self.noise or (1.0, 1.0)
+        deviation, noise_bound = self.noise or (1.0, 1.0)
         return that_hold(
             *(
                 (
@@ -185,20 +185,20 @@ class AuditReport:
                 )
                 for verdict in self.verdicts
             ),
-            (bound < 1.0, f"the opened sums hold {deviation:.3g} of the noise's planned deviation"),
+            (noise_bound < 1.0, f"the opened sums hold {deviation:.3g} of the noise's planned deviation"),
             (
                 self.excess > 1.0,
                 f"noise of more than {self.excess:.3g} of the planned deviation: its shares are not independent",
             ),
             (
-                self.largest > largest,
+                self.largest > largest_ratio,
                 f"one unit moves a vector by {self.largest:.3g} of the declared sensitivity: it counts too much, or the"
                 " rows of others depend on it",
             ),
             (
-                clamp_high > largest or clamp_low < 0.5,
+                clamp_high > largest_ratio or clamp_low < 0.5,
                 "rows outside their bound are not clamped:"
-                f" {clamp_high if clamp_high > largest else clamp_low:.3g} of the declared sensitivity is left",
+                f" {clamp_high if clamp_high > largest_ratio else clamp_low:.3g} of the declared sensitivity is left",
             ),
             *((True, finding) for finding in self.findings),
         )
@@ -221,11 +221,16 @@ class AuditReport:
 
     def lines(self) -> list[str]:
         """The report as a person reads it."""
-        ways = (self.refutable_by_noise, "by the measured noise"), (self.refutable_by_attack, "by the first attack")
-        refutable = [f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in ways]
-        overrides = ""
+        refutation_ways = (
+            (self.refutable_by_noise, "by the measured noise"),
+            (self.refutable_by_attack, "by the first attack"),
+        )
+        refutable_words = [
+            f"{'none' if epsilon is None else f'{epsilon:.3g}'} {means}" for epsilon, means in refutation_ways
+        ]
+        overrides_words = ""
         if self.overrides:
-            overrides = f"; set for the audit: {', '.join(self.overrides)}"
+            overrides_words = f"; set for the audit: {', '.join(self.overrides)}"
         if self.noise is None:
             noise = "unknown"
         else:
@@ -233,7 +238,7 @@ class AuditReport:
         return [
             f"{self.task!r} with {self.method}: promised epsilon {self.epsilon:g} at delta {self.delta:g}"
             f" per {self.unit}",
-            f"{self.runs} runs, {self.canaries} canaries each{overrides}",
+            f"{self.runs} runs, {self.canaries} canaries each{overrides_words}",
             *(f"  {verdict}" for verdict in self.verdicts),
             f"  all of these hold together with {CONFIDENCE:.1%} confidence, over runs",
             f"  a planted record moves its score by {self.signal:.0%} of what the promise allows",
@@ -241,7 +246,7 @@ class AuditReport:
             f"  one unit moves a vector by {self.largest:.6g} of the declared sensitivity at most",
             f"  of rows {PROBE_ROW_SCALE:g} times their bound,"
             f" {self.clamp[0]:.6g} to {self.clamp[1]:.6g} of the bound is left",
-            f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable)}",
+            f"smallest epsilon that this audit could have refuted, by too little noise: {', '.join(refutable_words)}",
             *([f"REFUTED: {fault}" for fault in self.faults] or ["nothing refutes the promise"]),
             *self.unseen,
             *MEANING,
@@ -252,41 +257,45 @@ def report(settings: AuditSettings, run_plan: RunPlan, observed: Sequence[Observ
     """Combines the observations of all runs into one report."""
 
     plan = run_plan.plan
-    promise = run_plan.plan.privacy
-    delta = promise.delta
-    mu = gaussian_mu(promise.epsilon, delta)
-    alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
+    plan_promise = run_plan.plan.privacy
+    delta = plan_promise.delta
+    mu = gaussian_mu(plan_promise.epsilon, delta)
+    verdict_alarm = (1.0 - CONFIDENCE) / (2 + len(observed[0].corpus))
     # Half of its own signal tells best whether a canary was there; the attacker knows it.
-    sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, alarm)
-    surest = Detection.of_runs([(run.present, run.apart) for run in observed], float(norm.isf(SURE)), alarm)
-    gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
-    verdicts = (
-        _make_verdict("every opened sum, by somebody who knows all other records", sums, delta, gaussian),
-        _make_verdict(f"the same, naming {SURE:.0%} of absent records only", surest, delta, gaussian, by_rates=True),
-        *(_corpus_verdict(name, observed, delta, alarm) for name in observed[0].corpus),
+    sums = Detection.of_runs([(run.present, run.sums - run.signals / 2) for run in observed], 0.0, verdict_alarm)
+    surest_detection = Detection.of_runs(
+        [(run.present, run.apart) for run in observed], float(norm.isf(SURE)), verdict_alarm
     )
-    signals = np.concatenate([run.signals for run in observed])
+    is_gaussian = all(planned.law == "gaussian" and planned.sampling_rate == 1.0 for planned in plan.sums)
+    verdicts = (
+        _make_verdict("every opened sum, by somebody who knows all other records", sums, delta, is_gaussian),
+        _make_verdict(
+            f"the same, naming {SURE:.0%} of absent records only", surest_detection, delta, is_gaussian, by_rates=True
+        ),
+        *(_corpus_verdict(name, observed, delta, verdict_alarm) for name in observed[0].corpus),
+    )
+    all_signals = np.concatenate([run.signals for run in observed])
     noise, excess = _noise_deviation(observed)
-    measured = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
-    attacked = _attack_power(
-        sums, signals, lambda detection: _proven_epsilon(detection, delta, gaussian) > promise.epsilon
+    measured_share = noise[0] / noise[1] if noise else 0.0  # the share of the planned noise that is found too little
+    attack_power = _attack_power(
+        sums, all_signals, lambda detection: _proven_epsilon(detection, delta, is_gaussian) > plan_promise.epsilon
     )
     return AuditReport(
         task=run_plan.task.task.name,
         method=run_plan.task.method.name,
-        unit=promise.unit,
-        epsilon=promise.epsilon,
+        unit=plan_promise.unit,
+        epsilon=plan_promise.epsilon,
         delta=delta,
         overrides=settings.assignments,
         runs=len(observed),
         canaries=settings.canaries,
-        signal=float(signals.mean()) / mu,
+        signal=float(all_signals.mean()) / mu,
         noise=noise,
         largest=max(run.largest for run in observed),
         clamp=(min(run.clamp[0] for run in observed), max(run.clamp[1] for run in observed)),
         verdicts=verdicts,
-        refutable_by_noise=_epsilon_with(plan, max(measured, LEAST_NOISE)) if noise else None,
-        refutable_by_attack=None if attacked is None else _epsilon_with(plan, attacked),
+        refutable_by_noise=_epsilon_with(plan, max(measured_share, LEAST_NOISE)) if noise else None,
+        refutable_by_attack=None if attack_power is None else _epsilon_with(plan, attack_power),
         excess=excess,
         findings=tuple(
             dict.fromkeys([*_irregular_noise(observed), *(finding for run in observed for finding in run.findings)])
@@ -300,21 +309,23 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
     Sums are judged together and one by one. One of the bounds fails with a chance of ``NOISE_ALARM / NOISE_CHECKS``.
     """
 
-    names = list(dict.fromkeys((size.law, name) for run in observed for name, size in run.noise.items()))
-    laws = dict.fromkeys(law for law, _ in names)
-    groups = [[name for group_law, name in names if group_law == law] for law in laws] + [[name] for _, name in names]
+    law_and_sum = list(dict.fromkeys((size.law, name) for run in observed for name, size in run.noise.items()))
+    noise_laws = dict.fromkeys(law for law, _ in law_and_sum)
+    sums_by_law = [[name for group_law, name in law_and_sum if group_law == law] for law in noise_laws] + [
+        [name] for _, name in law_and_sum
+    ]
     bounds, excess = [], 0.0
-    for group in groups:
-        parts = [run.noise[name] for run in observed for name in group if name in run.noise]
-        coordinates = sum(part.coordinates for part in parts)
-        size = math.fsum(part.size for part in parts)
-        gaussian = parts[0].law == "gaussian"
+    for law_sums in sums_by_law:
+        sum_noises = [run.noise[name] for run in observed for name in law_sums if name in run.noise]
+        coordinates = sum(part.coordinates for part in sum_noises)
+        size = math.fsum(part.size for part in sum_noises)
+        is_gaussian = sum_noises[0].law == "gaussian"
         # Squares of normals, or exponentials: more shares of Laplace noise than the honest ones' only add to these.
-        law, power = (chi2(coordinates), 0.5) if gaussian else (gamma(coordinates), 1.0)
-        alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(groups))
-        bounds.append((float(size / law.ppf(alarm)) ** power, (size / coordinates) ** power))
-        if gaussian:
-            excess = max(excess, float(size / law.isf(alarm)) ** power)
+        law, size_power = (chi2(coordinates), 0.5) if is_gaussian else (gamma(coordinates), 1.0)
+        check_alarm = NOISE_ALARM / (NOISE_CHECKS * 2 * len(sums_by_law))
+        bounds.append((float(size / law.ppf(check_alarm)) ** size_power, (size / coordinates) ** size_power))
+        if is_gaussian:
+            excess = max(excess, float(size / law.isf(check_alarm)) ** size_power)
     if not bounds:
         return None, excess
     upper, deviation = min(bounds)
@@ -323,33 +334,42 @@ def _noise_deviation(observed: Sequence[Observations]) -> tuple[tuple[float, flo
 
 def _irregular_noise(observed: Sequence[Observations]) -> list[str]:
     """Findings about the noise of all sums together, of each sum in all runs and in one, and of each party's share."""
-    shapes: dict[str, noise_checks.Shape] = {}
-    series: dict[str, list[Float32]] = {}
+    shape_by_name: dict[str, noise_checks.Shape] = {}
+    scores_by_name: dict[str, list[Float32]] = {}
     all_scores: list[tuple[str, Float32]] = []
-    likenesses: dict[str, noise_watch.Likeness] = {}
+    likeness_by_name: dict[str, noise_watch.Likeness] = {}
     for number, run in enumerate(observed):
-        measured = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
-        for name, scores in measured.items():
-            series.setdefault(name, []).append(scores)
+        scores_by_sum = {name: size.scores for name, size in run.noise.items() if len(size.scores)}
+        for name, scores in scores_by_sum.items():
+            scores_by_name.setdefault(name, []).append(scores)
             all_scores.append((f"run {number}, {name}", scores))
-            shape = noise_checks.shape_of(scores)
-            for group in ("all sums", name, f"run {number}, {name}"):
-                noise_watch.add_evidence(shapes, group, shape)
-        for name, shape in run.shares.items():
-            noise_watch.add_evidence(shapes, name, shape)
-            noise_watch.add_evidence(shapes, f"run {number}, {name}", shape)
+            score_shape = noise_checks.shape_of(scores)
+            for shape_name in ("all sums", name, f"run {number}, {name}"):
+                noise_watch.add_evidence(shape_by_name, shape_name, score_shape)
+        for name, score_shape in run.shares.items():
+            noise_watch.add_evidence(shape_by_name, name, score_shape)
+            noise_watch.add_evidence(shape_by_name, f"run {number}, {name}", score_shape)
             if not name.endswith((ZERO, noise_watch.LASTING)):  # both are parts of other shapes
-                noise_watch.add_evidence(shapes, "all parties' shares", shape)
+                noise_watch.add_evidence(shape_by_name, "all parties' shares", score_shape)
         for name, likeness in run.likenesses.items():
-            noise_watch.add_evidence(likenesses, name, likeness)
-    alarm = NOISE_ALARM / NOISE_CHECKS
+            noise_watch.add_evidence(likeness_by_name, name, likeness)
+    check_alarm = NOISE_ALARM / NOISE_CHECKS
     return [
-        *(f"{pair} hold the same noise" for pair in noise_checks.repeated_between(all_scores, alarm)),
-        *(f"{name}: the noise is not of the planned law" for name in noise_checks.other_law(shapes, alarm)),
-        *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shapes, alarm)),
-        *(f"{name}: the noise is too small or large in places" for name in noise_checks.uneven(shapes, alarm)),
-        *(f"a party's noise follows from {name}" for name in noise_watch.known_noise(likenesses, alarm)),
-        *(f"{name}: the noise repeats within the sum" for name in noise_checks.repeated_within(series, alarm)),
+        *(f"{pair} hold the same noise" for pair in noise_checks.repeated_between(all_scores, check_alarm)),
+        *(
+            f"{name}: the noise is not of the planned law"
+            for name in noise_checks.other_law(shape_by_name, check_alarm)
+        ),
+        *(f"{name}: the noise has no tails" for name in noise_checks.without_tails(shape_by_name, check_alarm)),
+        *(
+            f"{name}: the noise is too small or large in places"
+            for name in noise_checks.uneven(shape_by_name, check_alarm)
+        ),
+        *(f"a party's noise follows from {name}" for name in noise_watch.known_noise(likeness_by_name, check_alarm)),
+        *(
+            f"{name}: the noise repeats within the sum"
+            for name in noise_checks.repeated_within(scores_by_name, check_alarm)
+        ),
     ]
 
 
@@ -361,7 +381,7 @@ def _proven_epsilon(detection: Detection, delta: float, gaussian: bool) -> float
 
 def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: bool, by_rates: bool = False) -> Verdict:
     runs = len(detection.right)
-    perfect = replace(
+    perfect_detection = replace(
         detection,
         hits=detection.present,
         false_alarms=0,
@@ -369,42 +389,44 @@ def _make_verdict(attack: str, detection: Detection, delta: float, gaussian: boo
         caught=(0.5,) * runs,
         alarms=(0.0,) * runs,
     )
-    reached, perfect_bound = (
+    reached_bound, perfect_bound = (
         outcome.epsilon_of_rates(delta, gaussian) if by_rates else _proven_epsilon(outcome, delta, gaussian)
-        for outcome in (detection, perfect)
+        for outcome in (detection, perfect_detection)
     )
-    return Verdict(attack, detection, reached, perfect_bound)
+    return Verdict(attack, detection, reached_bound, perfect_bound)
 
 
 def _corpus_verdict(name: str, observed: Sequence[Observations], delta: float, alarm: float) -> Verdict:
     """A threshold that told the first runs' canaries apart best, judged on the others."""
     runs = [(run.present, run.corpus[name]) for run in observed]
-    learnt = max(1, round(LEARNT * len(runs)))
-    present, scores = (np.concatenate(column) for column in zip(*runs[:learnt], strict=True))
+    learning_runs = max(1, round(LEARNT * len(runs)))
+    present, scores = (np.concatenate(column) for column in zip(*runs[:learning_runs], strict=True))
     present_scores = scores[present]
     absent_scores = scores[~present]
     gains = {
-        float(t): float((present_scores > t).mean() - (absent_scores > t).mean())
-        for t in np.unique([*present_scores, *absent_scores])
+        float(score_threshold): float(
+            (present_scores > score_threshold).mean() - (absent_scores > score_threshold).mean()
+        )
+        for score_threshold in np.unique([*present_scores, *absent_scores])
     }
     if len(present_scores) and len(absent_scores):
         threshold = max(gains, key=gains.__getitem__)
     else:
         threshold = math.inf
-    return _make_verdict(name, Detection.of_runs(runs[learnt:], threshold, alarm), delta, gaussian=False)
+    return _make_verdict(name, Detection.of_runs(runs[learning_runs:], threshold, alarm), delta, gaussian=False)
 
 
 def _attack_power(detection: Detection, signals: Float64, refutes: Callable[[Detection], bool]) -> float | None:
     """The largest share of the planned noise at which the attack on the sums is expected to refute the promise."""
 
     def refuted(share: float) -> bool:
-        right = float(norm.cdf(signals / 2 / share).mean())
-        return refutes(replace(detection, right=(right,) * len(detection.right)))
+        right_share = float(norm.cdf(signals / 2 / share).mean())
+        return refutes(replace(detection, right=(right_share,) * len(detection.right)))
 
-    shares = np.geomspace(1.0, LEAST_NOISE, 50)
-    first = bisect_left(shares, True, key=refuted)  # less noise is refuted more easily
-    if first < len(shares):
-        return float(shares[first])
+    noise_shares = np.geomspace(1.0, LEAST_NOISE, 50)
+    first_refuted = bisect_left(noise_shares, True, key=refuted)  # less noise is refuted more easily
+    if first_refuted < len(noise_shares):
+        return float(noise_shares[first_refuted])
     return None
 
 

@@ -64,19 +64,21 @@ class Variant:
         """Reads ``METHOD[@GENERATOR][:key=value+key=value]``, a reference's likewise, or ``private-only``."""
         if text == PRIVATE_ONLY:
             return cls(text, "")
-        if training := references.parse(text):
-            return cls(text, "", training=training)
+        if reference_training := references.parse(text):
+            return cls(text, "", training=reference_training)
         method_text, _, option_text = text.partition(":")
         method, _, generator = method_text.partition("@")
         reference_methods.offer(method)
         methods.load(method)  # an unknown name is an error now, not in a worker
-        pairs = [part.partition("=") for part in option_text.split("+") if part]
-        wrong = [key for key, equals, value in pairs if not (key and equals and value)]
-        if wrong:
+        option_pairs = [part.partition("=") for part in option_text.split("+") if part]
+        wrong_options = [key for key, equals, value in option_pairs if not (key and equals and value)]
+        if wrong_options:
             raise ConfigurationError(
-                f"--methods {text}: {wrong[0]!r} is no option", "write METHOD:key=value+key=value", code="no-option"
+                f"--methods {text}: {wrong_options[0]!r} is no option",
+                "write METHOD:key=value+key=value",
+                code="no-option",
             )
-        return cls(text, method, tuple((key, value) for key, _, value in pairs), generator)
+        return cls(text, method, tuple((key, value) for key, _, value in option_pairs), generator)
 
 
 @dataclass(frozen=True)
@@ -97,9 +99,9 @@ class Cell:
     @property
     def name(self) -> str:
         """Name of the cell's file, the same for equal cells only."""
-        parts = [self.variant.name, f"{self.epsilon}", f"{self.parties}", f"{self.records}", f"{self.seed}"]
-        readable = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(parts))
-        return f"{readable[:120]}-{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:8]}"
+        name_parts = [self.variant.name, f"{self.epsilon}", f"{self.parties}", f"{self.records}", f"{self.seed}"]
+        readable_name = "".join(c if c.isalnum() or c in "-.=" else "_" for c in "_".join(name_parts))
+        return f"{readable_name[:120]}-{hashlib.sha256(json.dumps(name_parts).encode()).hexdigest()[:8]}"
 
     def described(self) -> dict[str, Any]:
         """The cell's values in the grid (method, epsilon, parties, records, seed) as plain JSON values."""
@@ -137,26 +139,26 @@ class Bench:
 
     def task(self, cell: Cell) -> tasks.Task:
         """Returns the task of the task file with the cell's values (epsilon, parties, method, ...) in it."""
-        values = {
+        task_values = {
             "method.name": json.dumps(cell.variant.method) if cell.variant.method else None,
             **{f"method.{key}": value for key, value in cell.variant.options},
             "privacy.epsilon": cell.epsilon,
             "federation.parties": cell.parties,
             "data.records": cell.records,
         }
-        cell_assignments = [f"{key}={value}" for key, value in values.items() if value is not None]
+        cell_assignments = [f"{key}={value}" for key, value in task_values.items() if value is not None]
         reference_methods.offer(cell.variant.method)  # A worker has parsed no variant.
         task = tasks.load(self.task_file, [*self.assignments, *cell_assignments])
         if not cell.variant.generator:
             return task
-        generators = tuple(generator for generator in task.generators if generator.name == cell.variant.generator)
-        if not generators:
+        cell_generators = tuple(generator for generator in task.generators if generator.name == cell.variant.generator)
+        if not cell_generators:
             raise ConfigurationError(
                 f"--methods {cell.variant.name}: no such generator",
                 f"the task has {', '.join(generator.name for generator in task.generators)}",
                 code="no-generator",
             )
-        return task.model_copy(update={"generators": generators})
+        return task.model_copy(update={"generators": cell_generators})
 
     @cached_property
     def _own_task(self) -> tasks.Task:
@@ -165,7 +167,7 @@ class Bench:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the cells of a comparison share, so that a folder never mixes two comparisons."""
-        described = {
+        bench_facts = {
             **self._own_task.model_dump(mode="json", exclude={"output", "method", "folder"}),
             "method": self._own_task.method.model_dump(mode="json"),
             "test": hashlib.sha256(self.test.read_bytes()).hexdigest(),
@@ -173,12 +175,12 @@ class Bench:
             "panel": panel.settings(),
             "insecure_noise_seed": self.insecure_noise_seed,
         }
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(bench_facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @cached_property
     def embedder(self) -> Embedder:
-        section = self._own_task.embedder
-        return embedders.check(section.model, section.max_windows)
+        embedder_section = self._own_task.embedder
+        return embedders.check(embedder_section.model, embedder_section.max_windows)
 
     @cached_property
     def public(self) -> EmbeddingCache:
@@ -195,8 +197,8 @@ class Bench:
     @cached_property
     def judged_on(self) -> tuple[Table, Float32]:
         """The test set and its embeddings, float32 [n, d]."""
-        table = self.test_table or read_test(self.test, self._own_task)
-        return table, self._embed_public(table.texts)
+        judged_table = self.test_table or read_test(self.test, self._own_task)
+        return judged_table, self._embed_public(judged_table.texts)
 
     @cached_property
     def _private_files(self) -> Sequence[Table]:
@@ -215,14 +217,14 @@ class Bench:
         Reads every file that the cell reads and builds its generators, but asks and embeds nothing.
         """
         task = self.task(cell)
-        remarks: tuple[str, ...] = ()
+        cell_remarks: tuple[str, ...] = ()
         if cell.variant.training is not None:
             cell.variant.training.check(task)
         if cell.variant.method:
             run_plan = plan_run(task)
             ConfigurationError.raise_together(cap_faults(run_plan))
             require_packages(run_plan)
-            remarks = (*task.remarks, *cap_warnings(run_plan))
+            cell_remarks = (*task.remarks, *cap_warnings(run_plan))
         federation, generator = (cell.parties, cell.records), cell.variant.generator
         if federation not in self._checked and (cell.epsilon is not None or not cell.variant.method):
             check_units(task.privacy.promise(), dealt(task, self._private_files, cell.seed))
@@ -230,85 +232,97 @@ class Bench:
         if generator not in self._checked:
             for problem, remedy in task_faults(task, environment=os.environ):
                 raise ConfigurationError(problem, remedy)
-            surroundings = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
+            generator_surroundings = Surroundings(task.task.labels, task.locate(""), _embed_nothing, os.environ)
             for settings in task.generators:
-                settings.build(surroundings)
+                settings.build(generator_surroundings)
             self._checked.add(generator)
-        return remarks
+        return cell_remarks
 
     def made(self, cell: Cell) -> references.ReferenceResult:
         """Runs the cell's method or reference, for its corpus or predictions; ``private-only`` gives the records."""
         task, variant, seed = self.task(cell), cell.variant, cell.seed
         if variant.method:
             return self._run_simulation(task, seed)
-        records = concatenate(list(dealt(task, self._private_files, seed).values()))
+        record_table = concatenate(list(dealt(task, self._private_files, seed).values()))
         if variant.training is None:
-            return references.ReferenceResult(records)
+            return references.ReferenceResult(record_table)
         return variant.training.train(
-            task, records, self.judged_on[0], embed=self._embed_private, seed=seed,
+            task, record_table, self.judged_on[0], embed=self._embed_private, seed=seed,
             insecure_noise_seed=self._noise_seed(seed),
         )  # fmt: skip
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Runs the cell; returns its figures as plain JSON values, with None for one that cannot be computed."""
-        start = time.monotonic()
+        start_s = time.monotonic()
         (test, test_embeddings), variant, seed = self.judged_on, cell.variant, cell.seed
-        trained, simulated = self.made(cell), time.monotonic()
-        nothing = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
-        figures: dict[str, Any] = {**nothing, **trained.facts, **cell.described()}
-        if trained.corpus is None:
-            scored = score(test.labels or (), trained.predicted or ())
-            figures |= scored.figures() | scored.averages
+        trained_cell, simulated_s = self.made(cell), time.monotonic()
+        empty_facts = {"generator_calls": 0, "dropped": 0, "weights": None, "epsilon_spent": None, "rows": None}
+        cell_figures: dict[str, Any] = {**empty_facts, **trained_cell.facts, **cell.described()}
+        if trained_cell.corpus is None:
+            test_scores = score(test.labels or (), trained_cell.predicted or ())
+            cell_figures |= test_scores.figures() | test_scores.averages
         else:
             # Texts that no private sum made are as private as the records, also at epsilon = inf.
-            embed = self._embed_public if variant.method else self._embed_private
-            texts, labels = trained.corpus.texts, trained.corpus.labels or ()
-            embeddings = embed(texts)
-            figures["rows"] = len(texts)
+            embed_texts = self._embed_public if variant.method else self._embed_private
+            corpus_texts, corpus_labels = trained_cell.corpus.texts, trained_cell.corpus.labels or ()
+            embeddings = embed_texts(corpus_texts)
+            cell_figures["rows"] = len(corpus_texts)
             if test.labels is None:
-                figures["bits_per_word"] = metrics.next_word_loss(texts, test.texts)
+                cell_figures["bits_per_word"] = metrics.next_word_loss(corpus_texts, test.texts)
             else:
-                truth = panel.Labelled(test.texts, test.labels, test_embeddings)
-                judged = panel.judge(panel.Labelled(texts, labels, embeddings), truth, seed=seed)
-                figures |= judged.figures() | judged.averages() | judged.accuracies()
-            figures |= measured(texts, labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed)
-        seconds = {"simulation": simulated - start, "evaluation": time.monotonic() - simulated}
-        return figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in seconds.items()}}
+                test_rows = panel.Labelled(test.texts, test.labels, test_embeddings)
+                panel_scores = panel.judge(
+                    panel.Labelled(corpus_texts, corpus_labels, embeddings), test_rows, seed=seed
+                )
+                cell_figures |= panel_scores.figures() | panel_scores.averages() | panel_scores.accuracies()
+            cell_figures |= measured(
+                corpus_texts, corpus_labels, embeddings, test_embeddings, rows=self.frechet_rows, seed=seed
+            )
+        phase_seconds = {"simulation": simulated_s - start_s, "evaluation": time.monotonic() - simulated_s}
+        return cell_figures | {"seconds": {phase: round(duration_s, 3) for phase, duration_s in phase_seconds.items()}}
 
     def _run_simulation(self, task: tasks.Task, seed: int) -> references.ReferenceResult:
         """Corpus and facts of a run."""
         run_plan = plan_run(task)
-        tables = dealt(task, self._private_files, seed)
+        party_tables = dealt(task, self._private_files, seed)
         if run_plan.plan.sums:
             # All parties' records are embedded at once: one party's would fill few batches, and batches do not change
             # a text's embedding.
-            self._embed_private([text for table in tables.values() for text in table.texts])
+            self._embed_private([text for table in party_tables.values() for text in table.texts])
         with (
             tempfile.TemporaryDirectory(prefix="undersong-cell-") as folder,
             Workspace(Path(folder) / "run", task, {}, fresh=False) as workspace,
         ):
-            outcome = simulate(
+            run_outcome = simulate(
                 run_plan,
                 workspace,
-                tables,
+                party_tables,
                 SimulationOptions(seed=seed, insecure_noise_seed=self._noise_seed(seed)),
                 Embeddings(self.public, self.private, self.embedder),
                 Host(os.environ, Silent()),
             ).outcome
-        weights = outcome.records.get("weights")
+        recorded_weights = run_outcome.records.get("weights")
         private_run = bool(run_plan.plan.sums) and math.isfinite(task.privacy.epsilon)
         test, _ = self.judged_on
-        numbers = {name: number for number, name in enumerate(task.task.labels)}
-        truth = np.array([numbers.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64)
-        figures = methods.load(task.method.name).figures(outcome.records, self._embed_public, test.texts, truth)
-        facts = {
-            "generator_calls": sum(usage.calls for usage in outcome.usage.values()),
-            "dropped": sum(usage.dropped for usage in outcome.usage.values()),
-            "weights": None if not weights else dict(zip(run_plan.setting.generators, weights[-1][1], strict=True)),
+        label_index = {name: number for number, name in enumerate(task.task.labels)}
+        test_labels = np.array(
+            [label_index.get(label, -1) for label in test.labels or [""] * len(test)], dtype=np.int64
+        )
+        method_figures = methods.load(task.method.name).figures(
+            run_outcome.records, self._embed_public, test.texts, test_labels
+        )
+        run_facts = {
+            "generator_calls": sum(usage.calls for usage in run_outcome.usage.values()),
+            "dropped": sum(usage.dropped for usage in run_outcome.usage.values()),
+            "weights": None
+            if not recorded_weights
+            else dict(zip(run_plan.setting.generators, recorded_weights[-1][1], strict=True)),
             "epsilon_spent": run_plan.plan.epsilon() if private_run else None,
-            **({"figures": dict(figures)} if figures else {}),
+            **({"figures": dict(method_figures)} if method_figures else {}),
         }
-        return references.ReferenceResult(usefulness.table_of(outcome.samples), facts=facts, records=outcome.records)
+        return references.ReferenceResult(
+            usefulness.table_of(run_outcome.samples), facts=run_facts, records=run_outcome.records
+        )
 
     def _noise_seed(self, seed: int) -> int | None:
         if self.insecure_noise_seed is None:
@@ -352,21 +366,26 @@ def measured(
     All but the share of wrong labels are of ``rows`` texts of the corpus, [n, d], and as many of the test set:
     figures compare at equal numbers only. They are None where a side has fewer.
     """
-    figures: dict[str, float | None] = dict.fromkeys(HEADINGS)
+    corpus_figures: dict[str, float | None] = dict.fromkeys(HEADINGS)
     with one_library_thread():
         if len(set(labels)) > 1:
-            figures["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
+            corpus_figures["wrong_labels"] = corpus_label_errors(embeddings, labels, seed=seed).share
         if min(len(texts), len(reference)) < rows:
-            return figures
+            return corpus_figures
         corpus_rows, reference_rows = overlap.equal_choice(len(texts), len(reference), rows=rows, seed=seed)
-        synthetic, real = embeddings[corpus_rows], reference[reference_rows]
+        synthetic_rows, real_rows = embeddings[corpus_rows], reference[reference_rows]
         corpus_texts = [texts[row] for row in corpus_rows]
-        figures["frechet"] = metrics.frechet_distance(synthetic, real) if rows > 1 else None
+        corpus_figures["frechet"] = metrics.frechet_distance(synthetic_rows, real_rows) if rows > 1 else None
         if rows > 5:
-            near = metrics.neighbourhoods(synthetic, real)
-            figures["density"], figures["coverage"] = near["density"], near["coverage"]
+            neighbour_figures = metrics.neighbourhoods(synthetic_rows, real_rows)
+            corpus_figures["density"], corpus_figures["coverage"] = (
+                neighbour_figures["density"],
+                neighbour_figures["coverage"],
+            )
         if rows >= metrics.FEWEST_TEXTS:
-            figures["mauve"] = metrics.mauve(synthetic, real, seed=seed)
-        figures["distinct_bigrams"] = metrics.distinct_n(corpus_texts, 2)
-        figures["vendi"] = metrics.vendi_score(synthetic)
-    return {name: value if value is not None and math.isfinite(value) else None for name, value in figures.items()}
+            corpus_figures["mauve"] = metrics.mauve(synthetic_rows, real_rows, seed=seed)
+        corpus_figures["distinct_bigrams"] = metrics.distinct_n(corpus_texts, 2)
+        corpus_figures["vendi"] = metrics.vendi_score(synthetic_rows)
+    return {
+        name: value if value is not None and math.isfinite(value) else None for name, value in corpus_figures.items()
+    }

@@ -42,20 +42,22 @@ def check(bench: Bench, grid: compare_table.ComparisonGrid, progress: Progress) 
     cannot be built, or records that no federation of the grid can hold.
     """
     # Seeds change nothing about what can run, so one cell of each group of seeds is checked.
-    different = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
-    remarks = (f"{cell.variant.name}: {remark}" for cell in different.values() for remark in bench.check(cell))
-    for remark in dict.fromkeys(remarks):
+    distinct_cells = {(cell.variant, cell.epsilon, cell.parties, cell.records): cell for cell in grid.cells()}
+    cell_remarks = (
+        f"{cell.variant.name}: {remark}" for cell in distinct_cells.values() for remark in bench.check(cell)
+    )
+    for remark in dict.fromkeys(cell_remarks):
         progress.say(remark)
 
 
 def known_cells(bench: Bench, grid: compare_table.ComparisonGrid, folder: Path) -> dict[Cell, dict[str, Any]]:
     """Reads the figures of the cells in ``folder``. Raises ConfigurationError for cells of another comparison."""
     cell_folder, mismatch = folder / CELLS, f"{folder / CELLS}: holds cells of another comparison"
-    figures = {
+    stored_figures = {
         cell: read_kept(cell_folder / f"{cell.name}.json", bench.fingerprint, mismatch, "the cell is run again")
         for cell in grid.cells()
     }
-    return {cell: value for cell, value in figures.items() if value is not None}
+    return {cell: value for cell, value in stored_figures.items() if value is not None}
 
 
 def compare(
@@ -81,18 +83,18 @@ def compare(
         ConfigurationError: what :func:`check` finds, a folder of another comparison, or no cell that succeeded.
     """
     check(bench, grid, progress)
-    cells = grid.cells()
+    grid_cells = grid.cells()
     cell_folder = folder / CELLS
     measured_cells = known_cells(bench, grid, folder)
-    open_cells = [cell for cell in cells if cell not in measured_cells]
+    open_cells = [cell for cell in grid_cells if cell not in measured_cells]
     if measured_cells:
-        progress.say(f"{len(measured_cells)} of {len(cells)} cells are known from {cell_folder}")
-    progress.update("cells", len(measured_cells), len(cells))
-    failures = []
+        progress.say(f"{len(measured_cells)} of {len(grid_cells)} cells are known from {cell_folder}")
+    progress.update("cells", len(measured_cells), len(grid_cells))
+    cell_failures = []
     for cell, value in _measure_cells(bench, open_cells, jobs, ray):
         if isinstance(value, UndersongError):
-            failures.append(f"{cell.name}: {value.problem}")
-            progress.say(f"left out: {failures[-1]}")
+            cell_failures.append(f"{cell.name}: {value.problem}")
+            progress.say(f"left out: {cell_failures[-1]}")
         else:
             write_files(
                 cell_folder,
@@ -100,10 +102,10 @@ def compare(
             )
             measured_cells[cell] = value
             on_cell(cell, value)
-        progress.update("cells", len(measured_cells) + len(failures), len(cells))
+        progress.update("cells", len(measured_cells) + len(cell_failures), len(grid_cells))
     if not measured_cells:
         raise ConfigurationError(
-            f"no cell succeeded; the first: {failures[0]}", "see the messages above", code="no-cell"
+            f"no cell succeeded; the first: {cell_failures[0]}", "see the messages above", code="no-cell"
         )
     return measured_cells
 
@@ -140,10 +142,12 @@ def _measure_cells(bench: Bench, cells: Sequence[Cell], jobs: int, ray: str | No
     """
     in_process = jobs == 1 and ray is None
     function, shared = (guarded, bench) if in_process else (_in_worker, replace(bench))
-    calls = [(shared, cell) for cell in cells]
+    cell_calls = [(shared, cell) for cell in cells]
     with nullcontext() if ray is None else Cluster(ray, jobs, option="--ray-address") as cluster:
-        results = each_in_processes(function, calls, jobs) if cluster is None else cluster.each(function, calls)
-        for number, value in results:
+        numbered_results = (
+            each_in_processes(function, cell_calls, jobs) if cluster is None else cluster.each(function, cell_calls)
+        )
+        for number, value in numbered_results:
             yield cells[number], value
 
 
@@ -194,16 +198,16 @@ def compared(
     samples = total(task.options.samples or 2 * len(table))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    busy = ConfigurationError(
+    busy_error = ConfigurationError(
         f"{folder}: another command is comparing into this folder",
         "wait until it ends, or name another folder with --out",
         code="folder-in-use",
     )
-    with holding(folder / LOCK, busy):
+    with holding(folder / LOCK, busy_error):
         if options.fresh:
             shutil.rmtree(folder / CELLS, ignore_errors=True)
             path.unlink(missing_ok=True)
-        bench = Bench(
+        cell_bench = Bench(
             task_file,
             tuple(assignments),
             test.absolute(),
@@ -214,25 +218,25 @@ def compared(
             public_data=options.public_data,
         )
         mismatch = f"{path}: is the table of another comparison"
-        stored_table = read_kept(path, bench.fingerprint, mismatch, "the table begins anew")
+        stored_table = read_kept(path, cell_bench.fingerprint, mismatch, "the table begins anew")
         stored_grid = None if stored_table is None else compare_table.ComparisonGrid.from_json(stored_table["grid"])
         stored_variants = () if stored_grid is None else tuple(variant.name for variant in stored_grid.variants)
         new_grid = compare_table.ComparisonGrid.of(options, stored_variants)
         merged_grid = new_grid if stored_grid is None else stored_grid.with_more(new_grid)
         if options.baseline is not None:
             merged_grid = replace(merged_grid, baseline=options.baseline)
-        commands = [*dict.fromkeys([*(stored_table["commands"] if stored_table else ()), command])]
-        tables = _Tables(bench, merged_grid, folder, name, task.task.name, commands)
+        table_commands = [*dict.fromkeys([*(stored_table["commands"] if stored_table else ()), command])]
+        result_tables = _Tables(cell_bench, merged_grid, folder, name, task.task.name, table_commands)
         compare(
-            bench,
+            cell_bench,
             new_grid,
             folder,
             jobs=options.jobs or len(os.sched_getaffinity(0)),
             progress=progress,
-            on_cell=tables.add,
+            on_cell=result_tables.add,
             ray=options.ray,
         )
-        return tables.write()
+        return result_tables.write()
 
 
 @dataclass
@@ -254,26 +258,26 @@ class _Tables:
     def add(self, cell: Cell, value: dict[str, Any]) -> None:
         """Takes a cell that has ended; writes the tables unless that was done a moment ago."""
         self._cell_figures[cell] = value
-        start = time.monotonic()
-        if start < self.next_s:
+        start_s = time.monotonic()
+        if start_s < self.next_s:
             return
         self.write()
-        self.next_s = time.monotonic() + (time.monotonic() - start) / WRITING_SHARE
+        self.next_s = time.monotonic() + (time.monotonic() - start_s) / WRITING_SHARE
 
     def write(self) -> dict[str, Any]:
         """Writes every form of the table; returns it as plain JSON values."""
         grid, command = self.grid, "\n".join(self.commands)
-        lines = compare_table.summary(grid, self._cell_figures)
+        table_lines = compare_table.summary(grid, self._cell_figures)
         title = f"{self.title}: {', '.join(variant.name for variant in grid.variants)}"
-        table = compare_table.to_json(grid, lines)
-        state = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}
+        table_json = compare_table.to_json(grid, table_lines)
+        state_json = {"comparison": self.bench.fingerprint, "grid": grid.to_json(), "commands": list(self.commands)}
         write_files(
             self.folder,
             {
-                f"{self.name}.md": compare_table.markdown(title, grid, lines, command),
-                f"{self.name}.csv": lines.to_csv(index=False),
-                f"{self.name}.html": compare_table.page(title, grid, lines, command),
-                f"{self.name}.json": json.dumps(state | {"table": table}, sort_keys=True, indent=1),
+                f"{self.name}.md": compare_table.markdown(title, grid, table_lines, command),
+                f"{self.name}.csv": table_lines.to_csv(index=False),
+                f"{self.name}.html": compare_table.page(title, grid, table_lines, command),
+                f"{self.name}.json": json.dumps(state_json | {"table": table_json}, sort_keys=True, indent=1),
             },
         )
-        return table
+        return table_json

@@ -30,19 +30,19 @@ def private_tables(task: Task, seed: int) -> dict[str, Table]:
 def dealt(task: Task, tables: Sequence[Table], seed: int) -> dict[str, Table]:
     """Returns each party's records by its name: one of ``tables`` per party, or all records dealt to the parties."""
     if task.one_file_per_party:
-        names = [path.stem for path in task.files]
-        if len(set(names)) != len(names):
+        party_names = [path.stem for path in task.files]
+        if len(set(party_names)) != len(party_names):
             raise ConfigurationError("two files of data.path have the same name", "a party is named after its file")
-        return dict(zip(names, tables, strict=True))
-    table = concatenate(tables)
+        return dict(zip(party_names, tables, strict=True))
+    all_records = concatenate(tables)
     if task.data.records is not None and task.data.file_records is not None:
-        table = subsample(table, task.data.records / task.data.file_records, seed)
+        all_records = subsample(all_records, task.data.records / task.data.file_records, seed)
     if task.data.curated:
-        rows_of = curated(table, task, seed)
+        rows_by_party = curated(all_records, task, seed)
     else:
-        rows_of = deal(table, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
-    digits = len(str(task.parties))
-    return {f"party-{number + 1:0{digits}}": table.take(rows) for number, rows in enumerate(rows_of)}
+        rows_by_party = deal(all_records, task.parties, task.federation.alpha, seed, unit=task.privacy.unit)
+    number_digits = len(str(task.parties))
+    return {f"party-{number + 1:0{number_digits}}": all_records.take(rows) for number, rows in enumerate(rows_by_party)}
 
 
 def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
@@ -57,11 +57,11 @@ def curated(table: Table, task: Task, seed: int) -> list[list[int]]:
             code="not-private",
         )
     labels = table.labels or ("",) * len(table)
-    first: dict[tuple[str, str], int] = {}
+    first_rows: dict[tuple[str, str], int] = {}
     for row, key in enumerate(zip(table.texts, labels, strict=True)):
-        first.setdefault(key, row)
-    order = np.random.default_rng([seed, 0x50E6]).permutation(list(first.values()))
-    return [sorted(part.tolist()) for part in np.array_split(order, task.parties)]
+        first_rows.setdefault(key, row)
+    record_order = np.random.default_rng([seed, 0x50E6]).permutation(list(first_rows.values()))
+    return [sorted(part.tolist()) for part in np.array_split(record_order, task.parties)]
 
 
 def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
@@ -71,10 +71,10 @@ def check_units(privacy: Privacy, tables: Mapping[str, Table]) -> None:
     Here one owner holds all records.
     """
     for name, table in tables.items():
-        units = unit_count(table, privacy.unit)
-        if privacy.unit != "party" and math.isfinite(privacy.epsilon) and privacy.delta * units >= 1:
+        unit_total = unit_count(table, privacy.unit)
+        if privacy.unit != "party" and math.isfinite(privacy.epsilon) and privacy.delta * unit_total >= 1:
             raise ConfigurationError(
-                f"privacy.delta {privacy.delta:g} is not below 1 / {units}, one over the privacy units of {name}",
+                f"privacy.delta {privacy.delta:g} is not below 1 / {unit_total}, one over the privacy units of {name}",
                 "choose a smaller privacy.delta",
                 code="delta-too-large",
             )
@@ -96,14 +96,14 @@ def deal(table: Table, parties: int, alpha: float, seed: int, *, unit: str) -> l
     labels = table.labels or ("",) * len(table)
     if unit != "sample" and table.users is not None:
         labels = _by_user(table.users, labels)
-    positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
-    upper = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(labels)}
-    dealt: list[list[int]] = [[] for _ in range(parties)]
+    unit_positions = _unit_positions(table, tagged_hash("units dealt to parties", str(seed).encode()))
+    cumulative_shares = {label: np.cumsum(_deal_shares(label, parties, alpha, seed)) for label in set(labels)}
+    rows_by_party: list[list[int]] = [[] for _ in range(parties)]
     for row, label in enumerate(labels):
         # the cumulated shares end at 1 up to rounding
-        party = min(int(np.searchsorted(upper[label], positions[row], side="right")), parties - 1)
-        dealt[party].append(row)
-    return dealt
+        party = min(int(np.searchsorted(cumulative_shares[label], unit_positions[row], side="right")), parties - 1)
+        rows_by_party[party].append(row)
+    return rows_by_party
 
 
 def subsample(table: Table, rate: float, seed: int) -> Table:
@@ -111,8 +111,8 @@ def subsample(table: Table, rate: float, seed: int) -> Table:
 
     ``rate`` must not come from the file: one unit more would lower everybody's.
     """
-    positions = _unit_positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
-    return table.take(np.flatnonzero(positions < rate).tolist())
+    unit_positions = _unit_positions(table, tagged_hash("units of a smaller file", str(seed).encode()))
+    return table.take(np.flatnonzero(unit_positions < rate).tolist())
 
 
 def _deal_shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
@@ -123,12 +123,12 @@ def _deal_shares(label: str, parties: int, alpha: float, seed: int) -> Float64:
 
 
 def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]:
-    counts: dict[str, Counter[str]] = {}
+    labels_of_user: dict[str, Counter[str]] = {}
     for user, label in zip(users, labels, strict=True):
-        counts.setdefault(user, Counter())[label] += 1
+        labels_of_user.setdefault(user, Counter())[label] += 1
     main_labels = {
         user: min(label_counts, key=lambda label: (-label_counts[label], label))
-        for user, label_counts in counts.items()
+        for user, label_counts in labels_of_user.items()
     }
     return tuple(main_labels[user] for user in users)
 
@@ -136,12 +136,12 @@ def _by_user(users: tuple[str, ...], labels: tuple[str, ...]) -> tuple[str, ...]
 def _unit_positions(table: Table, key: bytes) -> Float64:
     """A number in [0, 1) for each row, float64 [M]: the same for all records of a user, and for equal records."""
     if table.users is not None:
-        names = [user.encode("utf-8", "surrogatepass") for user in table.users]
+        unit_names = [user.encode("utf-8", "surrogatepass") for user in table.users]
     else:
         labels = table.labels or ("",) * len(table)
-        names = [
+        unit_names = [
             f"{len(label)} {label}{text}".encode("utf-8", "surrogatepass")
             for label, text in zip(labels, table.texts, strict=True)
         ]
-    digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in names)
-    return (np.frombuffer(digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    unit_digests = b"".join(hmac.digest(key, name, "sha256")[:8] for name in unit_names)
+    return (np.frombuffer(unit_digests, dtype="<u8") >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -88,13 +88,13 @@ class LayeredCache:
         self._written = slower if writes else ()
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
-        rows = self._memory.get(keys)
+        cached_rows = self._memory.get(keys)
         for cache in self._slower:
-            if missing := [key for key in keys if key not in rows]:
-                slower_rows = cache.get(missing)
+            if missing_keys := [key for key in keys if key not in cached_rows]:
+                slower_rows = cache.get(missing_keys)
                 self._memory.put(slower_rows.items())
-                rows |= slower_rows
-        return rows
+                cached_rows |= slower_rows
+        return cached_rows
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
         row_list = list(rows)
@@ -157,8 +157,8 @@ def simulate(
     if options.engine == "flower":
         # Flower's actors are processes. They share their embeddings in an encrypted file, which this process reads too.
         private_cache = simulated_parties.shared_cache()
-    public = spread(embedder, task.embedder.model, embeddings.public_cache, host.cluster)
-    embed_public = _report_embedding(public, "public texts", host.progress)
+    public_embedder = spread(embedder, task.embedder.model, embeddings.public_cache, host.cluster)
+    embed_public = _report_embedding(public_embedder, "public texts", host.progress)
 
     def run_over(transport: Transport) -> Outcome:
         # A message to a thousand parties takes minutes on few cores, and Flower does not wait for a lost one.
@@ -175,22 +175,28 @@ def simulate(
     if options.engine == "flower":
         from undersong.run.flower import over_flower
 
-        outcome = over_flower(simulated_parties, list(tables), run_over, progress=host.progress)
+        run_outcome = over_flower(simulated_parties, list(tables), run_over, progress=host.progress)
     else:
         private_embedder = CachedEmbedder(embedder, private_cache)
-        embed = _embed_all_first(private_embedder, tables, host.progress)
-        clock, _ = clocks(options.insecure_noise_seed)
-        blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
+        embed_private = _embed_all_first(private_embedder, tables, host.progress)
+        party_clock, _ = clocks(options.insecure_noise_seed)
+        memory_blocks = MemoryBlocks()  # Blocks are public and named by content, so all parties may share one store.
         parties = {
             name: simulated_parties.party(
-                name, table, blocks=blocks, embed=embed, embedder=embedder, clock=clock, program=program
+                name,
+                table,
+                blocks=memory_blocks,
+                embed=embed_private,
+                embedder=embedder,
+                clock=party_clock,
+                program=program,
             )
             for name, table in tables.items()
         }
-        outcome = run_over(InProcess(parties, simulated_parties.together))
+        run_outcome = run_over(InProcess(parties, simulated_parties.together))
     all_caches = LayeredCache([embeddings.public_cache, private_cache], writes=False)
     embed_any = _report_embedding(CachedEmbedder(embedder, all_caches), "for the comparison", host.progress)
-    return Simulated(outcome, tables, embed_public, embed_any, embedder.lengths)
+    return Simulated(run_outcome, tables, embed_public, embed_any, embedder.lengths)
 
 
 def _execute(
@@ -211,11 +217,11 @@ def _execute(
         seed=options.seed,
         cluster=host.cluster,
     )
-    started = StartedRun(
+    started_run = StartedRun(
         _run_name(run_plan.task, workspace, options.insecure_noise_seed), workspace.journal, options.seed
     )
     _, monotonic = clocks(options.insecure_noise_seed)
-    return execute(run_plan, started, parties, author, embedder, RunMonitor(host.progress, clock=monotonic))
+    return execute(run_plan, started_run, parties, author, embedder, RunMonitor(host.progress, clock=monotonic))
 
 
 def _embed_all_first(embedder: CachedEmbedder, tables: Mapping[str, Table], progress: Progress) -> Embed:
@@ -245,13 +251,13 @@ def _run_name(task: Task, workspace: Workspace, insecure_noise_seed: int | None)
     stored_name = workspace.journal.get_json("run/name")
     if stored_name is None:
         if insecure_noise_seed is None:
-            suffix = os.urandom(4).hex()
+            random_suffix = os.urandom(4).hex()
         else:
-            suffix = f"insecure-{insecure_noise_seed}"
-        stored_name = f"{task.task.name} {suffix}"
+            random_suffix = f"insecure-{insecure_noise_seed}"
+        stored_name = f"{task.task.name} {random_suffix}"
         workspace.journal.put_json("run/name", stored_name)
-    name: str = stored_name
-    return name
+    run_name: str = stored_name
+    return run_name
 
 
 class InProcess:
@@ -272,9 +278,9 @@ class InProcess:
     def exchange(self, requests: Mapping[str, bytes], *, timeout_s: float) -> Mapping[str, bytes]:
         replies = {}
         with self._joint_write():
-            for name, request in requests.items():
-                party = self._parties[name]
-                replies[name] = party.handle(request)
+            for party_name, request_bytes in requests.items():
+                party = self._parties[party_name]
+                replies[party_name] = party.handle(request_bytes)
                 if isinstance(party.computation, SimulatedComputation) and party.computation.failure is not None:
                     raise party.computation.failure
         return replies
@@ -318,41 +324,47 @@ def deliver(task: Task, folder: Path, options: SimulationOptions, *, public_cach
     ConfigurationError.raise_together(planning.cap_faults(run_plan))
     for remark in (*task.remarks, *planning.cap_warnings(run_plan)):
         host.progress.say(remark)
-    tables = private_tables(task, options.seed)
-    for remark in planning.noise_warnings(run_plan, sum(map(len, tables.values()))):
+    party_tables = private_tables(task, options.seed)
+    for remark in planning.noise_warnings(run_plan, sum(map(len, party_tables.values()))):
         host.progress.say(remark)
-    test = usefulness.read_test_file(task)
+    test_set = usefulness.read_test_file(task)
     planning.require_packages(run_plan)
-    arguments: dict[str, Any] = {"seed": options.seed, "insecure_noise_seed": options.insecure_noise_seed}
+    stated_arguments: dict[str, Any] = {"seed": options.seed, "insecure_noise_seed": options.insecure_noise_seed}
     if options.engine != "inprocess":
         # A sum that one engine has prepared cannot be ended by the other.
-        arguments["engine"] = options.engine
-    with Workspace(folder, task, arguments, fresh=options.fresh) as workspace:
-        for words in _describe_state(workspace, folder, task.method.name):
-            host.progress.say(words)
+        stated_arguments["engine"] = options.engine
+    with Workspace(folder, task, stated_arguments, fresh=options.fresh) as workspace:
+        for state_line in _describe_state(workspace, folder, task.method.name):
+            host.progress.say(state_line)
         embeddings = Embeddings(PublicFileCache(public_cache))
-        simulated = simulate(run_plan, workspace, tables, options, embeddings, host)
-        figures: Figures = ((), ())
-        if test is not None:
-            figures = _evaluate_corpus(run_plan, workspace, simulated, test, options.seed, host)
+        simulated_run = simulate(run_plan, workspace, party_tables, options, embeddings, host)
+        usefulness_figures: Figures = ((), ())
+        if test_set is not None:
+            usefulness_figures = _evaluate_corpus(run_plan, workspace, simulated_run, test_set, options.seed, host)
         # The outputs of a run with a seed for its noise are compared byte for byte.
-        insecure = options.insecure_noise_seed is not None
+        is_insecure = options.insecure_noise_seed is not None
         report = report_data(
             run_plan,
-            simulated.outcome,
-            simulated.lengths,
-            created="" if insecure else time.strftime("%Y-%m-%d %H:%M"),
-            insecure_noise=insecure,
-            figures=figures,
+            simulated_run.outcome,
+            simulated_run.lengths,
+            created="" if is_insecure else time.strftime("%Y-%m-%d %H:%M"),
+            insecure_noise=is_insecure,
+            figures=usefulness_figures,
             test_set=task.evaluation.test or "",
         )
-        keys = read_keys(workspace.state)
-        identities = {name: Ed25519PrivateKey.from_private_bytes(keys[f"identity/{name}"]) for name in tables}
-        rounds = figures_by_round(
-            run_plan, simulated.outcome, simulated.embed_any, test.texts if test else (), seed=options.seed
+        party_keys = read_keys(workspace.state)
+        identities = {
+            name: Ed25519PrivateKey.from_private_bytes(party_keys[f"identity/{name}"]) for name in party_tables
+        }
+        round_figures = figures_by_round(
+            run_plan,
+            simulated_run.outcome,
+            simulated_run.embed_any,
+            test_set.texts if test_set else (),
+            seed=options.seed,
         )
         signer = SimulationSigner(identities)
-        publish(workspace.folder, simulated.outcome, report, signer=signer, rounds=rounds)
+        publish(workspace.folder, simulated_run.outcome, report, signer=signer, rounds=round_figures)
     return Delivered(folder, report)
 
 
@@ -382,18 +394,18 @@ def _evaluate_corpus(
 
     The figures are of the corpus and the public test file alone; a task without labels has these, and no task model.
     """
-    corpora = {usefulness.OURS: usefulness.table_of(simulated.outcome.samples)}
+    corpus_by_name = {usefulness.OURS: usefulness.table_of(simulated.outcome.samples)}
     if usefulness.writes_baseline(run_plan, test):
         author = build_author(
             run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed
         )
-        count = len(simulated.outcome.samples)
-        corpora[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, count)
+        text_count = len(simulated.outcome.samples)
+        corpus_by_name[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, text_count)
     if test.labels is not None:
-        corpora[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
+        corpus_by_name[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     return usefulness.figures(
         run_plan.task,
-        corpora,
+        corpus_by_name,
         test,
         embed=simulated.embed_any,
         seed=seed,

@@ -79,13 +79,13 @@ class Workspace:
 
     def _claim_folder(self, task: Task, arguments: dict[str, Any]) -> None:
         """Raises ConfigurationError for another run's folder; how models are reached and limited may have changed."""
-        described = {
+        claim_facts = {
             **task.model_dump(mode="json", exclude={"output", "generators"}),
             "generators": [generator.identity() for generator in task.generators],
             "arguments": arguments,
             "format": FORMAT,
         }
-        digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode("utf-8")).digest()
+        digest = hashlib.sha256(json.dumps(claim_facts, sort_keys=True).encode("utf-8")).digest()
         if (stored_digest := self.journal.get("run/task")) is None:
             self.journal.put("run/task", digest)
         elif stored_digest != digest:
@@ -108,8 +108,8 @@ class Workspace:
         store.close(self.state / PARTIES)
         if not (self.state / "journal.sqlite").exists():
             return
-        for name in OUTPUT_NAMES:
-            (self.folder / name).unlink(missing_ok=True)
+        for output_name in OUTPUT_NAMES:
+            (self.folder / output_name).unlink(missing_ok=True)
         shutil.rmtree(self.state)
 
     def __enter__(self) -> "Workspace":
@@ -192,19 +192,19 @@ class SimulatedParties:
         address: str = "",
     ) -> Party:
         """Makes the party ``name`` from its state in the workspace, with the records in ``table``."""
-        data = DataSet(table, self.keys[f"data/{name}"])
-        computation = SimulatedComputation(
-            name, data, embed, teacher_model=lambda: self.task.teacher_model, contribution=program.contribution
+        data_set = DataSet(table, self.keys[f"data/{name}"])
+        party_computation = SimulatedComputation(
+            name, data_set, embed, teacher_model=lambda: self.task.teacher_model, contribution=program.contribution
         )
-        identity = Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"])
-        ledger = Ledger.open(ledger_path(self.state, name), data.fingerprint, at=clock())
-        policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
+        identity_key = Ed25519PrivateKey.from_private_bytes(self.keys[f"identity/{name}"])
+        ledger = Ledger.open(ledger_path(self.state, name), data_set.fingerprint, at=clock())
+        open_policy = Policy(largest_epsilon=math.inf, largest_delta=1.0)
         return Party(
             name,
-            PartyKeys(identity, self._entropy_of(name), machine=program.machine),
+            PartyKeys(identity_key, self._entropy_of(name), machine=program.machine),
             PartyStorage(ledger, store.Store(self.state / PARTIES, name, self.keys["store"]), blocks),
-            PartyRules(policy, embedder, teacher_model=lambda: self.task.teacher_model, address=address),
-            computation,
+            PartyRules(open_policy, embedder, teacher_model=lambda: self.task.teacher_model, address=address),
+            party_computation,
             clock,
         )
 

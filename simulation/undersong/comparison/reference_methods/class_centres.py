@@ -54,8 +54,10 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     labels = len(run.setting.labels)
     run.generate("candidates", 0, mixture.orders(mixture.Options(samples=options.samples), run.setting))
     sums = run.private_sum("centres", []).natural.reshape(labels, -1)
-    scores = centre_scores(run.embeddings(run.pool.samples), run.pool.label_of, sums, options.score)
-    return [run.pool.samples[i] for i in kept(scores, run.pool.label_of, np.full(labels, 1 / labels), options.keep)]
+    text_scores = centre_scores(run.embeddings(run.pool.samples), run.pool.label_of, sums, options.score)
+    return [
+        run.pool.samples[i] for i in kept(text_scores, run.pool.label_of, np.full(labels, 1 / labels), options.keep)
+    ]
 
 
 def centre_scores(embeddings: Float32, label_of: Int64, sums: Float64, score: Score) -> Float64:
@@ -66,15 +68,15 @@ def centre_scores(embeddings: Float32, label_of: Int64, sums: Float64, score: Sc
     """
     lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     cosines: Float64 = embeddings.astype(np.float64) @ (sums / np.maximum(lengths, 1e-12)).T
-    rows = np.arange(len(cosines))
-    own: Float64 = cosines[rows, label_of]
+    text_rows = np.arange(len(cosines))
+    own_cosines: Float64 = cosines[text_rows, label_of]
     if score == "own":
-        return own
-    cosines[rows, label_of] = -np.inf
+        return own_cosines
+    cosines[text_rows, label_of] = -np.inf
     best_other: Float64 = cosines.max(axis=1)
     if score == "contrast":
-        return np.asarray(own - best_other)
-    return np.where(own >= best_other, own, own - OUT)
+        return np.asarray(own_cosines - best_other)
+    return np.where(own_cosines >= best_other, own_cosines, own_cosines - OUT)
 
 
 METHOD = Method(Options=Options, plan=plan, run=run)

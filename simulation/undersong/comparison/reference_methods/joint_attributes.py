@@ -89,8 +89,8 @@ class AttributeTables(AttributeMarginals, question="counts"):
 
     @property
     def sensitivity(self) -> Sensitivity:
-        tables = len(self.values_of_each)
-        return Sensitivity(float(tables), math.sqrt(tables), 1.0)
+        table_count = len(self.values_of_each)
+        return Sensitivity(float(table_count), math.sqrt(table_count), 1.0)
 
     @classmethod
     def example(cls, choose: Chooser, facts: PublicFacts) -> "tuple[AttributeTables, Inputs]":
@@ -99,21 +99,23 @@ class AttributeTables(AttributeMarginals, question="counts"):
 
     def rows(self, records: RecordView, public: PublicInputs, memory: dict[str, Any]) -> Rows:
         embeddings, labels, sizes = records.embeddings, records.labels, self.values_of_each
-        firsts = self.labels * np.cumsum((0, *sizes[:-1]))
+        first_columns = self.labels * np.cumsum((0, *sizes[:-1]))
 
         def compute(asked: Int64) -> Matrix:
             columns = {name: [column[row] for row in asked] for name, column in records.columns.items()}
             label, *values = self._attribute_values(embeddings[asked], labels[asked], columns, public)
-            cells = [first + label * size + value for first, size, value in zip(firsts, sizes, values, strict=True)]
-            counted = np.where(label[:, None] == NONE, NONE, np.stack(cells, axis=1))
-            return at_columns(counted, np.ones(len(sizes)), self.dimension)
+            table_columns = [
+                first + label * size + value for first, size, value in zip(first_columns, sizes, values, strict=True)
+            ]
+            counted_columns = np.where(label[:, None] == NONE, NONE, np.stack(table_columns, axis=1))
+            return at_columns(counted_columns, np.ones(len(sizes)), self.dimension)
 
         return Rows(compute, records.units, width=len(sizes))
 
     def split(self, counts: Float64) -> list[Float64]:
         """Returns the tables of an opened vector, float64 [labels, values] each."""
-        ends = self.labels * np.cumsum(self.values_of_each)
-        return [table.reshape(self.labels, -1) for table in np.split(counts, ends[:-1])]
+        table_ends = self.labels * np.cumsum(self.values_of_each)
+        return [table.reshape(self.labels, -1) for table in np.split(counts, table_ends[:-1])]
 
 
 def register() -> None:
@@ -143,14 +145,16 @@ def plan(options: Options, setting: Setting) -> list[SumRequest]:
         )
     requests = undersong.plan(options, setting)
     if is_joint(options, setting):
-        tables = tables_of(setting)
-        return [replace(request, statistic=tables) if request.name == LABELS else request for request in requests]
+        attribute_tables = tables_of(setting)
+        return [
+            replace(request, statistic=attribute_tables) if request.name == LABELS else request for request in requests
+        ]
     if not options.topics:
         return requests
     labels = len(setting.labels)
-    counted = MetadataHistograms(labels, keywords=options.topics * max(1, labels), count_labels=False)
-    before = sum(request.name in (LABELS, "centres") for request in requests)  # The first ones need no text.
-    return [*requests[:before], SumRequest(TOPICS, counted, PART_TOPICS), *requests[before:]]
+    counted_topics = MetadataHistograms(labels, keywords=options.topics * max(1, labels), count_labels=False)
+    sums_before = sum(request.name in (LABELS, "centres") for request in requests)  # The first ones need no text.
+    return [*requests[:sums_before], SumRequest(TOPICS, counted_topics, PART_TOPICS), *requests[sums_before:]]
 
 
 def is_joint(options: Options, setting: Setting) -> bool:
@@ -160,8 +164,8 @@ def is_joint(options: Options, setting: Setting) -> bool:
 
 def tables_of(setting: Setting) -> AttributeTables:
     """Returns the statistic that counts the task's attributes by label."""
-    marginals = undersong.attribute_marginals(setting)
-    return AttributeTables(marginals.labels, marginals.lists, marginals.columns)
+    attribute_marginals = undersong.attribute_marginals(setting)
+    return AttributeTables(attribute_marginals.labels, attribute_marginals.lists, attribute_marginals.columns)
 
 
 class JointState(undersong.RunState):
@@ -176,15 +180,15 @@ class JointState(undersong.RunState):
             super().count_labels()
             return
         statistic = tables_of(setting)
-        opened = self.run.private_sum(LABELS, undersong.attribute_inputs(self.run))
-        tables = nearest_tables(statistic.split(opened.natural))
-        for attribute, table in zip(setting.attributes, tables, strict=True):
+        labels_sum = self.run.private_sum(LABELS, undersong.attribute_inputs(self.run))
+        record_tables = nearest_tables(statistic.split(labels_sum.natural))
+        for attribute, table in zip(setting.attributes, record_tables, strict=True):
             self.run.record(f"shares of {attribute.name}", 0, shares_of(table.sum(axis=0)).tolist())
-        self.values = [[shares_in(table, label) for table in tables] for label in range(statistic.labels)]
+        self.values = [[shares_in(table, label) for table in record_tables] for label in range(statistic.labels)]
         # The mean of the tables' margins by their precision has this noise; counts of at least 0 have less.
-        sigma = opened.sigma / math.sqrt(sum(1.0 / size for size in statistic.values_of_each))
-        margin = np.rint(tables[0].sum(axis=1) * opened.scale).astype(np.int64)
-        self.take_label_counts(replace(opened, values=margin, sigma=sigma))
+        sigma = labels_sum.sigma / math.sqrt(sum(1.0 / size for size in statistic.values_of_each))
+        label_margin = np.rint(record_tables[0].sum(axis=1) * labels_sum.scale).astype(np.int64)
+        self.take_label_counts(replace(labels_sum, values=label_margin, sigma=sigma))
 
     def write(self, step: str, t: int, count: int) -> None:
         """Orders texts as the default method does, and counts topics once the first round is written."""
@@ -195,16 +199,20 @@ class JointState(undersong.RunState):
     def count_topics(self) -> None:
         """Opens the count of records by label and topic; orders draw a topic's words from now on."""
         labels, samples = len(self.shares), self.run.pool.samples
-        cells = cells_of(self.run.embeddings(samples), self.options.topics, int(self.run.rng(TOPICS).integers(2**31)))
-        size = len(cells.centres)
-        published = self.run.publish_vectors(
-            *("keywords", TOPICS, np.tile(cells.centres, (labels, 1)), np.repeat(np.arange(labels), size))
+        topic_cells = cells_of(
+            self.run.embeddings(samples), self.options.topics, int(self.run.rng(TOPICS).integers(2**31))
         )
-        opened = self.run.private_sum(TOPICS, [published])
-        (table,) = nearest_tables([opened.natural[: labels * size].reshape(labels, size)])
-        words = topic_words(samples, cells)
-        self.run.record(TOPICS, 0, [(" ".join(named), table[:, n].tolist()) for n, named in enumerate(words)])
-        self.frequent = [Topics(counts=row, words=words) for row in table]
+        topic_count = len(topic_cells.centres)
+        topics_input = self.run.publish_vectors(
+            *("keywords", TOPICS, np.tile(topic_cells.centres, (labels, 1)), np.repeat(np.arange(labels), topic_count))
+        )
+        topics_sum = self.run.private_sum(TOPICS, [topics_input])
+        (topic_table,) = nearest_tables([topics_sum.natural[: labels * topic_count].reshape(labels, topic_count)])
+        words_of_topic = topic_words(samples, topic_cells)
+        self.run.record(
+            TOPICS, 0, [(" ".join(named), topic_table[:, n].tolist()) for n, named in enumerate(words_of_topic)]
+        )
+        self.frequent = [Topics(counts=row, words=words_of_topic) for row in topic_table]
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,30 +258,38 @@ def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
     Args:
         noisy: float64 [C, V] each, with as many labels C.
     """
-    total = float(_margin(noisy).sum())
-    if total <= 0:
+    margin_total = float(_margin(noisy).sum())
+    if margin_total <= 0:
         return [np.zeros_like(table) for table in noisy]
-    limit = TOLERANCE * max(float(np.abs(table).max()) for table in noisy)
-    clipped, taken = list(noisy), [np.zeros_like(table) for table in noisy]
+    largest_change = TOLERANCE * max(float(np.abs(table).max()) for table in noisy)
+    clipped_tables, taken_parts = list(noisy), [np.zeros_like(table) for table in noisy]
     # Two equal steps end it: of the tables with what the last clipping took away, since the clipped ones can rest.
-    tables = [np.full_like(table, np.inf) for table in noisy]
+    fitted_tables = [np.full_like(table, np.inf) for table in noisy]
     for _ in range(MOST_STEPS):
-        margin = _margin(clipped)
-        margin += (total - margin.sum()) / len(margin)
-        level = [table + ((margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in clipped]
-        before, tables = tables, [table + own for table, own in zip(level, taken, strict=True)]
-        clipped, taken = ([part(table, 0.0) for table in tables] for part in (np.maximum, np.minimum))
-        if max(float(np.abs(new - old).max()) for new, old in zip(tables, before, strict=True)) <= limit:
+        fitted_margin = _margin(clipped_tables)
+        fitted_margin += (margin_total - fitted_margin.sum()) / len(fitted_margin)
+        level = [table + ((fitted_margin - table.sum(axis=1)) / table.shape[1])[:, None] for table in clipped_tables]
+        tables_before, fitted_tables = (
+            fitted_tables,
+            [table + own for table, own in zip(level, taken_parts, strict=True)],
+        )
+        clipped_tables, taken_parts = (
+            [part(table, 0.0) for table in fitted_tables] for part in (np.maximum, np.minimum)
+        )
+        if (
+            max(float(np.abs(new - old).max()) for new, old in zip(fitted_tables, tables_before, strict=True))
+            <= largest_change
+        ):
             break
-    return clipped
+    return clipped_tables
 
 
 def _margin(tables: Sequence[Float64]) -> Float64:
     """Returns the mean of the tables' margins over labels by their precision, float64 [C]."""
-    weights = np.array([1.0 / table.shape[1] for table in tables])
+    table_weights = np.array([1.0 / table.shape[1] for table in tables])
     sums = np.stack([table.sum(axis=1) for table in tables])
-    margin: Float64 = weights @ sums / weights.sum()
-    return margin
+    label_margin: Float64 = table_weights @ sums / table_weights.sum()
+    return label_margin
 
 
 def run(options: Options, run: RunContext) -> Sequence[Sample]:
