@@ -108,24 +108,26 @@ def train(
 
     Raises ConfigurationError if there are fewer than two labels, or sizes do not fit.
     """
-    x = np.ascontiguousarray(embeddings, dtype=np.float32)
-    names, y = _number_labels(labels, len(x))
+    features32 = np.ascontiguousarray(embeddings, dtype=np.float32)
+    label_names, label_numbers = _number_labels(labels, len(features32))
     if head not in HEADS:
         raise ConfigurationError(f"head = {head!r}: unknown", f"choose one of {', '.join(HEADS)}", code="unknown-head")
     with one_library_thread():
         # Labels with a single text stay in the fitting part; with nothing to hold out, the middle settings stand.
-        fit, held_rows = _split_rows(y, seed)
+        fit_rows, held_rows = _split_rows(label_numbers, seed)
         if head in ("auto", "linear"):
-            linear_loss, strength = _choose_strength(x, y, fit, held_rows)
+            linear_loss, strength = _choose_strength(features32, label_numbers, fit_rows, held_rows)
         else:
             linear_loss, strength = np.inf, 0.0
         if head == "linear":
-            return _linear_head(x, y, names, strength)
-        sizes = tuple(hidden) or HIDDEN_LAYERS[head]
-        mlp_loss, epochs = _choose_epochs(x, y, fit, held_rows, names, seed, sizes)
+            return _linear_head(features32, label_numbers, label_names, strength)
+        layer_widths = tuple(hidden) or HIDDEN_LAYERS[head]
+        mlp_loss, epochs = _choose_epochs(
+            features32, label_numbers, fit_rows, held_rows, label_names, seed, layer_widths
+        )
         if head == "auto" and linear_loss <= mlp_loss:
-            return _linear_head(x, y, names, strength)
-        return next(islice(_train_epochs(x, y, names, seed, sizes), epochs - 1, None))
+            return _linear_head(features32, label_numbers, label_names, strength)
+        return next(islice(_train_epochs(features32, label_numbers, label_names, seed, layer_widths), epochs - 1, None))
 
 
 def predict(model: "TaskModel | FineTunedModel", inputs: Any) -> list[str]:
@@ -138,28 +140,28 @@ def _number_labels(labels: Sequence[str], rows: int) -> tuple[tuple[str, ...], I
         raise ConfigurationError(
             f"{rows} texts but {len(labels)} labels", "give one label per text", code="labels-do-not-fit"
         )
-    names, y = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
-    if len(names) < 2:
+    label_names, label_numbers = np.unique(np.asarray(labels, dtype=object).astype(str), return_inverse=True)
+    if len(label_names) < 2:
         raise ConfigurationError(
-            f"the training data have {len(names)} label(s); a task model needs two",
+            f"the training data have {len(label_names)} label(s); a task model needs two",
             "check the label column",
             code="too-few-labels",
         )
-    return tuple(str(name) for name in names), y.astype(np.int64).ravel()
+    return tuple(str(name) for name in label_names), label_numbers.astype(np.int64).ravel()
 
 
 def _split_rows(y: Int64, seed: int) -> tuple[Int64, Int64]:
     """Returns the positions to fit on and to hold out: a fifth of every label's rows, at least one if it has two."""
     rng = np.random.default_rng([seed, 0x5711])
-    parts = []
+    held_parts = []
     for label in range(int(y.max()) + 1):
-        rows = rng.permutation(np.flatnonzero(y == label))
-        if len(rows) < 2:
-            count = 0
+        label_rows = rng.permutation(np.flatnonzero(y == label))
+        if len(label_rows) < 2:
+            held_count = 0
         else:
-            count = max(1, round(VALIDATION_SHARE * len(rows)))
-        parts.append(rows[:count])
-    held_rows = np.sort(np.concatenate(parts))
+            held_count = max(1, round(VALIDATION_SHARE * len(label_rows)))
+        held_parts.append(label_rows[:held_count])
+    held_rows = np.sort(np.concatenate(held_parts))
     return np.setdiff1d(np.arange(len(y)), held_rows), held_rows
 
 
@@ -170,23 +172,23 @@ def _row_softmax(scores: Floats) -> Float64:
 
 
 def _log_loss(probabilities: Float64, y: Int64) -> float:
-    picked = np.maximum(probabilities[np.arange(len(y)), y], 1e-12)
-    return float(-np.log(picked).mean())
+    label_probabilities = np.maximum(probabilities[np.arange(len(y)), y], 1e-12)
+    return float(-np.log(label_probabilities).mean())
 
 
 def _choose_strength(x: Float32, y: Int64, fit: Int64, held_rows: Int64) -> tuple[float, float]:
     if not len(held_rows):
         return np.inf, STRENGTHS[1]
-    classes = int(y.max()) + 1
-    best = (np.inf, STRENGTHS[0])
-    start: Float64 | None = None
+    class_count = int(y.max()) + 1
+    best_choice = (np.inf, STRENGTHS[0])
+    start_parameters: Float64 | None = None
     for strength in STRENGTHS:
-        start = fit_linear(x[fit], y[fit], np.ones(len(fit)), classes, strength, start)
-        loss = _log_loss(probabilities(start, x[held_rows]), y[held_rows])
-        if loss >= best[0]:
+        start_parameters = fit_linear(x[fit], y[fit], np.ones(len(fit)), class_count, strength, start_parameters)
+        loss = _log_loss(probabilities(start_parameters, x[held_rows]), y[held_rows])
+        if loss >= best_choice[0]:
             break  # the path has one valley up to noise; stopping also saves the slow, weakly regularised fits
-        best = (loss, strength)
-    return best
+        best_choice = (loss, strength)
+    return best_choice
 
 
 def _linear_head(x: Float32, y: Int64, names: tuple[str, ...], strength: float) -> TaskModel:
@@ -211,41 +213,41 @@ def fit_linear(
     """
     from scipy.optimize import minimize
 
-    rows, width = x.shape
-    row_weights = (w / rows).astype(np.float32)[:, None]
-    decay = 1.0 / (strength * rows)
-    row_numbers = np.arange(rows)
+    row_count, column_count = x.shape
+    row_weights = (w / row_count).astype(np.float32)[:, None]
+    weight_decay = 1.0 / (strength * row_count)
+    row_numbers = np.arange(row_count)
 
     def objective(flat: Float64) -> tuple[float, Float64]:
-        parameters = flat.reshape(width + 1, classes)
+        parameters = flat.reshape(column_count + 1, classes)
         # float32 products: the data are float32, and the fit is needed to three digits only.
-        z = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
-        z -= np.ascontiguousarray(z.T).max(axis=0)[:, None]  # ten times as fast as along the short rows
-        picked = z[row_numbers, y]
-        np.exp(z, out=z)
-        total = z.sum(axis=1, keepdims=True)
-        loss = float((row_weights[:, 0] * (np.log(total[:, 0]) - picked)).sum(dtype=np.float64))
-        z /= total
-        z[row_numbers, y] -= 1.0
-        z *= row_weights
+        logits = x @ parameters[:-1].astype(np.float32) + parameters[-1].astype(np.float32)
+        logits -= np.ascontiguousarray(logits.T).max(axis=0)[:, None]  # ten times as fast as along the short rows
+        label_logits = logits[row_numbers, y]
+        np.exp(logits, out=logits)
+        exponential_sums = logits.sum(axis=1, keepdims=True)
+        loss = float((row_weights[:, 0] * (np.log(exponential_sums[:, 0]) - label_logits)).sum(dtype=np.float64))
+        logits /= exponential_sums
+        logits[row_numbers, y] -= 1.0
+        logits *= row_weights
         gradient = np.empty_like(parameters)
-        gradient[:-1] = x.T @ z
-        gradient[:-1] += decay * parameters[:-1]
-        gradient[-1] = z.sum(axis=0)
-        return loss + 0.5 * decay * float((parameters[:-1] ** 2).sum()), gradient.ravel()
+        gradient[:-1] = x.T @ logits
+        gradient[:-1] += weight_decay * parameters[:-1]
+        gradient[-1] = logits.sum(axis=0)
+        return loss + 0.5 * weight_decay * float((parameters[:-1] ** 2).sum()), gradient.ravel()
 
     if start is None:
-        begin = np.zeros((width + 1) * classes)
+        start_flat = np.zeros((column_count + 1) * classes)
     else:
-        begin = start.ravel()
+        start_flat = start.ravel()
     solution = minimize(
         objective,
-        begin,
+        start_flat,
         jac=True,
         method="L-BFGS-B",
         options={"maxiter": 300, "gtol": 2e-4, "ftol": 1e-9, "maxcor": 20},
     )
-    return np.asarray(solution.x, dtype=np.float64).reshape(width + 1, classes)
+    return np.asarray(solution.x, dtype=np.float64).reshape(column_count + 1, classes)
 
 
 def classifier(
@@ -260,17 +262,19 @@ def classifier(
     """
     weights_and_bias = np.zeros((embeddings.shape[1] + 1, classes))
     weights_and_bias[-1] = NEVER
-    present, numbered = np.unique(labels, return_inverse=True)
-    if len(present) < 2:
-        weights_and_bias[-1, present] = 0.0
+    present_labels, present_numbers = np.unique(labels, return_inverse=True)
+    if len(present_labels) < 2:
+        weights_and_bias[-1, present_labels] = 0.0
         return weights_and_bias
     if weights is None:
-        w = np.ones(len(labels))
+        row_weights = np.ones(len(labels))
     else:
-        w = weights * (len(weights) / weights.sum())
-    x = np.ascontiguousarray(embeddings, dtype=np.float32)
+        row_weights = weights * (len(weights) / weights.sum())
+    features32 = np.ascontiguousarray(embeddings, dtype=np.float32)
     with one_library_thread():
-        weights_and_bias[:, present] = fit_linear(x, numbered.ravel().astype(np.int64), w, len(present), strength)
+        weights_and_bias[:, present_labels] = fit_linear(
+            features32, present_numbers.ravel().astype(np.int64), row_weights, len(present_labels), strength
+        )
     return weights_and_bias
 
 
@@ -288,15 +292,17 @@ def classifiers(
         label_shares: share of each label, float64 [C].
         strength: inverse regularisation.
     """
-    heads = []
-    for k in range(generators):
-        author_embeddings = embeddings[author == k]
-        author_labels = labels[author == k]
-        weights = (label_shares / np.maximum(np.bincount(author_labels, minlength=len(label_shares)), 1))[author_labels]
-        heads.append(
-            classifier(author_embeddings, author_labels, len(label_shares), strength=strength, weights=weights)
+    author_heads = []
+    for author_number in range(generators):
+        author_embeddings = embeddings[author == author_number]
+        author_labels = labels[author == author_number]
+        row_weights = (label_shares / np.maximum(np.bincount(author_labels, minlength=len(label_shares)), 1))[
+            author_labels
+        ]
+        author_heads.append(
+            classifier(author_embeddings, author_labels, len(label_shares), strength=strength, weights=row_weights)
         )
-    return COEFFICIENTS.quantised(np.stack(heads))
+    return COEFFICIENTS.quantised(np.stack(author_heads))
 
 
 def probabilities(head: Float64, rows: Any) -> Float64:
@@ -350,9 +356,9 @@ class _TorchMLP:
             weight = (torch.rand(inputs, outputs, generator=self.rng) * 2 - 1) * bound
             return weight.requires_grad_(), torch.zeros(outputs).requires_grad_()
 
-        sizes = (width, *hidden)
-        self.hidden = [layer(inputs, outputs, (6.0 / inputs) ** 0.5) for inputs, outputs in pairwise(sizes)]
-        self.weight, self.bias = layer(sizes[-1], classes, (1.0 / sizes[-1]) ** 0.5)
+        layer_widths = (width, *hidden)
+        self.hidden = [layer(inputs, outputs, (6.0 / inputs) ** 0.5) for inputs, outputs in pairwise(layer_widths)]
+        self.weight, self.bias = layer(layer_widths[-1], classes, (1.0 / layer_widths[-1]) ** 0.5)
         parameters = [tensor for pair in (*self.hidden, (self.weight, self.bias)) for tensor in pair]
         self.optimiser = _AdamW(parameters, rate=MLP_RATE, decay=1e-2)
 
@@ -375,13 +381,13 @@ class _TorchMLP:
         """
         import torch
 
-        order = torch.randperm(len(x), generator=self.rng)
-        for rows in torch.split(order, batch):
-            inputs = x[rows] * scale
-            z = self.features(inputs, drop=True) @ self.weight + self.bias
-            loss = torch.nn.functional.cross_entropy(z, y[rows])
-            if penalty is not None and len(rows) > 1:
-                loss = loss + penalty(self.features(inputs))
+        row_order = torch.randperm(len(x), generator=self.rng)
+        for batch_rows in torch.split(row_order, batch):
+            scaled_inputs = x[batch_rows] * scale
+            logits = self.features(scaled_inputs, drop=True) @ self.weight + self.bias
+            loss = torch.nn.functional.cross_entropy(logits, y[batch_rows])
+            if penalty is not None and len(batch_rows) > 1:
+                loss = loss + penalty(self.features(scaled_inputs))
             loss.backward()
             self.optimiser.step()
 
@@ -405,11 +411,13 @@ def _train_epochs(
         random_state=np.random.RandomState(seed % (1 << 32)),  # one state over all epochs: each has an order of its own
     )
     # Unit embeddings are scaled to coordinates of variance 1, in which the layers' first weights have the right size.
-    scale = float(np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12))
-    inputs = x * np.float32(scale)
+    input_scale = float(
+        np.sqrt(x.shape[1]) / max(float(np.sqrt((x.astype(np.float64) ** 2).sum(axis=1).mean())), 1e-12)
+    )
+    scaled_inputs = x * np.float32(input_scale)
     for epoch in count(1):
-        model.partial_fit(inputs, y, classes=np.arange(len(names)))
-        yield _frozen_mlp(model.coefs_, model.intercepts_, names, epoch, scale)
+        model.partial_fit(scaled_inputs, y, classes=np.arange(len(names)))
+        yield _frozen_mlp(model.coefs_, model.intercepts_, names, epoch, input_scale)
 
 
 def _frozen_mlp(
@@ -424,8 +432,8 @@ def _frozen_mlp(
     if len(bias) == 1:  # scikit-learn gives two labels one logistic unit: the second label's score above the first's
         weight = np.hstack([np.zeros_like(weight), weight])
         bias = np.append(0.0, bias)
-    units = " and ".join(str(len(layer_bias)) for _, layer_bias in hidden) + " units"
-    return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({units}, {epochs} epochs)")
+    hidden_words = " and ".join(str(len(layer_bias)) for _, layer_bias in hidden) + " units"
+    return TaskModel(names, tuple(hidden), weight, bias, epochs, f"MLP head ({hidden_words}, {epochs} epochs)")
 
 
 def _choose_epochs(
@@ -440,14 +448,14 @@ def _choose_epochs(
     """Returns the held-out loss of the best epoch, and its number."""
     if not len(held_rows):
         return np.inf, MLP_EPOCHS // 4
-    best = (np.inf, 1)
+    best_choice = (np.inf, 1)
     for epoch, model in enumerate(islice(_train_epochs(x[fit], y[fit], names, seed, hidden), MLP_EPOCHS), start=1):
         loss = _log_loss(model.probabilities(x[held_rows]), y[held_rows])
-        if loss < best[0]:
-            best = (loss, epoch)
-        if epoch - best[1] >= MLP_PATIENCE:
+        if loss < best_choice[0]:
+            best_choice = (loss, epoch)
+        if epoch - best_choice[1] >= MLP_PATIENCE:
             break
-    return best
+    return best_choice
 
 
 WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0)
@@ -472,36 +480,41 @@ def adapt(
 
     Raises ConfigurationError for fewer than two labels or fewer than 20 target texts.
     """
-    names, y = _number_labels(labels, len(source))
+    label_names, label_numbers = _number_labels(labels, len(source))
     if len(target) < LEAST_TARGET_TEXTS:
         raise ConfigurationError(
             f"{len(target)} target texts are too few for a covariance",
             f"give at least {LEAST_TARGET_TEXTS}",
             code="too-few-texts",
         )
-    order = np.random.default_rng([seed, 0xC0]).permutation(len(y))
-    held_rows = order[: max(1, round(VALIDATION_SHARE * len(y)))]
-    fit = order[len(held_rows) :]
+    row_order = np.random.default_rng([seed, 0xC0]).permutation(len(label_numbers))
+    held_rows = row_order[: max(1, round(VALIDATION_SHARE * len(label_numbers)))]
+    fit_rows = row_order[len(held_rows) :]
     if head == "three-layer":
         coral_weight = 1.0
     else:
         losses = {}
         for weight in WEIGHTS:
-            tried = _train_adapted(source[fit], y[fit], names, target, weight, seed)
-            true_probabilities = tried.probabilities(source[held_rows])[np.arange(len(held_rows)), y[held_rows]]
+            tried_model = _train_adapted(source[fit_rows], label_numbers[fit_rows], label_names, target, weight, seed)
+            true_probabilities = tried_model.probabilities(source[held_rows])[
+                np.arange(len(held_rows)), label_numbers[held_rows]
+            ]
             losses[weight] = -np.log(np.maximum(true_probabilities, 1e-12))
-        best = min(losses, key=lambda weight: float(losses[weight].mean()))
+        best_weight = min(losses, key=lambda weight: float(losses[weight].mean()))
         # The losses are paired: the same held-out texts under two weights differ far less than texts among each other.
-        coral_weight = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best]))
-    plain, adapted = (
-        _train_adapted(source, y, names, target, weight, seed, head or "mlp") for weight in (0.0, coral_weight)
+        coral_weight = max(weight for weight in WEIGHTS if _no_worse(losses[weight] - losses[best_weight]))
+    plain_model, adapted_model = (
+        _train_adapted(source, label_numbers, label_names, target, weight, seed, head or "mlp")
+        for weight in (0.0, coral_weight)
     )
-    distance_before, distance_after = (covariance_distance(model, source, target) for model in (plain, adapted))
+    distance_before, distance_after = (
+        covariance_distance(model, source, target) for model in (plain_model, adapted_model)
+    )
     description = (
-        f"{adapted.description}, Deep CORAL weight {coral_weight:g}:"
+        f"{adapted_model.description}, Deep CORAL weight {coral_weight:g}:"
         f" covariance distance {distance_before:.3f} -> {distance_after:.3f}"
     )
-    return replace(adapted, chosen=coral_weight, description=description)
+    return replace(adapted_model, chosen=coral_weight, description=description)
 
 
 def _no_worse(excess: Float64) -> bool:
@@ -525,8 +538,8 @@ def _train_adapted(
     import torch
 
     model = _TorchMLP(x.shape[1], len(names), seed, HIDDEN_LAYERS.get(head, (HIDDEN_UNITS,)))
-    scale = float(np.sqrt(x.shape[1]))  # unit embeddings get coordinates of variance 1
-    target_rows = torch.from_numpy(np.ascontiguousarray(target)) * scale
+    input_scale = float(np.sqrt(x.shape[1]))  # unit embeddings get coordinates of variance 1
+    target_rows = torch.from_numpy(np.ascontiguousarray(target)) * input_scale
 
     def penalty(features: Any) -> Any:
         batch = torch.randint(len(target_rows), (min(BATCH, len(target_rows)),), generator=model.rng)
@@ -535,8 +548,8 @@ def _train_adapted(
     tensors = torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y)
     with one_library_thread():
         for _ in range(EPOCHS):
-            model.epoch(*tensors, scale, batch=BATCH, penalty=penalty if weight else None)
-    return model.freeze(names, EPOCHS, scale)
+            model.epoch(*tensors, input_scale, batch=BATCH, penalty=penalty if weight else None)
+    return model.freeze(names, EPOCHS, input_scale)
 
 
 def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
@@ -545,8 +558,8 @@ def _coral_distance(source: Any, target: Any, *, relative: bool = True) -> Any:
 
     source_covariance = torch.cov(source.T)
     target_covariance = torch.cov(target.T)
-    distance = (source_covariance - target_covariance).square().sum()
-    return distance / (
+    squared_distance = (source_covariance - target_covariance).square().sum()
+    return squared_distance / (
         target_covariance.detach().square().sum().clamp_min(1e-12) if relative else 4 * len(target_covariance) ** 2
     )
 
@@ -565,8 +578,8 @@ class FineTunedModel:
         """Probability of each label for each text, float64 [n, L]; rows sum to 1."""
         import torch
 
-        scores = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))
-        return np.asarray(torch.softmax(scores, dim=1).numpy(), dtype=np.float64)
+        text_logits = torch.from_numpy(logits(self._model, self._tokenizer, texts, self._settings))
+        return np.asarray(torch.softmax(text_logits, dim=1).numpy(), dtype=np.float64)
 
 
 def fine_tune(
@@ -584,28 +597,35 @@ def fine_tune(
     """
     import torch
 
-    names, number = _number_labels(labels, len(texts))
+    label_names, label_numbers = _number_labels(labels, len(texts))
     if weights is None:
-        w = np.ones(len(texts))
+        text_weights = np.ones(len(texts))
     else:
-        w = np.asarray(weights, dtype=np.float64)
-    if w.shape != (len(texts),) or not np.isfinite(w).all() or (w < 0).any() or w.sum() <= 0:
-        raise ConfigurationError(f"weights of shape {w.shape} for {len(texts)} texts are not usable", "one >= 0 a text")
-    w = w * (len(w) / w.sum())
+        text_weights = np.asarray(weights, dtype=np.float64)
+    if (
+        text_weights.shape != (len(texts),)
+        or not np.isfinite(text_weights).all()
+        or (text_weights < 0).any()
+        or text_weights.sum() <= 0
+    ):
+        raise ConfigurationError(
+            f"weights of shape {text_weights.shape} for {len(texts)} texts are not usable", "one >= 0 a text"
+        )
+    text_weights = text_weights * (len(text_weights) / text_weights.sum())
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model, tokenizer = load(settings.path, len(names))
+        model, tokenizer = load(settings.path, len(label_names))
         model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-        order = np.random.default_rng([seed, 0xBE27]).permutation(len(texts))
-        held_rows = order[: max(1, round(VALIDATION_SHARE * len(texts)))]
+        text_order = np.random.default_rng([seed, 0xBE27]).permutation(len(texts))
+        held_rows = text_order[: max(1, round(VALIDATION_SHARE * len(texts)))]
         epoch = optimise(
             model,
             tokenizer,
-            TrainingTexts(texts, number, w),
-            fit=order[len(held_rows) :],
+            TrainingTexts(texts, label_numbers, text_weights),
+            fit=text_order[len(held_rows) :],
             held=held_rows,
             settings=settings,
             shuffled=lambda rows: rows[torch.randperm(len(rows)).numpy()],
         )
     description = f"fine-tuned {settings.path.name} (epoch {epoch} of {settings.epochs})"
-    return FineTunedModel(names, description, model, tokenizer, settings)
+    return FineTunedModel(label_names, description, model, tokenizer, settings)

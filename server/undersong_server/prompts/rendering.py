@@ -80,14 +80,14 @@ def fenced(texts: Sequence[str] | str, name: str = "example") -> str:
       b
     </good>
     """
-    blocks = []
+    fenced_blocks = []
     for text in (texts,) if isinstance(texts, str) else texts:
-        fence, number = name, 1
-        while f"<{fence}>" in text or f"</{fence}>" in text:
-            number += 1
-            fence = f"{name}-{number}"
-        blocks.append(f"<{fence}>\n{text}\n</{fence}>")
-    return "\n".join(blocks)
+        fence_name, fence_number = name, 1
+        while f"<{fence_name}>" in text or f"</{fence_name}>" in text:
+            fence_number += 1
+            fence_name = f"{name}-{fence_number}"
+        fenced_blocks.append(f"<{fence_name}>\n{text}\n</{fence_name}>")
+    return "\n".join(fenced_blocks)
 
 
 def mask_words(text: str, probability: float, seed: int | str) -> str:
@@ -96,8 +96,8 @@ def mask_words(text: str, probability: float, seed: int | str) -> str:
     >>> mask_words("pain in the\\nleft knee", 1.0, 0)
     '_ _ _\\n_ _'
     """
-    draw = random.Random(seed)
-    return _WORD.sub(lambda word: MASK if draw.random() < probability else word[0], text)
+    word_draw = random.Random(seed)
+    return _WORD.sub(lambda word: MASK if word_draw.random() < probability else word[0], text)
 
 
 _STRIDE = 7919  # prime, so that it runs through every combination of lists whose lengths it does not divide
@@ -108,22 +108,22 @@ def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
 
     As many numbers in a row get different hints as there are combinations of the lists' entries.
     """
-    place = number * _STRIDE % math.prod(map(len, lists))
-    items = []
+    remaining_number = number * _STRIDE % math.prod(map(len, lists))
+    chosen_hints = []
     for items_of_list in lists:
-        place, entry = divmod(place, len(items_of_list))
-        items.append(items_of_list[entry])
-    return tuple(items)
+        remaining_number, entry = divmod(remaining_number, len(items_of_list))
+        chosen_hints.append(items_of_list[entry])
+    return tuple(chosen_hints)
 
 
 @cache
 def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
     """Returns the lists of hints in the language with that English name, or in English if it has none."""
     folder = resources.files("undersong_server.prompts").joinpath("hints")
-    names = {file.name for file in folder.iterdir()}
+    file_names = {file.name for file in folder.iterdir()}
     file_name = f"{language.strip().casefold()}.toml"
-    content = folder.joinpath(file_name if file_name in names else "english.toml").read_bytes()
-    return tuple(tuple(values) for values in tomllib.loads(content.decode("utf-8")).values())
+    hint_file = folder.joinpath(file_name if file_name in file_names else "english.toml").read_bytes()
+    return tuple(tuple(hint_list) for hint_list in tomllib.loads(hint_file.decode("utf-8")).values())
 
 
 class _Absent(StrictUndefined):
@@ -222,7 +222,11 @@ class Prompts:
         self._task = task
         self._varies = variety
         self._hints = built_in_hints(task.language) if variety else ()
-        self._attributes = {name: values for name, values in task.attributes.items() if values}
+        self._attributes = {
+            attribute_name: attribute_values
+            for attribute_name, attribute_values in task.attributes.items()
+            if attribute_values
+        }
         self.language = task.language
         self.line_breaks = task.line_breaks
         self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
@@ -247,54 +251,61 @@ class Prompts:
         """
         if kind not in self._kinds:
             raise ConfigurationError(f"no prompt of the kind {kind!r}", nearest(kind, self._kinds), code="unknown-kind")
-        for name in fields:
-            if name not in FIELDS:
-                raise ConfigurationError(f"prompt {kind!r}: there is no field {name!r}", nearest(name, FIELDS))
+        for field_name in fields:
+            if field_name not in FIELDS:
+                raise ConfigurationError(
+                    f"prompt {kind!r}: there is no field {field_name!r}", nearest(field_name, FIELDS)
+                )
         attributes = self._draw_attributes(number)
         number = number if self._varies else 0
-        values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
-        values["label"] = readable_label(str(fields.get("label") or ""))
+        field_values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
+        field_values["label"] = readable_label(str(fields.get("label") or ""))
         if style == "completion":
             if self._varies:
-                values["variety"] = f"no. {number % self.combinations + 1}"
+                field_values["variety"] = f"no. {number % self.combinations + 1}"
             else:
-                values["variety"] = ""
+                field_values["variety"] = ""
         filled_values = {
-            name: template_value for name, value in values.items() if (template_value := _template_value(name, value))
+            name: template_value
+            for name, value in field_values.items()
+            if (template_value := _template_value(name, value))
         }
-        parents = filled_values.get("parents")
-        if "masked" not in filled_values and isinstance(parents, Texts):
-            filled_values["masked"] = mask_words(parents[0], mask_rate, f"{number} {parents[0]}")
-        lines = self._task.line_breaks or any(
+        parent_text = filled_values.get("parents")
+        if "masked" not in filled_values and isinstance(parent_text, Texts):
+            filled_values["masked"] = mask_words(parent_text[0], mask_rate, f"{number} {parent_text[0]}")
+        has_lines = self._task.line_breaks or any(
             "\n" in text for name in ("good", "parents") for text in filled_values.get(name, ())
         )
-        if lines:
+        if has_lines:
             filled_values["opening"] = "\n"
             filled_values["closing"] = f"\n{_RULE}\n"
         else:
             filled_values["opening"] = f" {QUOTE}"
             filled_values["closing"] = f"{QUOTE}\n"
-        templates = self._kinds[kind]
-        own_words = (self._task.description, str(values["label_description"]), *hints_of(self._hints, number))
+        kind_templates = self._kinds[kind]
+        own_words = (self._task.description, str(field_values["label_description"]), *hints_of(self._hints, number))
         if style == "chat":
-            system, user = (_fill_template(kind, templates[part], filled_values) for part in ("system", "user"))
+            system, user = (_fill_template(kind, kind_templates[part], filled_values) for part in ("system", "user"))
             return Prompt(system, user, (), own_words)
-        continued = _fill_template(kind, templates["completion"], filled_values)
-        stop: tuple[str, ...] = (QUOTE, "\n")
+        continued_text = _fill_template(kind, kind_templates["completion"], filled_values)
+        stop_marks: tuple[str, ...] = (QUOTE, "\n")
         if kind in LIST_KINDS:
-            stop = ("\n",)
-        elif lines:
-            stop = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
-        return Prompt("", continued, stop, own_words)
+            stop_marks = ("\n",)
+        elif has_lines:
+            stop_marks = (f"\n{_RULE}", f"\n{_capitalise(self._task.description)}")
+        return Prompt("", continued_text, stop_marks, own_words)
 
     def _task_fields(self, number: int, label: str) -> dict[str, Value]:
         task = self._task
-        other_labels = [other for other in task.labels if other != label]
-        start = number % max(1, len(other_labels))
+        other_labels = [other_label for other_label in task.labels if other_label != label]
+        first_other = number % max(1, len(other_labels))
         return {
             "description": task.description,
             "bad_reason": "far",
-            "labels": [readable_label(label) for label in (other_labels[start:] + other_labels[:start])[:OTHER_LABELS]],
+            "labels": [
+                readable_label(label)
+                for label in (other_labels[first_other:] + other_labels[:first_other])[:OTHER_LABELS]
+            ],
             "label_description": task.label_descriptions.get(label, ""),
             "language": task.language,
             "author": task.author,
@@ -303,8 +314,11 @@ class Prompts:
         }
 
     def _draw_attributes(self, number: int) -> list[str]:
-        draw = random.Random(f"attributes {number}")
-        return [f"{name}: {draw.choice(values)}" for name, values in self._attributes.items()]
+        attribute_draw = random.Random(f"attributes {number}")
+        return [
+            f"{attribute_name}: {attribute_draw.choice(attribute_values)}"
+            for attribute_name, attribute_values in self._attributes.items()
+        ]
 
 
 def readable_label(label: str) -> str:
@@ -346,18 +360,18 @@ def _fill_template(kind: str, template: Template, shown: Mapping[str, Any]) -> s
 def _built_in() -> dict[str, dict[str, Template]]:
     if not KINDS:
         raise ConfigurationError("server/prompts: the templates are missing", "reinstall the package")
-    usual = _compile_template("system.j2", _template_part("system.j2") or "")
-    kinds = {}
+    usual_system = _compile_template("system.j2", _template_part("system.j2") or "")
+    templates_by_kind = {}
     for kind in sorted(KINDS):
         file = _TEMPLATES.joinpath(f"{kind}.toml")
-        kinds[kind] = {"system": usual, **_compile_file(file.name, file.read_bytes())}
-    return kinds
+        templates_by_kind[kind] = {"system": usual_system, **_compile_file(file.name, file.read_bytes())}
+    return templates_by_kind
 
 
 def _read_overrides(folder: Path, parts: Mapping[str, dict[str, Template]]) -> dict[str, dict[str, Template]]:
     if not folder.is_dir():
         raise ConfigurationError(f"{folder}: no such folder of prompts", "correct [prompts] folder", code="no-folder")
-    overrides = {}
+    templates_by_override = {}
     for path in sorted(folder.glob("*.toml")):
         if path.stem not in parts:
             raise ConfigurationError(
@@ -365,49 +379,49 @@ def _read_overrides(folder: Path, parts: Mapping[str, dict[str, Template]]) -> d
                 nearest(path.stem, parts),
                 code="unknown-kind",
             )
-        overrides[path.stem] = parts[path.stem] | _compile_file(str(path), path.read_bytes())
-    if not overrides:
+        templates_by_override[path.stem] = parts[path.stem] | _compile_file(str(path), path.read_bytes())
+    if not templates_by_override:
         raise ConfigurationError(
             f"{folder}: holds no template", f"put one of these there: {', '.join(sorted(parts))} (.toml)"
         )
-    return overrides
+    return templates_by_override
 
 
 def _compile_file(source: str, content: bytes) -> dict[str, Template]:
     """Returns the compiled templates of one file by their keys."""
-    data = parse_toml(source, content)
-    for key in data:
+    toml_data = parse_toml(source, content)
+    for key in toml_data:
         if key not in KEYS:
             raise ConfigurationError(f"{source}: unknown key {key!r}", nearest(key, KEYS))
-    entries = {key: value for key, value in data.items() if key != "about"}
-    for key, text in entries.items():
+    template_entries = {key: value for key, value in toml_data.items() if key != "about"}
+    for key, text in template_entries.items():
         if not isinstance(text, str) or (not text.strip() and key != "system"):
             raise ConfigurationError(f"{source}: has no text under the key {key!r}", f'write {key} = """..."""')
-    if not entries:
+    if not template_entries:
         raise ConfigurationError(f"{source}: has no template", 'write user = """..."""')
-    return {key: _compile_template(source, text.strip()) for key, text in entries.items()}
+    return {key: _compile_template(source, text.strip()) for key, text in template_entries.items()}
 
 
 def _compile_template(source: str, template: str) -> Template:
     """Raises ConfigurationError for what could not be filled in later."""
     try:
-        parsed = _ENVIRONMENT.parse(template)
-        compiled = _ENVIRONMENT.from_string(template)
+        parsed_template = _ENVIRONMENT.parse(template)
+        compiled_template = _ENVIRONMENT.from_string(template)
     except TemplateError as error:
-        line = getattr(error, "lineno", None)
-        if line is None:
-            place = source
+        line_number = getattr(error, "lineno", None)
+        if line_number is None:
+            error_place = source
         else:
-            place = f"{source}, line {line} of the template"
-        raise ConfigurationError(f"{place}: {error.message}", "see Jinja2's template language") from None
-    for name in sorted(meta.find_undeclared_variables(parsed)):
+            error_place = f"{source}, line {line_number} of the template"
+        raise ConfigurationError(f"{error_place}: {error.message}", "see Jinja2's template language") from None
+    for name in sorted(meta.find_undeclared_variables(parsed_template)):
         if name not in FIELDS:
             raise ConfigurationError(f"{source}: unknown field {name!r}", nearest(name, FIELDS))
-    parts = sorted(file.name for file in resources.files("undersong_server.prompts").joinpath("parts").iterdir())
-    for part in meta.find_referenced_templates(parsed):
+    part_names = sorted(file.name for file in resources.files("undersong_server.prompts").joinpath("parts").iterdir())
+    for part in meta.find_referenced_templates(parsed_template):
         if part is None or _template_part(part) is None:
-            raise ConfigurationError(f"{source}: there is no part {part!r}", f"take one of {', '.join(parts)}")
-    return compiled
+            raise ConfigurationError(f"{source}: there is no part {part!r}", f"take one of {', '.join(part_names)}")
+    return compiled_template
 
 
 class PromptTexts(NamedTuple):
@@ -433,24 +447,28 @@ def fitted(
     """
     prompt = render(shown)
     while longest is not None and estimated_tokens(prompt.text) > longest:
-        shorter = _drop_texts(shown)
-        if shorter == shown:
+        shorter_order = _drop_texts(shown)
+        if shorter_order == shown:
             break
-        shown = shorter
-        prompt = render(shorter)
+        shown = shorter_order
+        prompt = render(shorter_order)
     return prompt, shown
 
 
 def _drop_texts(shown: PromptTexts) -> PromptTexts:
-    most = max(len(texts) for texts in shown)
-    if most > 1:
+    most_texts = max(len(texts) for texts in shown)
+    if most_texts > 1:
         # The bad examples go first if two lists have one length.
-        name = next(name for name in ("bad", "good", "parents") if len(getattr(shown, name)) == most)
-        return shown._replace(**{name: getattr(shown, name)[:-1]})
-    longest = max((text for texts in shown for text in texts), key=len, default="")
-    cut = _without_last_sentence(longest)
-    if cut != longest:
-        return PromptTexts(*(tuple(cut if text == longest else text for text in texts) for texts in shown))
+        list_name = next(
+            list_name for list_name in ("bad", "good", "parents") if len(getattr(shown, list_name)) == most_texts
+        )
+        return shown._replace(**{list_name: getattr(shown, list_name)[:-1]})
+    longest_text = max((text for texts in shown for text in texts), key=len, default="")
+    shortened_text = _without_last_sentence(longest_text)
+    if shortened_text != longest_text:
+        return PromptTexts(
+            *(tuple(shortened_text if text == longest_text else text for text in texts) for texts in shown)
+        )
     if shown.bad and shown.good:
         return shown._replace(bad=())
     return shown
@@ -458,7 +476,7 @@ def _drop_texts(shown: PromptTexts) -> PromptTexts:
 
 def _without_last_sentence(text: str) -> str:
     """Returns the text without its last sentence; a text of one sentence stays."""
-    ends = [match.end() for match in SENTENCE_END.finditer(text) if text[match.end() :].strip()]
-    if ends:
-        return text[: ends[-1]].rstrip()
+    sentence_ends = [match.end() for match in SENTENCE_END.finditer(text) if text[match.end() :].strip()]
+    if sentence_ends:
+        return text[: sentence_ends[-1]].rstrip()
     return text

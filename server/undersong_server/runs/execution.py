@@ -127,11 +127,11 @@ class _PhaseTimes:
 
     def measure(self, phase: str, work: Callable[[], Any]) -> Any:
         """Returns what ``work`` returns, and adds its time to the phase."""
-        start = self._clock()
+        start_s = self._clock()
         try:
             return work()
         finally:
-            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + self._clock() - start_s
 
 
 @one_thread_for_products()
@@ -144,15 +144,15 @@ def execute(
     monitor: RunMonitor,
 ) -> Outcome:
     """Runs the plan to its end; ``author`` writes the texts, from the same journal."""
-    phases = _PhaseTimes(monitor.clock)
+    phase_times = _PhaseTimes(monitor.clock)
     manifest = _sign_manifest(run_plan, started, parties, embedder.sha256)
-    blocks = PublicBlocks(started.journal)
+    public_blocks = PublicBlocks(started.journal)
     federation = Federation(
         parties.transport,
         manifest,
         started.journal,
         monitor.progress,
-        blocks=blocks,
+        blocks=public_blocks,
         timeout_s=parties.timeout_s,
         sleep=parties.sleep,
     )
@@ -161,31 +161,31 @@ def execute(
         run_plan.setting,
         author,
         federation,
-        blocks,
+        public_blocks,
         embed=embedder.embed,
         seed=started.seed,
         hides_labels=method.hides_labels(run_plan.task.options, run_plan.setting),
-        watch=phases.measure,
+        watch=phase_times.measure,
         observe=monitor.observe,
     )
-    signatures = phases.measure("agreement", federation.agree)
+    signatures = phase_times.measure("agreement", federation.agree)
     if metadata.NAME in {planned.name for planned in run_plan.plan.sums}:
         author.draw_words_by(metadata.draw_lengths(run, run.private_sum(metadata.NAME, [])))
-    returned = _run_method(method, run_plan, run)
-    samples = _finish_corpus(run_plan, run, author, returned, monitor.progress)
+    method_samples = _run_method(method, run_plan, run)
+    samples = _finish_corpus(run_plan, run, author, method_samples, monitor.progress)
     asks_distance = distance.NAME in {planned.name for planned in run_plan.plan.sums}
     opened_distance = run.private_sum(distance.NAME, []) if asks_distance else None
-    receipts = phases.measure("agreement", federation.receipts)
+    receipts = phase_times.measure("agreement", federation.receipts)
     sums = {planned.name: federation.opened_facts(planned.name) for planned in manifest.plan.sums}
     return Outcome(
         manifest=manifest,
         signatures=signatures,
         samples=tuple(samples),
-        sums={name: facts for name, facts in sums.items() if facts is not None},
+        sums={sum_name: sum_facts for sum_name, sum_facts in sums.items() if sum_facts is not None},
         receipts=receipts,
         usage=author.usage,
         records=run.records,
-        seconds=phases.seconds,
+        seconds=phase_times.seconds,
         adapters=run.adapters,
         origins=tuple(author.origins),
         corpora=run.corpora,
@@ -237,9 +237,9 @@ def _compare_calls(run_plan: RunPlan, author: Author, progress: Progress) -> Non
 def _read_corpus(method_name: str, returned: Any) -> list[Sample]:
     """Returns the samples that a method has returned, each once. Raises ConfigurationError for anything else."""
     returned_samples = returned if isinstance(returned, Sequence) else [returned]
-    if wrong := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
+    if wrong_types := [type(sample).__name__ for sample in returned_samples if not isinstance(sample, Sample)]:
         raise ConfigurationError(
-            f"the method {method_name} returned {wrong[0]}: a method returns a sequence of Sample",
+            f"the method {method_name} returned {wrong_types[0]}: a method returns a sequence of Sample",
             "correct its run(); what was opened and written is kept",
             code="method-return",
         )
@@ -255,12 +255,14 @@ def _compare_attributes(run: RunContext, corpus: Sequence[Sample]) -> None:
     """Notes for the report the opened shares of each attribute's values, and those of the corpus in brackets."""
     for attribute in run.setting.attributes:
         for _, opened_shares in run.records.get(f"shares of {attribute.name}", []):
-            has = Counter(dict(sample.attributes).get(attribute.name) for sample in corpus)
-            shares = ", ".join(
-                f"{value or 'missing'} {share:.0%} ({has[value] / len(corpus):.0%})"
+            samples_by_value = Counter(dict(sample.attributes).get(attribute.name) for sample in corpus)
+            share_words = ", ".join(
+                f"{value or 'missing'} {share:.0%} ({samples_by_value[value] / len(corpus):.0%})"
                 for value, share in zip(attribute.possible, opened_shares, strict=True)
             )
-            run.record("remarks", 0, f"{attribute.name}, as the private sum opened it (and in the corpus): {shares}")
+            run.record(
+                "remarks", 0, f"{attribute.name}, as the private sum opened it (and in the corpus): {share_words}"
+            )
 
 
 def _check_same_plan(agreed: Manifest, plan: Plan) -> None:
@@ -313,9 +315,9 @@ def _sign_manifest(run_plan: RunPlan, started: StartedRun, parties: RunParties, 
             )
         # Another package's is proposed all the same, so that the refusal names it and the party's people read it.
         built_in_statistics = {planned.statistic for planned in run_plan.plan.sums if not planned.source}
-        if lacking := sorted(built_in_statistics - set(introduction.statistics)):
+        if lacking_statistics := sorted(built_in_statistics - set(introduction.statistics)):
             raise ConfigurationError(
-                f"{party}: does not know the statistic {', '.join(lacking)}",
+                f"{party}: does not know the statistic {', '.join(lacking_statistics)}",
                 "update the party's program",
                 code="unknown-statistic",
             )

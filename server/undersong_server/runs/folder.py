@@ -149,8 +149,10 @@ class RunStatus:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; what does not apply now is left out."""
-        value = _STATUS.dump_python(self, mode="json", by_alias=True)
-        return {key: item for key, item in value.items() if item not in (None, "")}
+        status_json = _STATUS.dump_python(self, mode="json", by_alias=True)
+        return {
+            field_name: field_value for field_name, field_value in status_json.items() if field_value not in (None, "")
+        }
 
     @property
     def state_words(self) -> str:
@@ -180,14 +182,14 @@ class RunStatus:
     @property
     def words(self) -> str:
         """The status in one line."""
-        parts: list[str] = [self.state_words if self.waiting is None else self.state]
+        status_parts: list[str] = [self.state_words if self.waiting is None else self.state]
         if self.phase and self.phase != self.state_words:
-            parts.append(f"{self.phase} {self.done}/{self.total}")
+            status_parts.append(f"{self.phase} {self.done}/{self.total}")
         if self.waiting is not None:
-            parts.append(self.waiting.words)
+            status_parts.append(self.waiting.words)
         if self.error is not None:
-            parts.append(self.error.problem)
-        return ": ".join(parts)
+            status_parts.append(self.error.problem)
+        return ": ".join(status_parts)
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,9 @@ def _written_status(value: Mapping[str, Any]) -> RunStatus:
 
 
 def _read_planned(value: Mapping[str, Any]) -> Planned:
-    unknown = set(value) - set(Planned.__dataclass_fields__)
-    if unknown:
-        raise ValueError(unknown)
+    unknown_keys = set(value) - set(Planned.__dataclass_fields__)
+    if unknown_keys:
+        raise ValueError(unknown_keys)
     return _PLANNED.validate_python({**value, "roster": tuple(value["roster"])})
 
 
@@ -291,11 +293,11 @@ class RunFolder:
         self._replace_file("plan.json", asdict(planned))
 
     def _replace_file(self, name: str, value: Mapping[str, Any], *, durable: bool = True) -> None:
-        data = json.dumps(value, indent=1).encode("utf-8")
+        json_data = json.dumps(value, indent=1).encode("utf-8")
         if durable:
-            self._storage.put(self.name, {name: data})
+            self._storage.put(self.name, {name: json_data})
         with named_faults(self.path / name):
-            replace_file(self.path / name, data, durable=durable)
+            replace_file(self.path / name, json_data, durable=durable)
 
     def share_output(self) -> None:
         """Keeps the published files where other machines find them; does nothing in a folder of its own."""
@@ -371,10 +373,12 @@ class RunFolder:
     def request(self, action: Action) -> None:
         """Records the requested action; the serving process acts upon it within a second, or when it next starts."""
         self._check_exists()
-        newest = self._storage.get(self.name, "requested.json")
+        newest_request = self._storage.get(self.name, "requested.json")
         # Another machine's request may not have been copied yet.
-        number = (self._last_number() if newest is None else int(json.loads(newest)["number"])) + 1
-        self._replace_file("requested.json", {"action": action, "number": number})
+        request_number = (
+            self._last_number() if newest_request is None else int(json.loads(newest_request)["number"])
+        ) + 1
+        self._replace_file("requested.json", {"action": action, "number": request_number})
 
     def _last_number(self) -> int:
         """Number of the last requested action; where that cannot be read, of the last one that was carried out."""
@@ -404,20 +408,20 @@ class RunFolder:
 
     def read_object(self, name: str, made: Callable[[dict[str, Any]], Kept]) -> Kept | None:
         """Returns what ``made`` makes of a JSON object; None if the file is missing. Raises UnreadableRun."""
-        data = self._read_file(name)
-        if data is None:
+        file_data = self._read_file(name)
+        if file_data is None:
             return None
         path = self.path / name
-        if not data.strip(b"\0 \r\n\t"):
-            raise UnreadableRun(path, "is empty: a write was cut off" if not data else "holds nothing but zeros")
+        if not file_data.strip(b"\0 \r\n\t"):
+            raise UnreadableRun(path, "is empty: a write was cut off" if not file_data else "holds nothing but zeros")
         try:
-            value = json.loads(data)
+            json_value = json.loads(file_data)
         except (ValueError, RecursionError):
             raise UnreadableRun(path, "is not JSON") from None
-        if not isinstance(value, dict):
+        if not isinstance(json_value, dict):
             raise UnreadableRun(path, "is not a JSON object")
         try:
-            return made(value)
+            return made(json_value)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):  # pydantic's errors are ValueErrors
             raise UnreadableRun(
                 path,
@@ -437,45 +441,48 @@ class RunFolder:
                 if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                     raise UnreadableRun(path, "is not a file", "move it away, and restore the file from a backup")
                 if most_bytes is None:
-                    start = 0
+                    start_byte = 0
                 else:
-                    start = max(0, file.seek(0, os.SEEK_END) - most_bytes)
-                file.seek(start)
-                data = file.read()
+                    start_byte = max(0, file.seek(0, os.SEEK_END) - most_bytes)
+                file.seek(start_byte)
+                file_bytes = file.read()
         except FileNotFoundError:
             return None
         except OSError as error:
-            fault = fault_of(error, path)
-            if isinstance(fault, MachineFault):
-                raise fault from None
-            raise UnreadableRun(path, error.strerror or "cannot be read", fault.remedy) from None
-        if start:
-            return data.partition(b"\n")[2]
-        return data
+            read_fault = fault_of(error, path)
+            if isinstance(read_fault, MachineFault):
+                raise read_fault from None
+            raise UnreadableRun(path, error.strerror or "cannot be read", read_fault.remedy) from None
+        if start_byte:
+            return file_bytes.partition(b"\n")[2]
+        return file_bytes
 
     def write_status(self, status: RunStatus, *, durable: bool = False) -> None:
         """Writes the status with the present time; with ``durable`` it is on the disk when this returns."""
-        stamped = replace(status, at=time.time())
-        self._replace_file("status.json", {"run": self.name, **stamped.to_json()}, durable=durable)
+        stamped_status = replace(status, at=time.time())
+        self._replace_file("status.json", {"run": self.name, **stamped_status.to_json()}, durable=durable)
 
     def heard(self, status: RunStatus) -> set[str]:
         """Names of the parties that know of the ending that ``status`` states."""
-        heard = self.read_object("heard.json", _HEARD.validate_python)
-        is_same_ending = heard is not None and (heard.state, heard.number) == (status.state, status.number)
-        if heard is not None and is_same_ending:
-            return set(heard.parties)
+        heard_record = self.read_object("heard.json", _HEARD.validate_python)
+        is_same_ending = heard_record is not None and (heard_record.state, heard_record.number) == (
+            status.state,
+            status.number,
+        )
+        if heard_record is not None and is_same_ending:
+            return set(heard_record.parties)
         return set()
 
     def note_heard(self, status: RunStatus, parties: Iterable[str]) -> None:
         """Notes the parties that know of the ending that ``status`` states; a lost note only has them told again."""
-        value = {"state": status.state, "number": status.number, "parties": sorted(parties)}
-        replace_json(self.path / "heard.json", value, durable=False)
+        heard_json = {"state": status.state, "number": status.number, "parties": sorted(parties)}
+        replace_json(self.path / "heard.json", heard_json, durable=False)
 
     def say(self, line: str) -> None:
         """Adds one line to the run's own log: public words only, and whatever a party had a part in made printable."""
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        time_words = time.strftime("%Y-%m-%d %H:%M:%S")
         with named_faults(self.path / "log.txt"), (self.path / "log.txt").open("a", encoding="utf-8") as file:
-            file.write(f"{stamp} {logged(line)}\n")
+            file.write(f"{time_words} {logged(line)}\n")
 
     def begin_live(self) -> None:
         """Drops the facts that :meth:`tell` added in an earlier start, since a continued run repeats them."""
@@ -483,9 +490,9 @@ class RunFolder:
 
     def tell(self, kind: str, facts: Mapping[str, Any]) -> None:
         """Adds a public fact of the run to its live file, for screens that follow it; no guarantee depends on it."""
-        line = json.dumps({"at": time.time(), "kind": kind, **facts}, ensure_ascii=False, default=str)
+        live_line = json.dumps({"at": time.time(), "kind": kind, **facts}, ensure_ascii=False, default=str)
         with contextlib.suppress(OSError), (self.path / "live.jsonl").open("ab") as file:
-            file.write(line.encode("utf-8", "replace") + b"\n")
+            file.write(live_line.encode("utf-8", "replace") + b"\n")
 
     def live(self) -> list[dict[str, Any]]:
         """The facts that :meth:`tell` added, oldest first; a line that is being written is left out."""
@@ -493,20 +500,20 @@ class RunFolder:
 
     def usage(self) -> dict[str, dict[str, Any]]:
         """Last reported usage of each generator, read from the end of the file, which may be long."""
-        lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
-        facts = self._live_facts(reversed(lines))
-        usages = (event.get("usage") for event in facts if event["kind"] == "usage")
-        return next((usage for usage in usages if isinstance(usage, dict)), {})
+        live_lines = self._end_of("live.jsonl", LIVE_END_BYTES).split(b"\n")[:-1]
+        live_facts = self._live_facts(reversed(live_lines))
+        stated_usages = (event.get("usage") for event in live_facts if event["kind"] == "usage")
+        return next((usage for usage in stated_usages if isinstance(usage, dict)), {})
 
     def _live_facts(self, lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
         """The facts in lines of the live file; a line that a full disk has cut off is left out."""
         for line in lines:
             try:
-                value = json.loads(line)
+                line_json = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if isinstance(value, dict) and "kind" in value:
-                yield value
+            if isinstance(line_json, dict) and "kind" in line_json:
+                yield line_json
 
     def log(self) -> list[str]:
         """The lines that :meth:`say` wrote."""
@@ -529,17 +536,17 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """
     try:
         with named_faults(path):
-            data = None
+            json_bytes = None
             if os.path.lexists(path):
-                data = path.read_bytes()
-        value = {} if data is None else json.loads(data)
+                json_bytes = path.read_bytes()
+        json_value = {} if json_bytes is None else json.loads(json_bytes)
     except (ValueError, RecursionError):
         raise ConfigurationError(f"{path}: is not JSON", "restore it from a backup", code="damaged") from None
-    if not isinstance(value, dict):
+    if not isinstance(json_value, dict):
         raise ConfigurationError(f"{path}: is not a JSON object", "restore it from a backup", code="damaged")
-    if data is None:
+    if json_bytes is None:
         return None
-    return value
+    return json_value
 
 
 def replace_json(path: Path, value: Mapping[str, Any], *, durable: bool) -> None:

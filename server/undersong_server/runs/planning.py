@@ -156,22 +156,22 @@ def _with_stated_noise(task: Task) -> tuple[Task, Setting, list[SumRequest]]:
     ConfigurationError for sums that have a noise of their own, or without any sum.
     """
     multiplier = task.privacy.noise_multiplier
-    remedy = "state privacy.epsilon instead"
+    epsilon_remedy = "state privacy.epsilon instead"
     for _ in range(MOST_NOISE_PLANS):
         setting, requests = _task_sums(task)
         noisy_sums = [request.name for request in requests if request.law != "gaussian" or request.noise_multiplier]
         if noisy_sums or not requests:
-            words = f"{noisy_sums[0]} has a noise of its own" if noisy_sums else "the method makes no private sum"
-            raise ConfigurationError(f"privacy.noise_multiplier: {words}", remedy, code="noise-stated")
+            noise_words = f"{noisy_sums[0]} has a noise of its own" if noisy_sums else "the method makes no private sum"
+            raise ConfigurationError(f"privacy.noise_multiplier: {noise_words}", epsilon_remedy, code="noise-stated")
         requests_with_noise = [replace(request, noise_multiplier=multiplier) for request in requests]
-        spent = plan_sums(requests_with_noise, task.privacy.promise(), task.quorum()).epsilon()
-        epsilon = math.ceil(spent * 1e6) / 1e6  # a promise that a person can read, and not below what is spent
+        spent_epsilon = plan_sums(requests_with_noise, task.privacy.promise(), task.quorum()).epsilon()
+        epsilon = math.ceil(spent_epsilon * 1e6) / 1e6  # a promise that a person can read, and not below what is spent
         if epsilon == task.privacy.epsilon:
             return task, setting, requests_with_noise
         task = task.model_copy(update={"privacy": task.privacy.model_copy(update={"epsilon": epsilon})})
     raise ConfigurationError(
         "privacy.noise_multiplier: the method plans other sums at every epsilon that follows",
-        remedy,
+        epsilon_remedy,
         code="noise-stated",
     )
 
@@ -219,9 +219,10 @@ def coordinator_task(data: Mapping[str, Any], folder: Path, roster: Sequence[str
     )
     _ = task.options  # an invalid method option is found now, not when the method starts
     preset = str((task.method.model_extra or {}).get("preset", ""))
-    if steps := papers.forbidden(task.method.name, preset):
+    if forbidden_steps := papers.forbidden(task.method.name, preset):
         raise ConfigurationError(
-            f"method.preset {preset!r} of {task.method.name!r} has steps that are not private here: {'; '.join(steps)}",
+            f"method.preset {preset!r} of {task.method.name!r} has steps that are not private here:"
+            f" {'; '.join(forbidden_steps)}",
             "run it by `undersong simulate`, or leave method.preset out",
             code="not-private",
         )
@@ -292,18 +293,18 @@ def build_prompts(task: Task, *, alike: bool = False) -> Prompts:
     folder = None
     if task.prompts.folder:
         folder = task.locate(task.prompts.folder)
-    words = task.task
+    word_range = task.task
     if alike:
-        words = words.model_copy(update={"line_breaks": True, "attributes": {}})
-    return Prompts(words, variety=task.prompts.variety and not alike, folder=folder)
+        word_range = word_range.model_copy(update={"line_breaks": True, "attributes": {}})
+    return Prompts(word_range, variety=task.prompts.variety and not alike, folder=folder)
 
 
 def public_lengths(task: Task) -> DrawWords | None:
     """Returns a function that draws a length between the task's bounds, uniform on a log scale; None without bounds."""
     if task.task.words is None:
         return None
-    low, high = task.task.words
-    return lambda draw: round(math.exp(draw.uniform(math.log(low), math.log(high))))
+    fewest_words, most_words = task.task.words
+    return lambda draw: round(math.exp(draw.uniform(math.log(fewest_words), math.log(most_words))))
 
 
 def register_statistics(requests: Iterable[SumRequest]) -> None:
@@ -429,7 +430,7 @@ class PlanFigures:
     def to_json(self) -> dict[str, Any]:
         """The JSON of ``undersong plan``."""
         epsilon = self.privacy.epsilon
-        cost = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
+        cost_json = {"tokens": self.cost.tokens, "price_usd": self.cost.price_usd, "time_s": self.cost.seconds}
         optional_facts = {"method_notes": list(self.method_notes), "weak_choices": list(self.weak), "paper": self.paper}
         return {
             "epsilon": epsilon if math.isfinite(epsilon) else None,
@@ -440,17 +441,17 @@ class PlanFigures:
             "generator_calls": self.generator_calls,
             "trial_calls": self.trial_calls,
             "notice": PUBLIC_NOTICE,
-            **cost,
+            **cost_json,
             **{key: value for key, value in optional_facts.items() if value},
         }
 
 
 def plan_figures(run: RunPlan) -> PlanFigures:
     """Computes the figures of a plan: sums with their noise and epsilon, calls of generators, cost and warnings."""
-    private = math.isfinite(run.plan.privacy.epsilon)
+    is_private = math.isfinite(run.plan.privacy.epsilon)
     quorum = run.plan.quorum
     # Nothing is asked or private, or Laplace shares give no bound.
-    epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and private else math.inf
+    epsilon_alone = run.plan.epsilon_if_all_others_collude() if run.plan.sums and is_private else math.inf
     method = methods.load(run.task.method.name)
     options = run.task.options
     if isinstance(options, papers.StatedOptions):
@@ -458,9 +459,9 @@ def plan_figures(run: RunPlan) -> PlanFigures:
     else:
         stated_privacy = run.plan.privacy
     if math.isfinite(stated_privacy.epsilon):
-        paper = method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
+        paper_figures = method.paper_figures(options, replace(run.plan, privacy=stated_privacy))
     else:
-        paper = {}
+        paper_figures = {}
     return PlanFigures(
         method=run.task.method.name,
         privacy=run.plan.privacy,
@@ -479,7 +480,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
                 scale=group[0].scale,
                 modulus_bits=max(planned.modulus_bits for planned in group),
                 share_sigma_integer=group[0].drawn_sigma_integer / math.sqrt(quorum.honest_survivors),
-                epsilon_so_far=run.plan.epsilon_after(last) if private else None,
+                epsilon_so_far=run.plan.epsilon_after(last) if is_private else None,
                 source=group[0].source,
             )
             for group, last in _neighbouring_sums(run.plan)
@@ -491,7 +492,7 @@ def plan_figures(run: RunPlan) -> PlanFigures:
         * sum(generator.prompt_format(run.task.locate("")).reads for generator in run.task.generators),
         cost=_expected_cost(run),
         method_notes=(*method.notes(run.task.options, run.setting), *signal_notes(run), *batch_notes(run)),
-        paper=paper or None,
+        paper=paper_figures or None,
         weak=(
             *bounds.weak_plan(run.plan),
             *method.warnings(options, run.setting, partial(public_texts, run.task)),
@@ -513,22 +514,25 @@ def public_texts(task: Task) -> Sequence[str]:
 
 def cap_faults(run: RunPlan) -> Iterator[tuple[str, str, str]]:
     """Yields a fault for each budget of a generator that the plan's expected cost exceeds: (problem, remedy, key)."""
-    names = run.setting.generators
-    for name, key, cap, expected, highest in _generator_caps(run):
-        if expected > cap * (1 + 1e-9):  # the figure in the remedy is rounded
+    generator_names = run.setting.generators
+    for generator_name, cap_key, stated_cap, expected_use, highest_use in _generator_caps(run):
+        if expected_use > stated_cap * (1 + 1e-9):  # the figure in the remedy is rounded
             yield (
-                f"generator {name}: {key} is {cap:g}, the plan is expected to take {expected:.12g}",
-                f"raise {key} to {expected:.12g} or more ({highest:.12g} suffices for sure), or ask for fewer samples",
-                f"generators.{names.index(name)}.{key}",
+                f"generator {generator_name}: {cap_key} is {stated_cap:g}, the plan is expected to take"
+                f" {expected_use:.12g}",
+                f"raise {cap_key} to {expected_use:.12g} or more ({highest_use:.12g} suffices for sure), or ask for"
+                " fewer samples",
+                f"generators.{generator_names.index(generator_name)}.{cap_key}",
             )
 
 
 def cap_warnings(run: RunPlan) -> Iterator[str]:
     """Yields a warning for each budget of a generator that covers the plan's expected cost but not its highest one."""
-    for name, key, cap, expected, highest in _generator_caps(run):
-        if expected <= cap * (1 + 1e-9) and highest > cap * (1 + 1e-9):
+    for generator_name, cap_key, stated_cap, expected_use, highest_use in _generator_caps(run):
+        if expected_use <= stated_cap * (1 + 1e-9) and highest_use > stated_cap * (1 + 1e-9):
             yield (
-                f"generator {name}: {key} is {cap:g}, and the plan may take up to {highest:.12g} ({expected:.12g} is"
+                f"generator {generator_name}: {cap_key} is {stated_cap:g}, and the plan may take up to"
+                f" {highest_use:.12g} ({expected_use:.12g} is"
                 " expected): the run may stop early, and has spent epsilon by then"
             )
 
@@ -546,16 +550,16 @@ def declared_records(task: Task) -> int | None:
 def signal_notes(run: RunPlan) -> Iterator[str]:
     """Yields a note on each kind of counts and votes that the declared records tell from noise, beside its noise."""
     if records := declared_records(run.task):
-        for name, signal in _sum_signals(run, records):
-            if not signal.is_noise:
-                yield f"{name}: {signal}, of {records} records."
+        for sum_name, sum_signal in _sum_signals(run, records):
+            if not sum_signal.is_noise:
+                yield f"{sum_name}: {sum_signal}, of {records} records."
 
 
 def noise_warnings(run: RunPlan, records: int) -> Iterator[str]:
     """Yields a warning for each kind of counts and votes whose answer of so many records will be noise."""
-    for name, signal in _sum_signals(run, records):
-        if signal.is_noise:
-            yield f"{name}: {signal}, of {records} records: most single coordinates will be noise"
+    for sum_name, sum_signal in _sum_signals(run, records):
+        if sum_signal.is_noise:
+            yield f"{sum_name}: {sum_signal}, of {records} records: most single coordinates will be noise"
 
 
 def _sum_signals(run: RunPlan, records: int) -> Iterator[tuple[str, Signal]]:
@@ -569,28 +573,33 @@ def batch_notes(run: RunPlan) -> Iterator[str]:
     """Yields a note on how many batches, one after the other, each generator that asks by batch files may need."""
     for generator in run.task.generators:
         if generator.in_batches:
-            trial = " and one before the first private sum" if run.trial_calls else ""
+            trial_words = " and one before the first private sum" if run.trial_calls else ""
             yield (
                 f"generator {generator.name}: asks by batches, each answered within a day: up to {1 + RETRIES} for each"
-                f" step that orders texts (refused texts are asked once more){trial}"
+                f" step that orders texts (refused texts are asked once more){trial_words}"
             )
 
 
 def _generator_caps(run: RunPlan) -> Iterator[tuple[str, str, float, float, float]]:
     """Yields (generator, key, cap, expected, most) of each cap; the middle of an estimate's range is expected."""
     for generator, estimate in zip(run.task.generators, _generator_estimates(run), strict=True):
-        for key, cap, (low, high) in generator.caps(estimate):
-            yield generator.name, key, cap, (low + high) / 2, high
+        for cap_key, stated_cap, (expected_use, highest_use) in generator.caps(estimate):
+            yield generator.name, cap_key, stated_cap, (expected_use + highest_use) / 2, highest_use
 
 
 def _expected_cost(run: RunPlan) -> Estimate:
     estimates = _generator_estimates(run)
-    prices = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
-    has_prices = len(prices) == len(estimates)
+    price_ranges = [estimate.price_usd for estimate in estimates if estimate.price_usd is not None]
+    has_prices = len(price_ranges) == len(estimates)
     return Estimate(
         calls=sum(estimate.calls for estimate in estimates),
         tokens=(sum(estimate.tokens[0] for estimate in estimates), sum(estimate.tokens[1] for estimate in estimates)),
-        price_usd=(sum(price[0] for price in prices), sum(price[1] for price in prices)) if has_prices else None,
+        price_usd=(
+            sum(price_range[0] for price_range in price_ranges),
+            sum(price_range[1] for price_range in price_ranges),
+        )
+        if has_prices
+        else None,
         seconds=_run_seconds(run, estimates),
     )
 
@@ -599,55 +608,63 @@ def _run_seconds(run: RunPlan, estimates: Sequence[Estimate]) -> tuple[float, fl
     """Range of the whole run's seconds on two cores that do nothing else: generator, embeddings, sums, outputs."""
     records = run.setting.expected_records
     parties = run.plan.quorum.parties
-    words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
-    pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
-    scores = records * sum(planned.dimension for planned in run.plan.sums)
-    low, high = (
+    written_words = sum(run.task.task.words or (0, TEXT_WORDS)) / 2 * (run.generator_calls + records)
+    masked_pairs = len(run.plan.sums) * parties * min(parties - 1, _MOST_NEIGHBOURS)
+    record_scores = records * sum(planned.dimension for planned in run.plan.sums)
+    low_seconds, high_seconds = (
         _START_S[bound]
-        + words * _WORD_S[bound]
-        + pairs * _PAIR_S[bound]
-        + scores * _SCORE_S[bound]
+        + written_words * _WORD_S[bound]
+        + masked_pairs * _PAIR_S[bound]
+        + record_scores * _SCORE_S[bound]
         + max(estimate.seconds[bound] for estimate in estimates)
         for bound in (0, 1)
     )
-    return low, high
+    return low_seconds, high_seconds
 
 
 def _generator_estimates(run: RunPlan) -> list[Estimate]:
     """Expected cost of each generator, if all are called equally often."""
-    calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
-    return [_estimate_generator(run, generator, calls) for generator in run.task.generators]
+    generator_calls = math.ceil(run.generator_calls / len(run.task.generators)) + run.trial_calls
+    return [_estimate_generator(run, generator, generator_calls) for generator in run.task.generators]
 
 
 def _estimate_generator(run: RunPlan, generator: GeneratorSettings, calls: int) -> Estimate:
     """Cost of a generator's calls, from prompts without any example to prompts with the most and longest ones."""
     task = run.task
     options = run.task.options
-    form = generator.prompt_format(task.locate(""))
-    if not form.reads:
+    prompt_format = generator.prompt_format(task.locate(""))
+    if not prompt_format.reads:
         return generator.estimate(calls)
-    text = "word " * (task.task.words[1] if task.task.words else TEXT_WORDS)
+    word_text = "word " * (task.task.words[1] if task.task.words else TEXT_WORDS)
     examples = getattr(options, "examples", 0)
-    count = examples if isinstance(examples, int) else len(examples)
+    example_count = examples if isinstance(examples, int) else len(examples)
     label = task.task.labels[0] if task.task.labels else ""
-    example_texts = tuple(f"{number} {text}" for number in range(count))
-    orders = [
+    example_texts = tuple(f"{number} {word_text}" for number in range(example_count))
+    sample_orders = [
         Order(generator.name, "zero_shot", label),
-        Order(generator.name, "contrast" if count else "paraphrase", label, good=example_texts, parents=(text,)),
+        Order(
+            generator.name,
+            "contrast" if example_count else "paraphrase",
+            label,
+            good=example_texts,
+            parents=(word_text,),
+        ),
     ]
-    requests, _ = Requests(build_prompts(task), {generator.name: form}, seed=0).make("estimate", orders, (0, 1), (1, 1))
-    words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
+    requests, _ = Requests(build_prompts(task), {generator.name: prompt_format}, seed=0).make(
+        "estimate", sample_orders, (0, 1), (1, 1)
+    )
+    prompt_words = [len(f"{request.system} {request.prompt}".split()) for request in requests.values()]
     example_words = task.task.words[0] if task.task.words else 0
-    lowest, highest = (generator.estimate(calls, extreme(words), example_words) for extreme in (min, max))
+    lowest, highest = (generator.estimate(calls, extreme(prompt_words), example_words) for extreme in (min, max))
     if lowest.price_usd is None or highest.price_usd is None:
-        price = None
+        price_usd = None
     else:
-        price = lowest.price_usd[0], highest.price_usd[1]
-    return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price)
+        price_usd = lowest.price_usd[0], highest.price_usd[1]
+    return replace(highest, tokens=(lowest.tokens[0], highest.tokens[1]), price_usd=price_usd)
 
 
 def _neighbouring_sums(plan: Plan) -> Iterable[tuple[list[PlannedSum], int]]:
     """Neighbouring sums that differ in dimension only, with the number of sums up to the group's end."""
-    kind = attrgetter("statistic", "l2", "scale", "sigma_integer", "sampling_rate", "law")
-    groups = [list(group) for _, group in itertools.groupby(plan.sums, key=kind)]
-    return zip(groups, itertools.accumulate(map(len, groups)), strict=True)
+    sum_kind = attrgetter("statistic", "l2", "scale", "sigma_integer", "sampling_rate", "law")
+    sum_groups = [list(group) for _, group in itertools.groupby(plan.sums, key=sum_kind)]
+    return zip(sum_groups, itertools.accumulate(map(len, sum_groups)), strict=True)

@@ -73,10 +73,10 @@ class TaskSection(TaskWords):
     @field_validator("labels")
     @classmethod
     def _check_distinct(cls, labels: tuple[str, ...]) -> tuple[str, ...]:
-        folded = [label.strip().casefold() for label in labels]
-        if "" in folded:
+        folded_labels = [label.strip().casefold() for label in labels]
+        if "" in folded_labels:
             raise ValueError("a label is empty; write a word for every label")
-        if len(set(folded)) != len(folded):
+        if len(set(folded_labels)) != len(folded_labels):
             raise ValueError("two labels are the same but for case or spaces; keep one")
         return labels
 
@@ -265,8 +265,8 @@ class AttributeSection(StrictSection):
     def _check_distinct(self) -> "AttributeSection":
         if self.name in RESERVED_COLUMNS:
             raise ValueError(f"{self.name!r} is a column of every corpus; choose another name")
-        folded = [" ".join(value.split()).casefold() for value in self.values]
-        if not all(folded) or len(set(folded)) != len(folded):
+        folded_values = [" ".join(value.split()).casefold() for value in self.values]
+        if not all(folded_values) or len(set(folded_values)) != len(folded_values):
             raise ValueError("values are empty or stand twice; list each value once")
         return self
 
@@ -376,20 +376,24 @@ class Task(StrictSection):
         method = data.get("method")
         if not isinstance(method, Mapping) or not method.get("preset"):
             return data
-        name = str(method.get("name"))
-        preset = str(method["preset"])
-        privacy = data.get("privacy", {})
-        preset_sections = papers.sections(name, preset)
-        preset_data = {key: {**keys, **data.get(key, {})} for key, keys in preset_sections.items() if key != "method"}
-        if papers.forbidden(name, preset) and privacy.get("epsilon", math.inf) != math.inf:
-            preset_data["method"] = {"stated_epsilon": privacy["epsilon"], **method}
-            preset_data["privacy"] = {**privacy, "epsilon": math.inf}
+        method_name = str(method.get("name"))
+        preset_name = str(method["preset"])
+        privacy_keys = data.get("privacy", {})
+        preset_sections = papers.sections(method_name, preset_name)
+        preset_data = {
+            section_name: {**section_keys, **data.get(section_name, {})}
+            for section_name, section_keys in preset_sections.items()
+            if section_name != "method"
+        }
+        if papers.forbidden(method_name, preset_name) and privacy_keys.get("epsilon", math.inf) != math.inf:
+            preset_data["method"] = {"stated_epsilon": privacy_keys["epsilon"], **method}
+            preset_data["privacy"] = {**privacy_keys, "epsilon": math.inf}
         return {**data, **preset_data}
 
     @model_validator(mode="after")
     def _names_differ(self) -> "Task":
-        names = [generator.name for generator in self.generators]
-        if len(set(names)) != len(names):
+        generator_names = [generator.name for generator in self.generators]
+        if len(set(generator_names)) != len(generator_names):
             raise ValueError("two [[generators]] share a name; give each its own")
         if len({attribute.name for attribute in self.attributes}) != len(self.attributes):
             raise ValueError("two [[attributes]] share a name; give each its own")
@@ -421,10 +425,10 @@ class Task(StrictSection):
     def locate(self, path: str) -> Path:
         """Makes a path absolute: relative ones start at data.root, or else beside the task file."""
         if self.data.root:
-            base = Path(self.data.root)
+            base_folder = Path(self.data.root)
         else:
-            base = self.folder
-        return (base / path).absolute()
+            base_folder = self.folder
+        return (base_folder / path).absolute()
 
     @property
     def teacher_model(self) -> str:
@@ -441,7 +445,9 @@ class Task(StrictSection):
         files: list[Path] = []
         for path in map(self.locate, paths):
             if path.is_dir():
-                files.extend(sorted(entry for entry in path.iterdir() if entry.suffix.lower() in SUFFIXES))
+                files.extend(
+                    sorted(folder_entry for folder_entry in path.iterdir() if folder_entry.suffix.lower() in SUFFIXES)
+                )
             elif "*" in path.name:
                 files.extend(sorted(path.parent.glob(path.name)))
             else:
@@ -497,31 +503,31 @@ class Task(StrictSection):
         """Sentences on options that were set aside, and on a preset that is changed or not private; often empty."""
         sentences = []
         if self.set_aside:
-            names = ", ".join(self.set_aside)
-            sentences.append(f"set aside, as another method's than {self.method.name!r}: {names}")
-        preset = (self.method.model_extra or {}).get("preset")
-        if preset:
+            set_aside_names = ", ".join(self.set_aside)
+            sentences.append(f"set aside, as another method's than {self.method.name!r}: {set_aside_names}")
+        preset_name = (self.method.model_extra or {}).get("preset")
+        if preset_name:
             if self.replaced:
-                sentences.append(f"the preset {preset!r} replaces the task file's: {'; '.join(self.replaced)}")
-            if changes := self._changes_of_preset(preset):
-                sentences.append(f"the task changes the preset {preset!r}: {'; '.join(changes)}")
-            sentences += papers.forbidden(self.method.name, preset)
+                sentences.append(f"the preset {preset_name!r} replaces the task file's: {'; '.join(self.replaced)}")
+            if preset_changes := self._changes_of_preset(preset_name):
+                sentences.append(f"the task changes the preset {preset_name!r}: {'; '.join(preset_changes)}")
+            sentences += papers.forbidden(self.method.name, preset_name)
         return tuple(sentences)
 
     def _changes_of_preset(self, preset: str) -> list[str]:
         """Values, in all sections, that differ from the preset's: "samples = 24, not 6000"."""
-        changes = []
-        for section, keys in papers.sections(self.method.name, preset).items():
-            if section == "method":
-                values = self.method.model_extra or {}
+        change_words = []
+        for section_name, preset_keys in papers.sections(self.method.name, preset).items():
+            if section_name == "method":
+                method_options = self.method.model_extra or {}
                 prefix = ""
             else:
-                values = getattr(self, section).model_dump()
-                prefix = f"{section}."
-            for key, preset_value in keys.items():
-                if (value := values.get(key, preset_value)) != preset_value:
-                    changes.append(f"{prefix}{key} = {_toml_word(value)}, not {_toml_word(preset_value)}")
-        return changes
+                method_options = getattr(self, section_name).model_dump()
+                prefix = f"{section_name}."
+            for key, preset_value in preset_keys.items():
+                if (stated_value := method_options.get(key, preset_value)) != preset_value:
+                    change_words.append(f"{prefix}{key} = {_toml_word(stated_value)}, not {_toml_word(preset_value)}")
+        return change_words
 
     @property
     def options(self) -> MethodOptions:
@@ -536,13 +542,15 @@ def load(path: Path, assignments: Iterable[str] = ()) -> Task:
     """Reads, overrides and validates a task file. Raises ConfigurationError for an invalid key, with its remedy."""
     file_data = configuration.read_toml(path)
     assignment_list = tuple(assignments)
-    data, set_aside = for_its_method(file_data, configuration.override(file_data, assignment_list), assignment_list)
+    task_data, set_aside = for_its_method(
+        file_data, configuration.override(file_data, assignment_list), assignment_list
+    )
     for key in ("folder", "set_aside", "replaced"):
-        if key in data:
+        if key in task_data:
             raise ConfigurationError(f"{path}: {key}: unknown key", "paths are relative to the task file or data.root")
-    data, replaced = for_its_preset(data, assignment_list)
+    task_data, replaced = for_its_preset(task_data, assignment_list)
     derived_fields = {"folder": path.parent.absolute(), "set_aside": set_aside, "replaced": replaced}
-    task = configuration.validate(Task, {**data, **derived_fields}, str(path))
+    task = configuration.validate(Task, {**task_data, **derived_fields}, str(path))
     _ = task.options  # a wrong method option is found now, not when the method starts
     return task
 
@@ -574,11 +582,13 @@ def for_its_method(
     assigned_keys = {assignment.partition("=")[0].strip() for assignment in assignments}
     file_options = {key for key in file_method if key != "name" and f"method.{key}" not in assigned_keys}
     new_options = {key: value for key, value in new_method.items() if key not in file_options}
-    carried = {key: new_method[key] for key in new_method if key in file_options and "preset" not in new_options}
-    while carried and (faulty := _refused_options(str(new_method["name"]), new_options, carried)):
-        carried = {key: value for key, value in carried.items() if key not in faulty}
-    aside = tuple(key for key in new_method if key in file_options and key not in carried)
-    return {**data, "method": {key: value for key, value in new_method.items() if key not in aside}}, aside
+    carried_options = {
+        key: new_method[key] for key in new_method if key in file_options and "preset" not in new_options
+    }
+    while carried_options and (faulty_names := _refused_options(str(new_method["name"]), new_options, carried_options)):
+        carried_options = {key: value for key, value in carried_options.items() if key not in faulty_names}
+    aside_names = tuple(key for key in new_method if key in file_options and key not in carried_options)
+    return {**data, "method": {key: value for key, value in new_method.items() if key not in aside_names}}, aside_names
 
 
 def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -596,21 +606,25 @@ def for_its_preset(data: dict[str, Any], assignments: Iterable[str]) -> tuple[di
         sections = papers.sections(str(method["name"]), str(method["preset"]))
     except ValueError:
         return data, ()  # an unknown preset is named where the method's options are read
-    assigned = {assignment.partition("=")[0].strip() for assignment in assignments}
+    assigned_keys = {assignment.partition("=")[0].strip() for assignment in assignments}
     preset_data = dict(data)
-    replaced = []
-    for section, keys in sections.items():
-        values = data.get(section, {})
-        if section == "method" or section in assigned or not isinstance(values, Mapping):
+    replaced_keys = []
+    for section_name, preset_keys in sections.items():
+        section_values = data.get(section_name, {})
+        if section_name == "method" or section_name in assigned_keys or not isinstance(section_values, Mapping):
             continue
-        preset_values = {key: value for key, value in keys.items() if f"{section}.{key}" not in assigned}
-        preset_data[section] = {**values, **preset_values}
-        replaced += [
-            f"{section}.{key} = {_toml_word(value)}, not {_toml_word(values[key])}"
+        preset_values = {
+            option_key: preset_value
+            for option_key, preset_value in preset_keys.items()
+            if f"{section_name}.{option_key}" not in assigned_keys
+        }
+        preset_data[section_name] = {**section_values, **preset_values}
+        replaced_keys += [
+            f"{section_name}.{key} = {_toml_word(value)}, not {_toml_word(section_values[key])}"
             for key, value in preset_values.items()
-            if values.get(key, value) != value
+            if section_values.get(key, value) != value
         ]
-    return preset_data, tuple(replaced)
+    return preset_data, tuple(replaced_keys)
 
 
 def _toml_word(value: Any) -> str:
