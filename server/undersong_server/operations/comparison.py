@@ -121,17 +121,17 @@ class RunComparison:
 
     @property
     def groups(self) -> Mapping[str, list[Figure]]:
-        groups: dict[str, list[Figure]] = {}
+        figures_by_group: dict[str, list[Figure]] = {}
         for figure in self.figures:
-            groups.setdefault(figure.group, []).append(figure)
-        return groups
+            figures_by_group.setdefault(figure.group, []).append(figure)
+        return figures_by_group
 
     @property
     def charted(self) -> Figure | None:
         """The figure of the chart: the one that the runs are sorted by, or the first of :data:`CHARTED`."""
-        comparable = {figure.name: figure for figure in self.figures if figure.compares}
+        comparable_figures = {figure.name: figure for figure in self.figures if figure.compares}
         figure_names = (self.sorted_by, *CHARTED, "promised epsilon")
-        return next((comparable[name] for name in figure_names if name in comparable), None)
+        return next((comparable_figures[name] for name in figure_names if name in comparable_figures), None)
 
     @property
     def chart(self) -> Markup:
@@ -139,14 +139,14 @@ class RunComparison:
         figure = self.charted
         if figure is None or sum(math.isfinite(cell.value) for cell in figure.cells) < 2:
             return Markup("")
-        points = [(cell.value, cell.half) if math.isfinite(cell.value) else None for cell in figure.cells]
-        name = f"{figure.name} ({figure.good_words})"
+        cell_points = [(cell.value, cell.half) if math.isfinite(cell.value) else None for cell in figure.cells]
+        chart_name = f"{figure.name} ({figure.good_words})"
         description = "; ".join(f"{run.run} {cell.words}" for run, cell in zip(self.runs, figure.cells, strict=True))
         return series_chart(
-            f"{name}: {description}",
+            f"{chart_name}: {description}",
             [run.run for run in self.runs],
-            {figure.name: points},
-            axis=f"run; {name}",
+            {figure.name: cell_points},
+            axis=f"run; {chart_name}",
             form="points",
             percent=figure.percent,
             height=220,
@@ -158,8 +158,8 @@ class RunComparison:
         writer = csv.writer(file)
         writer.writerow(("group", "figure", "good", *(_cell(run.run) for run in self.runs)))
         for figure in self.figures:
-            words = (_cell(cell.words) for cell in figure.cells)
-            writer.writerow((figure.group, _cell(figure.name), figure.good_words, *words))
+            cell_words = (_cell(cell.words) for cell in figure.cells)
+            writer.writerow((figure.group, _cell(figure.name), figure.good_words, *cell_words))
         return file.getvalue().encode("utf-8")
 
 
@@ -178,47 +178,51 @@ def compare(home: Path, runs: Sequence[str], *, sort: str = "") -> RunComparison
 
     Raises ConfigurationError for an unknown run or figure.
     """
-    corpora = {run: published_texts(home, run) for run in dict.fromkeys(runs)}
-    sizes = [len(texts) for texts in corpora.values() if texts]
-    sample_size = min([DRAWN_TEXTS, *sizes]) if sizes else 0
-    compared = tuple(_compared(home, run, texts, sample_size) for run, texts in corpora.items())
-    comparison = RunComparison(compared, sample_size, figures=tuple(_figures(compared, sample_size)))
+    texts_by_run = {run: published_texts(home, run) for run in dict.fromkeys(runs)}
+    corpus_sizes = [len(texts) for texts in texts_by_run.values() if texts]
+    sample_size = min([DRAWN_TEXTS, *corpus_sizes]) if corpus_sizes else 0
+    compared_runs = tuple(_compared(home, run, texts, sample_size) for run, texts in texts_by_run.items())
+    run_comparison = RunComparison(compared_runs, sample_size, figures=tuple(_figures(compared_runs, sample_size)))
     if sort:
-        return _sorted(comparison, sort)
-    return comparison
+        return _sorted(run_comparison, sort)
+    return run_comparison
 
 
 def how_good(home: Path, run: str) -> tuple[Figure, ...]:
     """Returns one run's figures of the group :data:`HOW_GOOD`. Raises ConfigurationError for an unknown run."""
-    score = live(home, run, run_plan(home, run)).score
-    return tuple(_how_good([score], [evaluated(CoordinatorHome(home).run(run))]))
+    live_score = live(home, run, run_plan(home, run)).score
+    return tuple(_how_good([live_score], [evaluated(CoordinatorHome(home).run(run))]))
 
 
 def _sorted(comparison: RunComparison, sort: str) -> RunComparison:
-    by_name = {figure.name: figure for figure in comparison.figures if figure.compares}
-    figure = by_name.get(sort)
+    figure_by_name = {figure.name: figure for figure in comparison.figures if figure.compares}
+    figure = figure_by_name.get(sort)
     if figure is None:
         raise ConfigurationError(
-            f"these runs have no figure {sort!r} to sort by", f"one of: {', '.join(by_name)}", code="unknown-figure"
+            f"these runs have no figure {sort!r} to sort by",
+            f"one of: {', '.join(figure_by_name)}",
+            code="unknown-figure",
         )
-    sign = -1.0 if figure.good == "high" else 1.0
+    sort_sign = -1.0 if figure.good == "high" else 1.0
 
     def rank(place: int) -> tuple[bool, float]:
-        value = figure.cells[place].value
-        return math.isnan(value), sign * value
+        cell_value = figure.cells[place].value
+        return math.isnan(cell_value), sort_sign * cell_value
 
-    order = sorted(range(len(comparison.runs)), key=rank)
-    figures = (replace(figure, cells=tuple(figure.cells[place] for place in order)) for figure in comparison.figures)
-    runs = tuple(comparison.runs[place] for place in order)
-    return replace(comparison, runs=runs, sorted_by=sort, figures=tuple(figures))
+    run_order = sorted(range(len(comparison.runs)), key=rank)
+    sorted_figures = (
+        replace(figure, cells=tuple(figure.cells[place] for place in run_order)) for figure in comparison.figures
+    )
+    runs = tuple(comparison.runs[place] for place in run_order)
+    return replace(comparison, runs=runs, sorted_by=sort, figures=tuple(sorted_figures))
 
 
 def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> ComparedRun:
     plan = run_plan(home, run)
-    recorded = live(home, run, plan)
+    live_run = live(home, run, plan)
     folder = CoordinatorHome(home).run(run)
     epsilon = plan.figures.privacy.epsilon
-    last = recorded.weights[-1] if recorded.weights else ()
+    last_weights = live_run.weights[-1] if live_run.weights else ()
     return ComparedRun(
         run=run,
         state=folder.status().state,
@@ -226,14 +230,14 @@ def _compared(home: Path, run: str, texts: Sequence[str] | None, drawn: int) -> 
         epsilon=epsilon if epsilon != float("inf") else None,
         delta=plan.figures.privacy.delta,
         unit=plan.figures.privacy.unit,
-        spent=recorded.sums[-1].epsilon_after if recorded.sums else 0.0,
+        spent=live_run.sums[-1].epsilon_after if live_run.sums else 0.0,
         parties=len(plan.planned.roster),
-        weights=dict(zip(recorded.generators, last, strict=False)),
-        weight_errors=dict(zip(recorded.generators, recorded.last_weight_errors, strict=False)),
-        calls=sum(int(usage["calls"]) for usage in recorded.usage.values()),
-        kept=sum(int(usage["kept"]) for usage in recorded.usage.values()),
-        price_usd=sum(float(usage["price_usd"]) for usage in recorded.usage.values()),
-        score=recorded.score,
+        weights=dict(zip(live_run.generators, last_weights, strict=False)),
+        weight_errors=dict(zip(live_run.generators, live_run.last_weight_errors, strict=False)),
+        calls=sum(int(usage["calls"]) for usage in live_run.usage.values()),
+        kept=sum(int(usage["kept"]) for usage in live_run.usage.values()),
+        price_usd=sum(float(usage["price_usd"]) for usage in live_run.usage.values()),
+        score=live_run.score,
         texts=None if texts is None else len(texts),
         text_figures=_text_figures(texts, drawn) if texts else {},
         evaluated=evaluated(folder),
@@ -259,16 +263,18 @@ TEXT_FIGURES = (
 
 def _text_figures(texts: Sequence[str], drawn: int) -> Mapping[str, Interval]:
     """Figures of equally many drawn texts of each corpus, over blocks of equally many of these."""
-    blocks = _blocks([texts[row] for row in drawn_rows(len(texts), drawn)])
-    return {figure.name: over_seeds([figure.compute(block) for block in blocks]) for figure in TEXT_FIGURES}
+    text_blocks = _blocks([texts[row] for row in drawn_rows(len(texts), drawn)])
+    return {
+        figure.name: over_seeds([figure.compute(text_block) for text_block in text_blocks]) for figure in TEXT_FIGURES
+    }
 
 
 def _blocks(texts: Sequence[str]) -> list[Sequence[str]]:
     """The texts in blocks of the same size; one block where they are too few for ten of two."""
-    size = len(texts) // BLOCKS
-    if size < 2:
+    block_size = len(texts) // BLOCKS
+    if block_size < 2:
         return [texts]
-    return [texts[start : start + size] for start in range(0, size * BLOCKS, size)]
+    return [texts[block_start : block_start + block_size] for block_start in range(0, block_size * BLOCKS, block_size)]
 
 
 def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
@@ -278,12 +284,12 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     def numbers(
         group: str, name: str, of: Callable[[ComparedRun], float | None], good: Good | None, missing: str = NOTHING
     ) -> Figure:
-        values = [of(run) for run in runs]
-        cells = tuple(
+        run_values = [of(run) for run in runs]
+        number_cells = tuple(
             ComparedFigure(missing) if value is None else ComparedFigure(number(value), float(value))
-            for value in values
+            for value in run_values
         )
-        return Figure(group, name, cells, good)
+        return Figure(group, name, number_cells, good)
 
     yield words("Promise", "state", lambda run: run.state)
     yield words("Promise", "method", lambda run: run.method)
@@ -294,21 +300,23 @@ def _figures(runs: Sequence[ComparedRun], drawn: int) -> Iterator[Figure]:
     yield numbers("Promise", "epsilon spent", lambda run: run.spent, None, "no privacy")
     yield numbers("Cost", "calls", lambda run: run.calls, None)
     yield numbers("Cost", "texts kept", lambda run: run.kept, None)
-    money = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
-    yield Figure("Cost", "money, US$", money, "low")
+    price_cells = tuple(ComparedFigure(f"{run.price_usd:.2f}", run.price_usd) for run in runs)
+    yield Figure("Cost", "money, US$", price_cells, "low")
     yield from _how_good([run.score for run in runs], [run.evaluated for run in runs])
     yield numbers("Texts", "texts", lambda run: run.texts, None)
     for figure in TEXT_FIGURES if any(run.text_figures for run in runs) else ():
-        cells = tuple(
+        weight_cells = tuple(
             _interval_cell(run.text_figures[figure.name], percent=figure.percent)
             if run.text_figures
             else ComparedFigure()
             for run in runs
         )
-        yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, cells, figure.good, figure.percent)
-    for name in _names(run.weights for run in runs):
-        cells = tuple(_weight_cell(run, name) if name in run.weights else ComparedFigure() for run in runs)
-        yield Figure("Weights", f"weight of {name}", cells, None, percent=True)
+        yield Figure(f"Texts, of {drawn:,} drawn of each run", figure.name, weight_cells, figure.good, figure.percent)
+    for weight_name in _names(run.weights for run in runs):
+        weight_cells = tuple(
+            _weight_cell(run, weight_name) if weight_name in run.weights else ComparedFigure() for run in runs
+        )
+        yield Figure("Weights", f"weight of {weight_name}", weight_cells, None, percent=True)
 
 
 def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Evaluated | None]) -> Iterator[Figure]:
@@ -328,22 +336,32 @@ def _how_good(scores: Sequence[PrivateScore | None], evaluated_runs: Sequence[Ev
         ComparedFigure(evaluation.test if evaluation else "not measured") for evaluation in evaluated_runs
     )
     yield Figure(HOW_GOOD, "test file", test_cells)
-    evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]
-    if not evaluations:
+    known_evaluations = [evaluation for evaluation in evaluated_runs if evaluation is not None]
+    if not known_evaluations:
         return
-    sizes = tuple(ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs)
-    yield Figure(HOW_GOOD, "texts drawn for it", sizes)
-    alike = len({(evaluation.test, evaluation.texts) for evaluation in evaluations}) == 1 and all(
-        evaluation.texts for evaluation in evaluations
+    size_cells = tuple(
+        ComparedFigure(evaluation.texts_words if evaluation else NOTHING) for evaluation in evaluated_runs
     )
-    for name in _names(evaluation.figures for evaluation in evaluations):
-        cells = tuple(_evaluated_cell(evaluation, name) for evaluation in evaluated_runs)
-        goods = {evaluation.measures[name].good for evaluation in evaluations if name in evaluation.measures}
-        percents = {evaluation.measures[name].percent for evaluation in evaluations if name in evaluation.measures}
-        good = None
-        if alike and len(goods) == 1:
-            good = goods.pop()
-        yield Figure(HOW_GOOD, name, cells, good, percents == {True})
+    yield Figure(HOW_GOOD, "texts drawn for it", size_cells)
+    is_alike = len({(evaluation.test, evaluation.texts) for evaluation in known_evaluations}) == 1 and all(
+        evaluation.texts for evaluation in known_evaluations
+    )
+    for measure_name in _names(evaluation.figures for evaluation in known_evaluations):
+        measure_cells = tuple(_evaluated_cell(evaluation, measure_name) for evaluation in evaluated_runs)
+        directions = {
+            evaluation.measures[measure_name].good
+            for evaluation in known_evaluations
+            if measure_name in evaluation.measures
+        }
+        percent_flags = {
+            evaluation.measures[measure_name].percent
+            for evaluation in known_evaluations
+            if measure_name in evaluation.measures
+        }
+        good_direction = None
+        if is_alike and len(directions) == 1:
+            good_direction = directions.pop()
+        yield Figure(HOW_GOOD, measure_name, measure_cells, good_direction, percent_flags == {True})
 
 
 def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:
@@ -358,14 +376,14 @@ def _evaluated_cell(found: Evaluated | None, name: str) -> ComparedFigure:
 
 
 def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+    return list(dict.fromkeys(name for named_values in mappings for name in named_values))
 
 
 def _weight_cell(run: ComparedRun, name: str) -> ComparedFigure:
-    weight, reach = run.weights[name], NORMAL_95 * run.weight_errors.get(name, math.nan)
-    return _interval_cell(Interval(weight, weight - reach, weight + reach), percent=True)
+    run_weight, weight_radius = run.weights[name], NORMAL_95 * run.weight_errors.get(name, math.nan)
+    return _interval_cell(Interval(run_weight, run_weight - weight_radius, run_weight + weight_radius), percent=True)
 
 
 def _interval_cell(interval: Interval, *, percent: bool) -> ComparedFigure:
-    words = interval.percent_words if percent else interval.in_words(number)
-    return ComparedFigure(words, interval.value, None if math.isnan(interval.low) else interval)
+    interval_words = interval.percent_words if percent else interval.in_words(number)
+    return ComparedFigure(interval_words, interval.value, None if math.isnan(interval.low) else interval)

@@ -138,19 +138,21 @@ def change(home: Path, *, operator: str | None = None, contact: str | None = Non
         contact: a person there, with telephone number or address.
     """
     coordinator_home = CoordinatorHome(home)
-    values = {"operator": operator, "contact": contact}
-    coordinator_home.change(**{key: _stated(value) for key, value in values.items() if value is not None})
+    stated_values = {"operator": operator, "contact": contact}
+    coordinator_home.change(**{key: _stated(value) for key, value in stated_values.items() if value is not None})
     return show(home)
 
 
 def _stated(words: str) -> str:
     """One line of words. Raises ConfigurationError for more than a sheet's line holds."""
-    line = " ".join(words.split())
-    if len(line) > LONGEST_STATED:
+    one_line = " ".join(words.split())
+    if len(one_line) > LONGEST_STATED:
         raise ConfigurationError(
-            f"{printable(line, 40)!r} has {len(line)} characters", f"write at most {LONGEST_STATED}", code="too-long"
+            f"{printable(one_line, 40)!r} has {len(one_line)} characters",
+            f"write at most {LONGEST_STATED}",
+            code="too-long",
         )
-    return line
+    return one_line
 
 
 def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[str, Any], str, bool]:
@@ -171,13 +173,17 @@ def notify(home: Path, target: str | None, *, test: bool = False) -> tuple[dict[
 def _write_drill_task(folder: Path) -> None:
     """Writes the task and its two corpora: invented texts with their labels, and the same with shuffled labels."""
     folder.mkdir()
-    chance = random.SystemRandom()
-    records = invented_records.invented(DRILL_TEXTS, chance)
-    labels = [record.label for record in records]
-    for name in ("logbook", "jumble"):
-        rows = ({"text": record.text, "label": label} for record, label in zip(records, labels, strict=True))
-        (folder / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-        chance.shuffle(labels)
+    random_source = random.SystemRandom()
+    invented_texts = invented_records.invented(DRILL_TEXTS, random_source)
+    labels = [record.label for record in invented_texts]
+    for generator_name in ("logbook", "jumble"):
+        json_rows = (
+            {"text": record.text, "label": label} for record, label in zip(invented_texts, labels, strict=True)
+        )
+        (folder / f"{generator_name}.jsonl").write_text(
+            "".join(f"{json.dumps(row)}\n" for row in json_rows), encoding="utf-8"
+        )
+        random_source.shuffle(labels)
     task_values = {
         "description": json.dumps(invented_records.DESCRIPTION),
         "labels": json.dumps(list(invented_records.LABELS)),
@@ -188,21 +194,21 @@ def _write_drill_task(folder: Path) -> None:
 def show(home: Path) -> CoordinatorFacts:
     """Returns the facts of the coordinator in ``home``. Raises ConfigurationError if there is none."""
     coordinator_home = CoordinatorHome(home)
-    authority = coordinator_home.authority()
+    home_authority = coordinator_home.authority()
     settings = coordinator_home.settings
     return CoordinatorFacts(
         home=home,
         name=settings.name,
-        fingerprint=authority.fingerprint,
+        fingerprint=home_authority.fingerprint,
         addresses=settings.addresses,
         bind=settings.bind,
         metrics=settings.metrics,
-        certificate_names=tuple(authority.server_names),
-        certificate_expires_at=authority.server_expires_at,
+        certificate_names=tuple(home_authority.server_names),
+        certificate_expires_at=home_authority.server_expires_at,
         served=coordinator_home.served,
         drill=settings.drill,
         held_up=coordinator_home.held_steps,
-        not_yet_valid=authority.not_yet_valid(time.time()),
+        not_yet_valid=home_authority.not_yet_valid(time.time()),
         operator=settings.operator,
         contact=settings.contact,
     )
@@ -216,12 +222,16 @@ def is_served(home: Path) -> bool:
 def mark(home: Path) -> list[object]:
     """A value that changes when a party connects, leaves, is invited, signed or revoked, and with the settings."""
     coordinator_home = CoordinatorHome(home)
-    names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
+    watched_names = ("registry.sqlite", "registry.sqlite-wal", "coordinator.json")
     if coordinator_home.settings.storage:
-        elsewhere = time.time() // SHARED_S
+        shared_tick = time.time() // SHARED_S
     else:
-        elsewhere = 0
-    return [list(coordinator_home.connected), elsewhere, *(file_state(coordinator_home.path / name) for name in names)]
+        shared_tick = 0
+    return [
+        list(coordinator_home.connected),
+        shared_tick,
+        *(file_state(coordinator_home.path / name) for name in watched_names),
+    ]
 
 
 def console_folder(home: Path) -> Path:
@@ -280,25 +290,25 @@ def health(home: Path) -> dict[str, Any]:
     Its "status" is "ok" or a problem; "connected" lists parties, and "runs" holds each run's state.
     """
     coordinator_home = CoordinatorHome(home)
-    serving = coordinator_home.serving
-    if serving is None or not serving.metrics_port:
+    serving_address = coordinator_home.serving
+    if serving_address is None or not serving_address.metrics_port:
         raise ConfigurationError(
             f"{home}: is not served, or without metrics", "undersong coordinator serve", code="not-served"
         )
     host = coordinator_home.settings.metrics.rpartition(":")[0].strip("[]")
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
     if ":" in host:
-        authority = f"[{host}]"
+        url_host = f"[{host}]"
     else:
-        authority = host
+        url_host = host
     try:
         # Straight to this process: a proxy of the environment reaches another machine's loopback, or none.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"http://{authority}:{serving.metrics_port}/healthz", timeout=HEALTH_S) as reply:
-            value: dict[str, Any] = json.loads(reply.read())
+        direct_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct_opener.open(f"http://{url_host}:{serving_address.metrics_port}/healthz", timeout=HEALTH_S) as reply:
+            health_json: dict[str, Any] = json.loads(reply.read())
     except (urllib.error.URLError, OSError):
         raise ConfigurationError(f"{home}: the serving process does not answer", "look into its log") from None
-    return value
+    return health_json
 
 
 # One file that holds a whole coordinator, made while it is served, and its way back into an empty folder.
@@ -349,22 +359,26 @@ def back_up(home: Path, file: Path) -> Backup:
             code="backup-elsewhere",
         )
     coordinator_home.registry().close()  # another version's is refused by name
-    note = {"format": SCHEMA_VERSION, "made_at": time.time(), "fingerprint": coordinator_home.authority().fingerprint}
+    backup_note = {
+        "format": SCHEMA_VERSION,
+        "made_at": time.time(),
+        "fingerprint": coordinator_home.authority().fingerprint,
+    }
     with tempfile.TemporaryDirectory(prefix=f".{file.name}.", dir=file.parent) as folder:
         archive_path = Path(folder) / "backup"
         with zipfile.ZipFile(archive_path, "x", zipfile.ZIP_DEFLATED) as archive:
-            faults: dict[str, str] = {}
+            fault_by_file: dict[str, str] = {}
             for run in coordinator_home.runs():
-                _read_run(run, faults)
-            faults |= _add_all(archive, home, Path(folder) / "database")
-            archive.writestr(_BACKUP_NOTE, json.dumps({**note, "faults": faults}))
+                _read_run(run, fault_by_file)
+            fault_by_file |= _add_all(archive, home, Path(folder) / "database")
+            archive.writestr(_BACKUP_NOTE, json.dumps({**backup_note, "faults": fault_by_file}))
         os.chmod(archive_path, 0o600)
-        backup = check_backup(archive_path)
+        checked_backup = check_backup(archive_path)
         with archive_path.open("rb") as archive_file:
             os.fsync(archive_file.fileno())
         os.replace(archive_path, file)
     sync_folder(file.parent)
-    return replace(backup, file=file)
+    return replace(checked_backup, file=file)
 
 
 def check_backup(file: Path) -> Backup:
@@ -390,19 +404,19 @@ def restore(file: Path, home: Path) -> Backup:
     home.parent.mkdir(parents=True, exist_ok=True)
     is_there = home.exists()  # a file system of its own, perhaps, in whose place no other folder can be put
     with tempfile.TemporaryDirectory(prefix=f".{home.name}.", dir=home if is_there else home.parent) as folder:
-        unpacked = Path(folder) / "home"
-        unpacked.mkdir(mode=0o700)
-        backup = _unpack(file, unpacked)
-        for run in backup.paused:
-            RunFolder(unpacked / "runs" / run).request("pause")
+        unpacked_home = Path(folder) / "home"
+        unpacked_home.mkdir(mode=0o700)
+        unpacked_backup = _unpack(file, unpacked_home)
+        for run in unpacked_backup.paused:
+            RunFolder(unpacked_home / "runs" / run).request("pause")
         if not is_there:
-            os.replace(unpacked, home)
-            return backup
+            os.replace(unpacked_home, home)
+            return unpacked_backup
         # The settings last: without them the folder is nobody's.
-        for path in sorted(unpacked.iterdir(), key=lambda path: path.name == "coordinator.json"):
+        for path in sorted(unpacked_home.iterdir(), key=lambda path: path.name == "coordinator.json"):
             os.replace(path, home / path.name)
     sync_folder(home.parent)
-    return backup
+    return unpacked_backup
 
 
 def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, str]:
@@ -413,14 +427,14 @@ def _add_all(archive: zipfile.ZipFile, home: Path, scratch: Path) -> dict[str, s
     left_out: dict[str, str] = {}
 
     def leave_out(error: OSError | sqlite3.Error, path: Path) -> None:
-        fault = fault_of(error, path)
-        name = path.relative_to(home)
-        if isinstance(fault, MachineFault) or not (run := _run_of(name)):
-            raise fault from None
-        left_out[run] = f"{name.name}: cannot be read, and is not in the backup"
+        file_fault = fault_of(error, path)
+        relative_name = path.relative_to(home)
+        if isinstance(file_fault, MachineFault) or not (run := _run_of(relative_name)):
+            raise file_fault from None
+        left_out[run] = f"{relative_name.name}: cannot be read, and is not in the backup"
 
-    folders = os.walk(home, onerror=lambda error: leave_out(error, Path(error.filename)))
-    paths = [Path(folder, name) for folder, _, names in folders for name in names]
+    walked_folders = os.walk(home, onerror=lambda error: leave_out(error, Path(error.filename)))
+    paths = [Path(folder, file_name) for folder, _, file_names in walked_folders for file_name in file_names]
     # A run's status first: what it says is finished is then copied whole.
     for path in sorted(paths, key=lambda path: (path.name != "status.json", path)):
         try:
@@ -448,10 +462,10 @@ def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> Non
         return
     try:
         with (
-            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source,
-            closing(sqlite3.connect(scratch)) as target,
+            closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as source_database,
+            closing(sqlite3.connect(scratch)) as target_database,
         ):
-            source.backup(target)
+            source_database.backup(target_database)
         archive.write(scratch, name)
     except sqlite3.DatabaseError as error:
         if fault_of(error, path).code != "damaged" or not _run_of(name):
@@ -465,7 +479,9 @@ def _add(archive: zipfile.ZipFile, path: Path, name: Path, scratch: Path) -> Non
 
 
 def _unpack(file: Path, folder: Path) -> Backup:
-    damaged = ConfigurationError(f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged")
+    damaged_backup = ConfigurationError(
+        f"{file}: is damaged, or no backup", "use another backup", code="backup-damaged"
+    )
     other_format = ConfigurationError(
         f"{file}: is of another format than {SCHEMA_VERSION}",
         "restore it with the program that made it",
@@ -473,34 +489,42 @@ def _unpack(file: Path, folder: Path) -> Backup:
     )
     try:
         with zipfile.ZipFile(file) as archive:
-            note = json.loads(archive.read(_BACKUP_NOTE))
-            if note["format"] != SCHEMA_VERSION:
+            backup_note = json.loads(archive.read(_BACKUP_NOTE))
+            if backup_note["format"] != SCHEMA_VERSION:
                 raise other_format
             archive.extractall(folder)
         (folder / _BACKUP_NOTE).unlink()
         for path in (folder, *folder.rglob("*")):
             path.chmod(0o700 if path.is_dir() else 0o600)
-        faults: dict[str, str] = {}
+        fault_by_run: dict[str, str] = {}
         for path in folder.rglob("*.sqlite"):
             if not _is_whole(path):
                 if not (run_name := _run_of(path.relative_to(folder))):
-                    raise damaged
-                faults[run_name] = f"{path.name}: is damaged"
-        home = CoordinatorHome(folder)
-        if home.authority().fingerprint != note["fingerprint"]:
-            raise damaged
-        home.registry().close()
-        states = {run.name: _read_run(run, faults) for run in home.runs()}
-        source_faults = note.get("faults", {})  # a backup of 0.3.0 notes none
-        states |= dict.fromkeys(source_faults, UNREADABLE)
-        faults |= source_faults
-        under_way = tuple(run.name for run in home.runs() if _is_under_way(run))
-        return Backup(file, home.settings.name, note["fingerprint"], note["made_at"], states, under_way, faults)
+                    raise damaged_backup
+                fault_by_run[run_name] = f"{path.name}: is damaged"
+        unpacked_home = CoordinatorHome(folder)
+        if unpacked_home.authority().fingerprint != backup_note["fingerprint"]:
+            raise damaged_backup
+        unpacked_home.registry().close()
+        run_states = {run.name: _read_run(run, fault_by_run) for run in unpacked_home.runs()}
+        source_faults = backup_note.get("faults", {})  # a backup of 0.3.0 notes none
+        run_states |= dict.fromkeys(source_faults, UNREADABLE)
+        fault_by_run |= source_faults
+        under_way = tuple(run.name for run in unpacked_home.runs() if _is_under_way(run))
+        return Backup(
+            file,
+            unpacked_home.settings.name,
+            backup_note["fingerprint"],
+            backup_note["made_at"],
+            run_states,
+            under_way,
+            fault_by_run,
+        )
     except (
         *(zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, sqlite3.DatabaseError),
         *(KeyError, TypeError, ValueError, ConfigurationError),
     ) as error:
-        raise (other_format if error is other_format else damaged) from None
+        raise (other_format if error is other_format else damaged_backup) from None
 
 
 def _is_whole(database: Path) -> bool:
@@ -526,13 +550,13 @@ def _read_run(run: RunFolder, faults: dict[str, str]) -> str:
 def _is_under_way(run: RunFolder) -> bool:
     """True if a serving process would drive the run; nobody drives one whose requested action cannot be read."""
     try:
-        requested = run.requested()
+        requested_action = run.requested()
     except UnreadableRun:
         return False
-    if requested.action != "run":
+    if requested_action.action != "run":
         return False
     try:
         status = run.status()
     except UnreadableRun:
         return True
-    return not (status.state in ENDED and status.number >= requested.number)
+    return not (status.state in ENDED and status.number >= requested_action.number)

@@ -32,30 +32,32 @@ def describe(home: Path, run: str, *, note: str | None = None, tags: Iterable[st
     Raises ConfigurationError for an unknown run, and for words that are too long or no plain text.
     """
     with _WRITING:
-        annotations = show(home, run)
+        run_annotations = show(home, run)
         if note is not None:
-            text = note.replace("\r\n", "\n").strip()
-            if len(text) > LONGEST_NOTE or _CONTROLS.search(text):
+            note_text = note.replace("\r\n", "\n").strip()
+            if len(note_text) > LONGEST_NOTE or _CONTROLS.search(note_text):
                 raise ConfigurationError(
                     "the note is too long, or holds control characters", f"write at most {LONGEST_NOTE:,} characters"
                 )
-            annotations = replace(annotations, note=text)
+            run_annotations = replace(run_annotations, note=note_text)
         if tags is not None:
-            annotations = replace(annotations, tags=_checked_tags(tags))
-        CoordinatorHome(home).run(run).annotate(annotations)
-    return annotations
+            run_annotations = replace(run_annotations, tags=_checked_tags(tags))
+        CoordinatorHome(home).run(run).annotate(run_annotations)
+    return run_annotations
 
 
 def _checked_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    words = [" ".join(tag.split()) for tag in tags]
-    by_word = {word.casefold(): word for word in reversed(words) if word}
-    unfit = [word for word in by_word.values() if len(word) > LONGEST_TAG or "," in word or _CONTROLS.search(word)]
-    if unfit or len(by_word) > MOST_TAGS:
+    tag_words = [" ".join(tag.split()) for tag in tags]
+    tag_by_folding = {word.casefold(): word for word in reversed(tag_words) if word}
+    unfit_tags = [
+        word for word in tag_by_folding.values() if len(word) > LONGEST_TAG or "," in word or _CONTROLS.search(word)
+    ]
+    if unfit_tags or len(tag_by_folding) > MOST_TAGS:
         raise ConfigurationError(
             "a tag is too long, or the tags are too many",
             f"write at most {MOST_TAGS} tags of at most {LONGEST_TAG} characters, with commas between them",
         )
-    return tuple(sorted(by_word.values(), key=str.casefold))
+    return tuple(sorted(tag_by_folding.values(), key=str.casefold))
 
 
 def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True) -> Annotations:
@@ -64,15 +66,17 @@ def mark_texts(home: Path, run: str, rows: Iterable[int], *, marked: bool = True
     Raises ConfigurationError for a run that has not finished, and for a row that its corpus does not have.
     """
     named_rows = set(rows)
-    count = releases.count_texts(home, run)
-    if unknown_rows := sorted(row for row in named_rows if not 1 <= row <= count):
+    text_count = releases.count_texts(home, run)
+    if unknown_rows := sorted(row for row in named_rows if not 1 <= row <= text_count):
         raise ConfigurationError(
-            f"run {run!r} has no text {unknown_rows[0]}", f"its texts have the numbers 1 to {count:,}", code="no-text"
+            f"run {run!r} has no text {unknown_rows[0]}",
+            f"its texts have the numbers 1 to {text_count:,}",
+            code="no-text",
         )
     with _WRITING:
-        annotations = show(home, run)
-        rows_before = set(annotations.marked)
+        run_annotations = show(home, run)
+        rows_before = set(run_annotations.marked)
         rows_after = rows_before | named_rows if marked else rows_before - named_rows
-        annotations = replace(annotations, marked=tuple(sorted(rows_after)))
-        CoordinatorHome(home).run(run).annotate(annotations)
-    return annotations
+        run_annotations = replace(run_annotations, marked=tuple(sorted(rows_after)))
+        CoordinatorHome(home).run(run).annotate(run_annotations)
+    return run_annotations

@@ -60,8 +60,10 @@ class Draft:
 
     @property
     def sections(self) -> tuple[FormSection, ...]:
-        order = list(dict.fromkeys(path.partition(".")[0] for path in first_level()))
-        return tuple(sorted(form_sections(self.data), key=lambda section: [*order, section.title].index(section.title)))
+        section_order = list(dict.fromkeys(path.partition(".")[0] for path in first_level()))
+        return tuple(
+            sorted(form_sections(self.data), key=lambda section: [*section_order, section.title].index(section.title))
+        )
 
     @property
     def toml(self) -> str:
@@ -72,9 +74,9 @@ class Draft:
     def label_rows(self) -> list[tuple[str, str]]:
         """(label, meaning) of each label, and two empty rows."""
         task = self.data["task"]
-        meanings = task.get("label_descriptions", {})
-        labels = list(dict.fromkeys([*task.get("labels", ()), *meanings]))
-        return [*((label, meanings.get(label, "")) for label in labels), ("", ""), ("", "")]
+        label_meanings = task.get("label_descriptions", {})
+        labels = list(dict.fromkeys([*task.get("labels", ()), *label_meanings]))
+        return [*((label, label_meanings.get(label, "")) for label in labels), ("", ""), ("", "")]
 
     @property
     def missing(self) -> dict[str, str]:
@@ -105,14 +107,14 @@ def from_template(home: Path, name: str, folders: Sequence[Path]) -> Draft:
     """Makes a draft with the first values of a template. Raises ConfigurationError for an unknown one."""
     if name not in templates():
         raise ConfigurationError(f"there is no template {name!r}", configuration.nearest(name, templates()))
-    data = {section: started_table(table) for section, table in first_values()[name].items()}
-    return _keep(home, f"the template {name}", task_folders(home, folders)[0], data, {})
+    task_data = {section: started_table(section_table) for section, section_table in first_values()[name].items()}
+    return _keep(home, f"the template {name}", task_folders(home, folders)[0], task_data, {})
 
 
 def from_file(home: Path, path: Path) -> Draft:
     """Makes a draft of a task file on this machine. Raises ConfigurationError if it cannot be read."""
-    data = configuration.read_toml(path)
-    return _keep(home, path.name, path.absolute().parent, data, data)
+    task_data = configuration.read_toml(path)
+    return _keep(home, path.name, path.absolute().parent, task_data, task_data)
 
 
 def from_bytes(home: Path, name: str, data: bytes, folders: Sequence[Path]) -> Draft:
@@ -126,20 +128,20 @@ def from_run(home: Path, run: str, *, revises: bool = False) -> Draft:
     Args:
         revises: True if the new run replaces the earlier one.
     """
-    planned = CoordinatorHome(home).run(run).planned()
-    task_section = {key: value for key, value in planned.task["task"].items() if key != "revises"}
+    stored_plan = CoordinatorHome(home).run(run).planned()
+    task_section = {key: value for key, value in stored_plan.task["task"].items() if key != "revises"}
     task = {**task_section, "revises": run} if revises else task_section
-    data = {**planned.task, "task": task}
+    task_data = {**stored_plan.task, "task": task}
     return _keep(
         home,
         f"run {run}",
-        Path(planned.folder),
-        data,
-        planned.task,
+        Path(stored_plan.folder),
+        task_data,
+        stored_plan.task,
         name=runs.next_name(home, run) if revises else "",
-        parties=planned.roster,
-        seed=str(planned.seed),
-        patience=f"{planned.patience_s:.0f}",
+        parties=stored_plan.roster,
+        seed=str(stored_plan.seed),
+        patience=f"{stored_plan.patience_s:.0f}",
     )
 
 
@@ -155,26 +157,28 @@ def _keep(
         raise ConfigurationError(
             f"{source}: is no task file, since it has no [task] section", "choose another file", code="no-task"
         )
-    for name in Task.model_fields.keys() & data.keys():
-        if name in TABLES:
-            entries = data[name]
+    for section_name in Task.model_fields.keys() & data.keys():
+        if section_name in TABLES:
+            section_entries = data[section_name]
         else:
-            entries = [data[name]]
-        if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
-            raise ConfigurationError(f"{source}: {name} is not a section", f"write it as [{name}]", code="no-task")
-    revised = data["task"].get("revises", "")
-    if revised != "" and not (isinstance(revised, str) and CoordinatorHome(home).run(revised).exists):
+            section_entries = [data[section_name]]
+        if not isinstance(section_entries, list) or not all(isinstance(entry, Mapping) for entry in section_entries):
+            raise ConfigurationError(
+                f"{source}: {section_name} is not a section", f"write it as [{section_name}]", code="no-task"
+            )
+    revised_run = data["task"].get("revises", "")
+    if revised_run != "" and not (isinstance(revised_run, str) and CoordinatorHome(home).run(revised_run).exists):
         raise ConfigurationError(
-            f"{source}: task.revises: there is no run {printable(str(revised), 100)!r}",
+            f"{source}: task.revises: there is no run {printable(str(revised_run), 100)!r}",
             "remove that line, or revise a run from its own screen",
             code="unknown-run",
         )
     federation = {key: value for key, value in data.get("federation", {}).items() if key != "parties"}
     draft = Draft(os.urandom(8).hex(), source, str(folder), {**data, "federation": federation}, operators, **settings)
-    place = _folder(home)
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for old in sorted(place.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_DRAFTS + 1]:
-        old.unlink(missing_ok=True)
+    drafts_folder = _folder(home)
+    drafts_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for draft_path in sorted(drafts_folder.glob("*.json"), key=lambda path: path.stat().st_mtime)[: -MOST_DRAFTS + 1]:
+        draft_path.unlink(missing_ok=True)
     return save(home, draft)
 
 
@@ -186,13 +190,13 @@ def save(home: Path, draft: Draft) -> Draft:
 
 def find(home: Path, identity: str) -> Draft:
     """Returns a draft. Raises ConfigurationError if it does not exist."""
-    value = None
+    draft_json = None
     if identity.isalnum() and len(identity) < 64:
-        value = read_json(_folder(home) / f"{identity}.json")
-    if value is None:
+        draft_json = read_json(_folder(home) / f"{identity}.json")
+    if draft_json is None:
         raise ConfigurationError("this draft was planned, or has expired", "begin a new run")
-    settings = value.pop("options", {})  # Earlier versions kept the run's settings there.
-    return Draft(**value, **settings)
+    settings = draft_json.pop("options", {})  # Earlier versions kept the run's settings there.
+    return Draft(**draft_json, **settings)
 
 
 def unfinished(home: Path) -> tuple[tuple[Draft, float], ...]:
@@ -213,71 +217,77 @@ def fill(draft: Draft, sent: Mapping[str, Sequence[str]]) -> Draft:
         sent: texts by "key PATH", "label" and "meaning" of each row, and the run's settings, "parties" as
             "party". Keys that are not sent stay as they are. Browsers end lines by CR LF.
     """
-    data = copy.deepcopy(dict(draft.data))
+    changed_data = copy.deepcopy(dict(draft.data))
     for form_field in (form_field for section in draft.sections for form_field in section.fields):
-        texts = [text.replace("\r\n", "\n") for text in sent.get(f"key {form_field.path}", ())]
-        if not texts:
+        sent_texts = [sent_text.replace("\r\n", "\n") for sent_text in sent.get(f"key {form_field.path}", ())]
+        if not sent_texts:
             continue
         if form_field.control == "pair":
-            is_changed = tuple(texts) != form_field.pair
+            is_changed = tuple(sent_texts) != form_field.pair
         else:
-            is_changed = texts[-1] != form_field.text
+            is_changed = sent_texts[-1] != form_field.text
         if is_changed:
-            _put(data, form_field.path, form_field.value(texts))
+            _put(changed_data, form_field.path, form_field.value(sent_texts))
     labels = sent.get("label", ())
-    meanings = sent.get("meaning", ())
-    if len(labels) != len(meanings):
+    sent_meanings = sent.get("meaning", ())
+    if len(labels) != len(sent_meanings):
         raise ConfigurationError(
-            f"the form has {len(labels)} fields label and {len(meanings)} fields meaning",
+            f"the form has {len(labels)} fields label and {len(sent_meanings)} fields meaning",
             "send both for each label; a meaning may be empty",
             code="label-without-meaning",
         )
     if labels:
-        rows = [
-            (label.strip(), meaning.strip())
-            for label, meaning in zip(labels, meanings, strict=True)
-            if label.strip() or meaning.strip()
+        label_rows = [
+            (label.strip(), label_meaning.strip())
+            for label, label_meaning in zip(labels, sent_meanings, strict=True)
+            if label.strip() or label_meaning.strip()
         ]
-        if rows or "labels" in data["task"]:
-            _put(data, "task.labels", [label for label, _ in rows])
-        _put(data, "task.label_descriptions", {label: meaning for label, meaning in rows if meaning} or None)
-    typed: dict[str, Any] = {name: sent[name][-1].strip() for name in ("name", "seed", "patience") if name in sent}
-    if typed:
-        typed["parties"] = list(sent.get("party", ()))
-    return replace(draft, data=data, **typed)
+        if label_rows or "labels" in changed_data["task"]:
+            _put(changed_data, "task.labels", [label for label, _ in label_rows])
+        _put(
+            changed_data,
+            "task.label_descriptions",
+            {label: meaning for label, meaning in label_rows if meaning} or None,
+        )
+    typed_values: dict[str, Any] = {
+        sent_name: sent[sent_name][-1].strip() for sent_name in ("name", "seed", "patience") if sent_name in sent
+    }
+    if typed_values:
+        typed_values["parties"] = list(sent.get("party", ()))
+    return replace(draft, data=changed_data, **typed_values)
 
 
 def _put(data: dict[str, Any], path: str, value: Any) -> None:
     """Sets the value at a path, or removes it where it is None."""
     *sections, key = path.split(".")
-    node: Any = data
-    for part in sections:
-        if isinstance(node, list):
-            node = node[int(part)]
+    section_table: Any = data
+    for section_name in sections:
+        if isinstance(section_table, list):
+            section_table = section_table[int(section_name)]
         else:
-            node = node.setdefault(part, {})
+            section_table = section_table.setdefault(section_name, {})
     if value is None:
-        node.pop(key, None)
+        section_table.pop(key, None)
     else:
-        node[key] = value
+        section_table[key] = value
 
 
 def add_table(draft: Draft, section: str, kind: str) -> Draft:
     """Returns the draft with one more generator of that kind, or one more attribute."""
-    table: dict[str, Any] = {}
+    new_table: dict[str, Any] = {}
     if section == "generators":
         kinds.load(kind)
         generator_names = {generator.get("name") for generator in draft.data.get("generators", ())}
-        name = next(
+        table_name = next(
             name for name in (kind, *(f"{kind}-{number}" for number in range(2, 99))) if name not in generator_names
         )
-        table = {"name": name, "kind": kind, **started_table(first_values()["generators"].get(kind, {}))}
-    return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), table]})
+        new_table = {"name": table_name, "kind": kind, **started_table(first_values()["generators"].get(kind, {}))}
+    return replace(draft, data={**draft.data, section: [*draft.data.get(section, ()), new_table]})
 
 
 def remove_table(draft: Draft, section: str, number: int) -> Draft:
     """Returns the draft without one generator or attribute."""
-    remaining_tables = [table for place, table in enumerate(draft.data.get(section, ())) if place != number]
+    remaining_tables = [table for table_place, table in enumerate(draft.data.get(section, ())) if table_place != number]
     return replace(draft, data={**draft.data, section: remaining_tables})
 
 
@@ -289,15 +299,17 @@ def try_generator(draft: Draft, number: int, check: runs.Check, **surroundings: 
         check: as in :func:`undersong_server.operations.runs.plan_task`.
         surroundings: ``environment`` and ``public_cache``, as in :func:`undersong_server.operations.tasks.try_task`.
     """
-    name = str(draft.data["generators"][number].get("name"))
+    generator_name = str(draft.data["generators"][number].get("name"))
     try:
         task = coordinator_task(draft.data, Path(draft.folder), draft.parties or ("",) * DEFAULT_PARTIES)
         check(task)
-        trial_texts = tasks.try_task(name, task, "the task", **surroundings)
+        trial_texts = tasks.try_task(generator_name, task, "the task", **surroundings)
     except UndersongError as error:
-        return replace(draft, trial={"generator": name, "problem": f"{error.problem}; {error.remedy}"})
-    texts = [
+        return replace(draft, trial={"generator": generator_name, "problem": f"{error.problem}; {error.remedy}"})
+    example_texts = [
         {"label": trial_text.label, "text": trial_text.text or trial_text.answer, "fault": trial_text.fault}
         for trial_text in trial_texts
     ]
-    return replace(draft, trial={"generator": name, "texts": texts, "cost": tasks.cost_of(trial_texts)})
+    return replace(
+        draft, trial={"generator": generator_name, "texts": example_texts, "cost": tasks.cost_of(trial_texts)}
+    )

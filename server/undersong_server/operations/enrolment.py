@@ -46,9 +46,12 @@ def invite(
     Raises ConfigurationError for a name that is invalid, revoked, or enrolled without ``again``.
     """
     coordinator_home = CoordinatorHome(home)
-    package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=contact)
+    invitation_package = coordinator_home.invite(party, now=time.time(), days=days, again=again, contact=contact)
     return Invitation(
-        party, package.sign(coordinator_home.authority().signing_key), package.fingerprint, package.expires_s
+        party,
+        invitation_package.sign(coordinator_home.authority().signing_key),
+        invitation_package.fingerprint,
+        invitation_package.expires_s,
     )
 
 
@@ -85,8 +88,10 @@ class OtherFingerprint(ConfigurationError):
             "ask the hospital which request file is its own; if it knows of one only, invite it again",
             code="other-fingerprint",
         )
-        groups = stated.replace("-", " ").split()
-        self.words = f"{party}, not the request's fingerprint: {first_difference(groups, fingerprint.split('-'))}"
+        fingerprint_groups = stated.replace("-", " ").split()
+        self.words = (
+            f"{party}, not the request's fingerprint: {first_difference(fingerprint_groups, fingerprint.split('-'))}"
+        )
 
 
 def sign(
@@ -110,23 +115,26 @@ def sign(
 
     Raises ConfigurationError if invitation, fingerprint or keys do not match; it names the mismatch.
     """
-    parsed = EnrolmentRequest.parse(request)
-    if fingerprint is None and not parsed.renewal:
+    parsed_request = EnrolmentRequest.parse(request)
+    if fingerprint is None and not parsed_request.renewal:
         raise ConfigurationError(
-            f"the fingerprint of {parsed.party}'s request was not compared: anyone who has read its package could have"
+            f"the fingerprint of {parsed_request.party}'s request was not compared: anyone who has read its package"
+            " could have"
             " made this request",
             "have the hospital read its fingerprint to you by telephone, and pass it by --fingerprint",
             code="fingerprint-not-compared",
         )
-    if fingerprint is not None and not same_fingerprint(fingerprint, parsed.fingerprint):
+    if fingerprint is not None and not same_fingerprint(fingerprint, parsed_request.fingerprint):
         # The message leaves out the request's own fingerprint: it would be copied, not compared.
-        raise OtherFingerprint(parsed.party, fingerprint, parsed.fingerprint)
-    grant = CoordinatorHome(home).sign(parsed, now=time.time(), days=days, replaces=replaces)
-    if parsed.renewal:
-        kind: Literal["enrolled", "replaced", "renewed"] = "renewed"
+        raise OtherFingerprint(parsed_request.party, fingerprint, parsed_request.fingerprint)
+    grant = CoordinatorHome(home).sign(parsed_request, now=time.time(), days=days, replaces=replaces)
+    if parsed_request.renewal:
+        signing_kind: Literal["enrolled", "replaced", "renewed"] = "renewed"
     else:
-        kind = "enrolled"
-    return Enrolled(parsed.party, "replaced" if replaces is not None else kind, grant, parsed.fingerprint)
+        signing_kind = "enrolled"
+    return Enrolled(
+        parsed_request.party, "replaced" if replaces is not None else signing_kind, grant, parsed_request.fingerprint
+    )
 
 
 def revoke(home: Path, party: str, reason: str = "") -> None:
@@ -145,12 +153,20 @@ class PartyFacts:
     connected: bool
 
     def to_json(self) -> dict[str, Any]:
-        former = [
+        former_fingerprints = [
             party_fingerprint(self.party.name, bytes.fromhex(identity)) for identity in self.party.former_identities
         ]
-        value = {key: item for key, item in asdict(self.party).items() if key != "former_identities"}
-        derived_facts = {"fingerprint": self.fingerprint, "former_fingerprints": former, "connected": self.connected}
-        return {**value, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
+        party_json = {
+            field_name: field_value
+            for field_name, field_value in asdict(self.party).items()
+            if field_name != "former_identities"
+        }
+        derived_facts = {
+            "fingerprint": self.fingerprint,
+            "former_fingerprints": former_fingerprints,
+            "connected": self.connected,
+        }
+        return {**party_json, **derived_facts, "silent_s": self.silent_s, "away_because": self.away_because}
 
     @property
     def silent_s(self) -> float:
@@ -168,41 +184,41 @@ class PartyFacts:
         """Known reason why an enrolled party is away; "" if it is connected or nothing is known."""
         if self.connected or self.party.state != ENROLLED:
             return ""
-        ends = self.party.certificate_expires_at
-        if ends is not None and ends < time.time():
+        expires_at = self.party.certificate_expires_at
+        if expires_at is not None and expires_at < time.time():
             return "its certificate has ended"
         return NOT_STARTED.get(self.party.does_not_start, "")
 
     @property
     def fingerprint(self) -> str:
         """Fingerprint of its identity key, as its hospital reads it out; "" until it is enrolled."""
-        identity = bytes.fromhex(self.party.identity)
-        if identity:
-            return party_fingerprint(self.party.name, identity)
+        identity_key = bytes.fromhex(self.party.identity)
+        if identity_key:
+            return party_fingerprint(self.party.name, identity_key)
         return ""
 
 
 def parties(home: Path) -> tuple[PartyFacts, ...]:
     """Every party that was ever invited, by name."""
     coordinator_home = CoordinatorHome(home)
-    connected = coordinator_home.connected
+    connected_parties = coordinator_home.connected
     with closing(coordinator_home.registry()) as registry:
-        return tuple(PartyFacts(party, party.name in connected) for party in registry.parties())
+        return tuple(PartyFacts(party, party.name in connected_parties) for party in registry.parties())
 
 
 def roster(home: Path, names: Sequence[str] | None) -> tuple[str, ...]:
     """The named parties, sorted, or everyone enrolled. Raises ConfigurationError for a name that is not enrolled."""
-    enrolled = identities(home)
+    enrolled_identities = identities(home)
     if names is None:
-        if not enrolled:
+        if not enrolled_identities:
             raise ConfigurationError(
                 "no party is enrolled", "invite and sign them first: undersong invite NAME", code="nobody-enrolled"
             )
-        return tuple(enrolled)
-    strangers = [name for name in names if name not in enrolled]
-    if strangers or not names:
+        return tuple(enrolled_identities)
+    unknown_names = [name for name in names if name not in enrolled_identities]
+    if unknown_names or not names:
         raise ConfigurationError(
-            f"not enrolled: {', '.join(strangers) or 'nobody was named'}",
+            f"not enrolled: {', '.join(unknown_names) or 'nobody was named'}",
             "see `undersong parties`",
             code="not-enrolled",
         )

@@ -60,35 +60,35 @@ class TaskField:
     def words(self) -> str:
         """Name of the key with its unit, as the label of its field."""
         key = self.path.rpartition(".")[2]
-        key_without_unit, _, last = key.rpartition("_")
-        if last in UNITS:
-            words = key_without_unit
-            unit = f" ({UNITS[last]})"
+        key_without_unit, _, last_word = key.rpartition("_")
+        if last_word in UNITS:
+            label_words = key_without_unit
+            unit_words = f" ({UNITS[last_word]})"
         else:
-            words, unit = key, ""
-        return words.replace("_", " ").capitalize() + unit
+            label_words, unit_words = key, ""
+        return label_words.replace("_", " ").capitalize() + unit_words
 
     @property
     def pair(self) -> tuple[str, str]:
         """The two numbers of a "pair"."""
-        low, _, high = self.text.strip("[]").partition(",")
-        return low.strip(), high.strip()
+        low_text, _, high_text = self.text.strip("[]").partition(",")
+        return low_text.strip(), high_text.strip()
 
     def value(self, sent: Sequence[str]) -> Any:
         """Value of the key from the texts that a form sent; None leaves the key out. Invalid TOML stays a text."""
-        text = sent[-1]
+        sent_text = sent[-1]
         if self.control == "pair":
             if any(sent):
                 return configuration.toml_or_text(f"[{', '.join(sent)}]")
             return None
         if self.control == "list":
-            return [line.strip() for line in text.splitlines() if line.strip()] or None
+            return [line.strip() for line in sent_text.splitlines() if line.strip()] or None
         if self.control in ("number", "flag", "toml"):
-            if text.strip():
-                return configuration.toml_or_text(text)
+            if sent_text.strip():
+                return configuration.toml_or_text(sent_text)
             return None
-        if text or self.default:
-            return text
+        if sent_text or self.default:
+            return sent_text
         return None
 
 
@@ -105,14 +105,14 @@ class FormSection:
     @property
     def first(self) -> bool:
         """True if a field of the section stands at the form's first level."""
-        return "." in self.path or any(field.first for field in self.fields)
+        return "." in self.path or any(form_field.first for form_field in self.fields)
 
 
 @cache
 def first_values() -> Mapping[str, Any]:
     """Returns the first values of new tasks, by template, and of generators, by kind."""
-    text = resources.files("undersong_server.operations").joinpath("new_task.toml").read_bytes()
-    return configuration.parse_toml("new_task.toml", text)
+    new_task_text = resources.files("undersong_server.operations").joinpath("new_task.toml").read_bytes()
+    return configuration.parse_toml("new_task.toml", new_task_text)
 
 
 def templates() -> tuple[str, ...]:
@@ -123,8 +123,8 @@ def templates() -> tuple[str, ...]:
 @cache
 def first_level() -> tuple[str, ...]:
     """Returns the keys at the form's first level, in order, whether set or not."""
-    tables = {"generators": {key: "" for table in first_values()["generators"].values() for key in table}}
-    sections = [first_values()[name] for name in templates()] + [tables]
+    generator_tables = {"generators": {key: "" for table in first_values()["generators"].values() for key in table}}
+    sections = [first_values()[name] for name in templates()] + [generator_tables]
     return tuple(
         dict.fromkeys(f"{name}.{key}" for section in sections for name, table in section.items() for key in table)
     )
@@ -132,7 +132,7 @@ def first_level() -> tuple[str, ...]:
 
 def started_table(table: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a section without the keys that nobody has thought of yet."""
-    return {key: copy.copy(value) for key, value in table.items() if value != ""}
+    return {table_key: copy.copy(table_value) for table_key, table_value in table.items() if table_value != ""}
 
 
 def value_at(data: Any, path: str) -> Any:
@@ -154,25 +154,25 @@ def generator_kinds() -> tuple[str, ...]:
 
 def form_sections(data: Mapping[str, Any]) -> Iterator[FormSection]:
     """Yields the sections of a task's form, in the order of the schema."""
-    for name, info in Task.model_fields.items():
-        if name in IGNORED or info.exclude or name == "folder":
+    for name, field_info in Task.model_fields.items():
+        if name in IGNORED or field_info.exclude or name == "folder":
             continue
         if name in TABLES:
-            for number, table in enumerate(data.get(name, ())):
+            for table_number, table in enumerate(data.get(name, ())):
                 model: type[BaseModel] = AttributeSection
                 if name == "generators":
                     model = kinds.load(str(table.get("kind")))
-                yield _section(name, model, table, f"{name}.{number}")
+                yield _section(name, model, table, f"{name}.{table_number}")
             continue
-        section = cast("type[BaseModel]", info.annotation)
-        names = _generator_names(data)
-        yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=names)
+        section = cast("type[BaseModel]", field_info.annotation)
+        generator_names = _generator_names(data)
+        yield _section(name, section, data.get(name, {}), name, _preset(data, name), generators=generator_names)
 
 
 def _generator_names(data: Mapping[str, Any]) -> list[str]:
     """Names of the generators of a draft, in which not all may have one."""
-    names = (str(table.get("name", "")) for table in data.get("generators", ()))
-    return list(dict.fromkeys(filter(None, names)))
+    table_names = (str(table.get("name", "")) for table in data.get("generators", ()))
+    return list(dict.fromkeys(filter(None, table_names)))
 
 
 def _preset(data: Mapping[str, Any], section: str) -> Mapping[str, Any]:
@@ -193,42 +193,45 @@ def _section(
     *,
     generators: Sequence[str] = (),
 ) -> FormSection:
-    descriptions = configuration.descriptions(model)
+    key_descriptions = configuration.descriptions(model)
     fields_by_name = dict(model.model_fields)
-    schemas = _schemas(model)
+    key_schemas = _schemas(model)
     if name == "method" and data.get("name") in methods.names():
         options: type[BaseModel] = methods.load(str(data["name"])).Options
-        descriptions = {**descriptions, **configuration.descriptions(options)}
+        key_descriptions = {**key_descriptions, **configuration.descriptions(options)}
         fields_by_name = {**fields_by_name, **options.model_fields}
-        schemas = {**schemas, **_schemas(options)}
+        key_schemas = {**key_schemas, **_schemas(options)}
     fields_by_name |= {key: FieldInfo(default=None) for key in data if key not in fields_by_name}
-    order = [path.partition(".")[2] for path in first_level() if path.startswith(f"{name}.")]
-    fields = []
-    for key in sorted(fields_by_name, key=lambda key: order.index(key) if key in order else len(order)):
-        info = fields_by_name[key]
+    known_order = [path.partition(".")[2] for path in first_level() if path.startswith(f"{name}.")]
+    form_fields = []
+    for key in sorted(
+        fields_by_name, key=lambda key: known_order.index(key) if key in known_order else len(known_order)
+    ):
+        field_info = fields_by_name[key]
         path = f"{name}.{key}"
         if path in WITHOUT_FIELD:
             continue
-        control, choices = _control(path, info, schemas.get(key, {}))
-        default = _text(
-            control, defaults.get(key, None if info.is_required() else info.get_default(call_default_factory=True))
+        control, choices = _control(path, field_info, key_schemas.get(key, {}))
+        default_text = _text(
+            control,
+            defaults.get(key, None if field_info.is_required() else field_info.get_default(call_default_factory=True)),
         )
-        value = data.get(key)
-        is_required = path in REQUIRED or info.is_required()
-        is_first_level = is_required or key in data or (key in order and control != "labels")
+        task_value = data.get(key)
+        is_required = path in REQUIRED or field_info.is_required()
+        is_first_level = is_required or key in data or (key in known_order and control != "labels")
         if key.endswith("_generator") and generators:
             control = "choice"
             choices = tuple(generators)
-        if control == "choice" and not default:
+        if control == "choice" and not default_text:
             choices = ("", *choices)
-        fields.append(
+        form_fields.append(
             TaskField(
                 f"{at}.{key}",
                 control,
-                default if value is None else _text(control, value),
-                default,
+                default_text if task_value is None else _text(control, task_value),
+                default_text,
                 choices,
-                descriptions.get(key, ""),
+                key_descriptions.get(key, ""),
                 is_required,
                 is_first_level,
             )
@@ -237,7 +240,7 @@ def _section(
     kind = ""
     if name == "generators":
         kind = str(data.get("kind", ""))
-    return FormSection(at, name, help_ or title, tuple(fields), kind)
+    return FormSection(at, name, help_ or title, tuple(form_fields), kind)
 
 
 class _Schemas(GenerateJsonSchema):
@@ -253,8 +256,8 @@ class _Schemas(GenerateJsonSchema):
 @cache
 def _schemas(model: type[BaseModel]) -> Mapping[str, Mapping[str, Any]]:
     """JSON schema of each field of a model, by name; empty for a field that has none."""
-    schema = model.model_json_schema(by_alias=False, schema_generator=_Schemas)
-    properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
+    model_schema = model.model_json_schema(by_alias=False, schema_generator=_Schemas)
+    properties: Mapping[str, Mapping[str, Any]] = model_schema.get("properties", {})
     return properties
 
 
@@ -266,20 +269,20 @@ def _control(path: str, info: FieldInfo, schema: Mapping[str, Any]) -> tuple[Con
         return "choice", methods.names()
     if info.json_schema_extra:
         return "file", ()
-    forms = [variant for variant in schema.get("anyOf", [schema]) if variant.get("type") != "null"]
-    if len(forms) == 1:
-        form = forms[0]
+    type_forms = [variant for variant in schema.get("anyOf", [schema]) if variant.get("type") != "null"]
+    if len(type_forms) == 1:
+        type_form = type_forms[0]
     else:
-        form = {}
-    if "enum" in form or "const" in form:
-        return "choice", tuple(map(str, form.get("enum") or [form["const"]]))
-    if form.get("type") == "array":
-        texts = form.get("items", {}).get("type") == "string"
-        return "pair" if "prefixItems" in form else "list" if texts else "toml", ()
-    if form.get("type") == "string":
-        return "long" if form.get("maxLength", 0) >= LONG_TEXT else "text", ()
-    plain: dict[str, Control] = {"boolean": "flag", "integer": "number", "number": "number"}
-    return plain.get(form.get("type", ""), "toml"), ()
+        type_form = {}
+    if "enum" in type_form or "const" in type_form:
+        return "choice", tuple(map(str, type_form.get("enum") or [type_form["const"]]))
+    if type_form.get("type") == "array":
+        has_texts = type_form.get("items", {}).get("type") == "string"
+        return "pair" if "prefixItems" in type_form else "list" if has_texts else "toml", ()
+    if type_form.get("type") == "string":
+        return "long" if type_form.get("maxLength", 0) >= LONG_TEXT else "text", ()
+    control_by_type: dict[str, Control] = {"boolean": "flag", "integer": "number", "number": "number"}
+    return control_by_type.get(type_form.get("type", ""), "toml"), ()
 
 
 def _text(control: Control, value: Any) -> str:
@@ -313,15 +316,15 @@ def toml_value(value: Any) -> str:
     """
     import tomli_w
 
-    lines = tomli_w.dumps({"value": [[plain(value)]]}, indent=0).split("\n")[2:-3]
-    text = ""
-    for line in lines:
+    toml_lines = tomli_w.dumps({"value": [[plain(value)]]}, indent=0).split("\n")[2:-3]
+    toml_text = ""
+    for line in toml_lines:
         if line.startswith("]"):
-            before = text.rstrip(", ")
+            text_before = toml_text.rstrip(", ")
         else:
-            before = text
-        text = before + (line if line.endswith("[") else f"{line} ")
-    return text.rstrip(", ")
+            text_before = toml_text
+        toml_text = text_before + (line if line.endswith("[") else f"{line} ")
+    return toml_text.rstrip(", ")
 
 
 def plain(value: Any) -> Any:

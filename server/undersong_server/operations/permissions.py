@@ -33,19 +33,19 @@ def offered(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 def _is_offered(path: Path) -> bool:
     try:
-        data = path.read_bytes()
-        return is_task_file(configuration.parse_toml(path.name, data))
+        file_bytes = path.read_bytes()
+        return is_task_file(configuration.parse_toml(path.name, file_bytes))
     except OSError:
         return not path.is_dir()
     except ConfigurationError:
-        return b"task" in data  # The error names the wrong line once somebody opens the file.
+        return b"task" in file_bytes  # The error names the wrong line once somebody opens the file.
 
 
 def files(draft: Draft, folders: Sequence[Path]) -> list[str]:
     """Files of public texts in the operator's folders, as the draft would name them; records of a task are left out."""
-    start = Path(draft.folder)
-    public_paths = public_files(folders, _private(start, draft.data))
-    return [str(path.relative_to(start) if path.is_relative_to(start) else path) for path in public_paths]
+    start_folder = Path(draft.folder)
+    public_paths = public_files(folders, _private(start_folder, draft.data))
+    return [str(path.relative_to(start_folder) if path.is_relative_to(start_folder) else path) for path in public_paths]
 
 
 def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> list[Path]:
@@ -54,15 +54,15 @@ def public_files(folders: Sequence[Path], private: Set[str] = frozenset()) -> li
     Beside a task file that cannot be read, in the folders and below them, no file is offered: it may be one of records.
     """
     private = set(private)
-    below = [place for folder in folders for place in (folder, *_folders_below(folder))]
-    for path in offered(below):
+    folders_below = [place for folder in folders for place in (folder, *_folders_below(folder))]
+    for path in offered(folders_below):
         try:
             private |= _private(path.parent, configuration.read_toml(path))
         except (OSError, ConfigurationError):
             private.add(os.path.join(glob.escape(os.path.realpath(path.parent)), "*"))  # everything below
-    everything = (path for folder in folders for path in folder.absolute().rglob("*"))
-    texts = (path for path in everything if path.suffix.lower() in SUFFIXES and not _names(private, path))
-    return sorted(islice(texts, MOST_FILES))
+    all_paths = (path for folder in folders for path in folder.absolute().rglob("*"))
+    text_paths = (path for path in all_paths if path.suffix.lower() in SUFFIXES and not _names(private, path))
+    return sorted(islice(text_paths, MOST_FILES))
 
 
 def _folders_below(folder: Path) -> Iterator[Path]:
@@ -73,16 +73,16 @@ def _private(folder: Path, data: Mapping[str, Any]) -> set[str]:
     """Real paths of the private records that a task's [data] names: files, folders or patterns."""
     root = value_at(data, "data.root")
     paths = value_at(data, "data.path")
-    start = folder / root if isinstance(root, str) else folder
+    start_folder = folder / root if isinstance(root, str) else folder
     path_list = paths if isinstance(paths, list) else [paths]
-    places = [str(start / path) for path in path_list if isinstance(path, str)]
-    return {os.path.realpath(place) for place in places if "\0" not in place}
+    private_paths = [str(start_folder / path) for path in path_list if isinstance(path, str)]
+    return {os.path.realpath(place) for place in private_paths if "\0" not in place}
 
 
 def _names(private: Set[str], path: Path) -> bool:
-    real = os.path.realpath(path)
-    return not private.isdisjoint((real, os.path.dirname(real))) or any(
-        fnmatch(real, private_path) for private_path in private
+    real_path = os.path.realpath(path)
+    return not private.isdisjoint((real_path, os.path.dirname(real_path))) or any(
+        fnmatch(real_path, private_path) for private_path in private
     )
 
 
@@ -114,7 +114,7 @@ class FilePermissions:
             if text not in operator_texts
             and not self._allows(Path(self.draft.folder) if key_path == "data.root" else task.locate(""), text)
         ]
-        operator_destinations = [destination for _, destination in _destinations(self.draft.operators)]
+        operator_destinations = [known_destination for _, known_destination in _destinations(self.draft.operators)]
         operator_generators = {
             name for name, destination in _destinations(self.draft.data) if destination in operator_destinations
         }
@@ -134,11 +134,11 @@ class FilePermissions:
         """Returns True for what is in the folders, or names no file at all."""
         if "\0" in f"{start}{text}":
             return False
-        place = Path(os.path.realpath(start / text))
-        if any(place.is_relative_to(os.path.realpath(folder)) for folder in task_folders(self.home, self.folders)):
+        real_path = Path(os.path.realpath(start / text))
+        if any(real_path.is_relative_to(os.path.realpath(folder)) for folder in task_folders(self.home, self.folders)):
             return True
-        leaves = text.startswith("/") or ".." in PurePath(text).parts
-        return not leaves and not os.path.lexists(start / text)
+        leaves_folder = text.startswith("/") or ".." in PurePath(text).parts
+        return not leaves_folder and not os.path.lexists(start / text)
 
 
 def _paths(data: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -164,7 +164,7 @@ def _texts(where: str, value: Any) -> Iterator[tuple[str, str]]:
 
 def _destinations(data: Mapping[str, Any]) -> Iterator[tuple[Any, list[Any]]]:
     """Yields each generator's name with the parts of its table that say which key goes where."""
-    tables = data.get("generators", ())
-    for table in tables if isinstance(tables, list) else ():
+    generator_tables = data.get("generators", ())
+    for table in generator_tables if isinstance(generator_tables, list) else ():
         if isinstance(table, Mapping):
             yield table.get("name"), [table.get(key) for key in DESTINATION]

@@ -72,8 +72,8 @@ def export(home: Path, run: str, folder: Path, *, without_marked: bool = False) 
     """
     finished_run = CoordinatorHome(home).finished(run, "export it when it has finished")
     if folder.suffix == ".zip":
-        packed = archive_without_marked(home, run) if without_marked else archive(home, run)
-        replace_file(folder, packed, durable=True)
+        zip_bytes = archive_without_marked(home, run) if without_marked else archive(home, run)
+        replace_file(folder, zip_bytes, durable=True)
         return Exported(run, folder.parent, (folder.name,))
     if without_marked:
         raise ConfigurationError(
@@ -104,8 +104,8 @@ def dossier(
         folder = coordinator.finished(run, "write its dossier when it has finished").output
         fingerprint = fingerprint or coordinator.authority().fingerprint
     audit_result = None if audit is None else impact.read_audit(audit)
-    verdict = verify(folder, fingerprint=fingerprint, parties=parties)
-    return dossier_page(folder, verdict, fingerprint=fingerprint, audit=audit_result), verdict
+    privacy_verdict = verify(folder, fingerprint=fingerprint, parties=parties)
+    return dossier_page(folder, privacy_verdict, fingerprint=fingerprint, audit=audit_result), privacy_verdict
 
 
 def archive(home: Path, run: str) -> bytes:
@@ -113,8 +113,8 @@ def archive(home: Path, run: str) -> bytes:
 
     Raises ConfigurationError for a run that has not finished.
     """
-    published = {name: read_file(home, run, name) for name in files(home, run)}
-    return _pack_archive(home, run, published, {})
+    published_files = {name: read_file(home, run, name) for name in files(home, run)}
+    return _pack_archive(home, run, published_files, {})
 
 
 def archive_without_marked(home: Path, run: str) -> bytes:
@@ -125,31 +125,31 @@ def archive_without_marked(home: Path, run: str) -> bytes:
 
     Raises ConfigurationError for a run that has not finished or has no marked text, and if all texts are marked.
     """
-    output = _output(home, run)
-    marked = CoordinatorHome(home).run(run).annotations().marked
-    if not marked:
+    output_folder = _output(home, run)
+    marked_rows = CoordinatorHome(home).run(run).annotations().marked
+    if not marked_rows:
         raise ConfigurationError(f"run {run!r} has no marked text", "mark texts on its Result first", code="no-marks")
-    if len(marked) >= len(_rows(output)):
+    if len(marked_rows) >= len(_rows(output_folder)):
         raise ConfigurationError(f"run {run!r}: every text is marked", "take some marks away", code="no-text-left")
-    corpus, left_out = corpus_without(output, marked)
-    papers = {name: read_file(home, run, name) for name in files(home, run) if name in PAPERS_WITHOUT_TEXTS}
-    return _pack_archive(home, run, papers, corpus, left_out)
+    corpus, left_out = corpus_without(output_folder, marked_rows)
+    paper_files = {name: read_file(home, run, name) for name in files(home, run) if name in PAPERS_WITHOUT_TEXTS}
+    return _pack_archive(home, run, paper_files, corpus, left_out)
 
 
 def _pack_archive(
     home: Path, run: str, published: Mapping[str, bytes], changed: Mapping[str, bytes], left_out: LeftOut | None = None
 ) -> bytes:
     """Packs files as they were published, ``changed`` ones, the dossier, and the coordinator's word for the latter."""
-    output = _output(home, run)  # This comes first, because a page's reader names no folder.
-    authority = CoordinatorHome(home).authority()
-    page, _ = dossier(home, str(output), fingerprint=authority.fingerprint, parties={}, audit=None)
-    filed: dict[str, bytes | str] = {**changed, DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
+    output_folder = _output(home, run)  # This comes first, because a page's reader names no folder.
+    home_authority = CoordinatorHome(home).authority()
+    page, _ = dossier(home, str(output_folder), fingerprint=home_authority.fingerprint, parties={}, audit=None)
+    added_files: dict[str, bytes | str] = {**changed, DOSSIER_NAME: page.html(at=time.strftime("%Y-%m-%d %H:%M %Z"))}
     manifest = read_file(home, run, MANIFEST_NAME)
-    filed[ARCHIVE_NAME] = sign_archive(authority.signing_key, manifest, dict(filed), left_out)
+    added_files[ARCHIVE_NAME] = sign_archive(home_authority.signing_key, manifest, dict(added_files), left_out)
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in {**published, **filed}.items():
-            packed.writestr(f"{run}/{name}", content)
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as zip_file:
+        for file_name, file_bytes in {**published, **added_files}.items():
+            zip_file.writestr(f"{run}/{file_name}", file_bytes)
     return buffer.getvalue()
 
 
@@ -173,7 +173,7 @@ def _output(home: Path, run: str) -> Path:
 
 def files(home: Path, run: str) -> dict[str, int]:
     """Sizes in bytes of the published files by name. Raises ConfigurationError for a run that has not finished."""
-    paths = [_output(home, run) / name for name in OUTPUT_NAMES]
+    paths = [_output(home, run) / output_name for output_name in OUTPUT_NAMES]
     return {path.name: path.stat().st_size for path in paths if path.exists()}
 
 
@@ -187,14 +187,14 @@ def read_file(home: Path, run: str, name: str) -> bytes:
 def own_score(folder: Path, options: EvaluationOptions) -> str:
     """Returns a sentence on how the panel, trained on a published corpus, does on the reader's own test file."""
     report = evaluate(folder, options)
-    name = options.test.name if isinstance(options.test, Path) else "the test file"
+    test_name = options.test.name if isinstance(options.test, Path) else "the test file"
     if not report.trained:
-        return f"on {name}: not measured, for the file or the corpus has no labels"
-    trained = report.trained[0]
+        return f"on {test_name}: not measured, for the file or the corpus has no labels"
+    first_models = report.trained[0]
     accuracy = report.trained[0].accuracy_by_texts
     return (
-        f"on {name}: small models trained on this corpus label {accuracy.percent_words} of"
-        f" {counted(trained.scores.rows, 'text')} rightly ({trained.description})"
+        f"on {test_name}: small models trained on this corpus label {accuracy.percent_words} of"
+        f" {counted(first_models.scores.rows, 'text')} rightly ({first_models.description})"
     )
 
 
@@ -230,24 +230,32 @@ def search(
 
     The counts leave out their own filter: they state what another choice would give.
     """
-    rows = _rows(_output(home, run))
-    marked = CoordinatorHome(home).run(run).annotations().marked
-    needle = find.casefold()
+    corpus_rows = _rows(_output(home, run))
+    marked_rows = CoordinatorHome(home).run(run).annotations().marked
+    folded_find = find.casefold()
     if marked_only:
-        candidates = {number: rows[number - 1] for number in marked}
+        candidates = {number: corpus_rows[number - 1] for number in marked_rows}
     else:
-        candidates = dict(enumerate(rows, 1))
-    matching = {n: row for n, row in candidates.items() if needle in str(row.get("text", "")).casefold()}
-    of_label = {n: row for n, row in matching.items() if not label or row.get("label") == label}
-    of_generator = {n: row for n, row in matching.items() if not generator or row.get("generator") == generator}
-    shown_rows = {n: row for n, row in of_label.items() if n in of_generator}
+        candidates = dict(enumerate(corpus_rows, 1))
+    matching_rows = {
+        row_number: row for row_number, row in candidates.items() if folded_find in str(row.get("text", "")).casefold()
+    }
+    rows_of_label = {
+        row_number: row for row_number, row in matching_rows.items() if not label or row.get("label") == label
+    }
+    rows_of_generator = {
+        row_number: row
+        for row_number, row in matching_rows.items()
+        if not generator or row.get("generator") == generator
+    }
+    shown_rows = {n: row for n, row in rows_of_label.items() if n in rows_of_generator}
     return Found(
         texts=tuple(shown_rows.values()),
         numbers=tuple(shown_rows),
-        labels=dict(Counter(str(row.get("label", "")) for row in of_generator.values())),
-        generators=dict(Counter(str(row.get("generator", "")) for row in of_label.values())),
-        corpus=len(rows),
-        marked=marked,
+        labels=dict(Counter(str(row.get("label", "")) for row in rows_of_generator.values())),
+        generators=dict(Counter(str(row.get("generator", "")) for row in rows_of_label.values())),
+        corpus=len(corpus_rows),
+        marked=marked_rows,
     )
 
 
@@ -268,33 +276,33 @@ def evaluate_run(home: Path, run: str, options: EvaluationOptions, *, test_name:
     :func:`evaluate` does.
     """
     folder = CoordinatorHome(home).finished(run, "evaluate it when it has finished")
-    test = options.test
-    if not isinstance(test, Path):
+    test_file = options.test
+    if not isinstance(test_file, Path):
         raise ConfigurationError(f"{run}: is evaluated beside a test file only", "name one with --test")
     report = evaluate(folder.output, options, largest=DRAWN_TEXTS)
-    evaluation = make_evaluation(
-        name_test(test, test_name),
+    new_evaluation = make_evaluation(
+        name_test(test_file, test_name),
         measures_of(report),
         report.trained[0].accuracy_by_texts if report.trained else None,
         report.synthetic_rows,
     )
-    keep_evaluation(folder, evaluation)
-    return evaluation
+    keep_evaluation(folder, new_evaluation)
+    return new_evaluation
 
 
 def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: EvaluationOptions) -> Evaluated:
     """Evaluates a finished run beside an uploaded test file, which keeps its name. Raises as :func:`evaluate_run`."""
     file_name = name.replace("\\", "/").rpartition("/")[2].strip() or "test.jsonl"
     endings = [f"{suffix}{packed}" for suffix in SUFFIXES for packed in ("", ".gz")]
-    ending = next((suffix for suffix in endings if file_name.casefold().endswith(suffix)), None)
-    if ending is None:
+    file_ending = next((suffix for suffix in endings if file_name.casefold().endswith(suffix)), None)
+    if file_ending is None:
         raise ConfigurationError(
             f"{printable(file_name, 100)}: is no table",
             f"upload a file that ends in {', '.join(SUFFIXES)}",
             code="no-table",
         )
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"test{ending}"
+        path = Path(folder) / f"test{file_ending}"
         path.write_bytes(content)
         try:
             return evaluate_run(home, run, replace(options, test=path), test_name=printable(file_name, 100))
@@ -305,9 +313,9 @@ def evaluate_uploaded(home: Path, run: str, content: bytes, name: str, options: 
 
 def published_texts(home: Path, run: str) -> list[str] | None:
     """Returns the published texts of a run; None before publication. Raises ConfigurationError for an unknown run."""
-    output = CoordinatorHome(home).run(run).output
-    if (output / JSONL_NAME).is_file():
-        return [str(row["text"]) for row in _rows(output)]
+    output_folder = CoordinatorHome(home).run(run).output
+    if (output_folder / JSONL_NAME).is_file():
+        return [str(row["text"]) for row in _rows(output_folder)]
     return None
 
 
@@ -357,11 +365,11 @@ def evaluate(
             "name the output folder of a finished run; one that was stopped continues when it is started again",
             code="run-unfinished",
         )
-    synthetic = _read_synthetic(folder / JSONL_NAME)
+    synthetic_table = _read_synthetic(folder / JSONL_NAME)
     if largest is not None:
-        synthetic = synthetic.take(drawn_rows(len(synthetic), largest))
-    compared = (options.test, options.train_private, options.overlap, options.membership)
-    if all(source is None for source in compared) and not options.personal_data:
+        synthetic_table = synthetic_table.take(drawn_rows(len(synthetic_table), largest))
+    compared_files = (options.test, options.train_private, options.overlap, options.membership)
+    if all(source is None for source in compared_files) and not options.personal_data:
         raise ConfigurationError(
             f"{folder}: nothing to compare with", "name a file with --test or --overlap", code="nothing-to-compare"
         )
@@ -371,17 +379,17 @@ def evaluate(
             "name it with --test",
             code="test-file-missing",
         )
-    groups = read_column(options.test, options.group_field) if options.group_field else None  # type: ignore[arg-type]
-    sequences = read_sequences(folder / SEQUENCES_NAME) if options.sequences else None
+    test_groups = read_column(options.test, options.group_field) if options.group_field else None  # type: ignore[arg-type]
+    known_sequences = read_sequences(folder / SEQUENCES_NAME) if options.sequences else None
     with connected(options.ray) as cluster:
         public_cache = public_cache_path(os.environ) if options.public_data else None
         return evaluate_tables(
             str(folder),
-            synthetic,
+            synthetic_table,
             options,
             embed=embed or embedder(options.embedder, cluster, public_cache),
-            sequences=sequences,
-            groups=groups,
+            sequences=known_sequences,
+            groups=test_groups,
         )
 
 

@@ -89,22 +89,22 @@ def plan(
     Raises ConfigurationError if task, parties or options are invalid, or the name is taken.
     """
     if task_file is not None:
-        data = configuration.read_toml(task_file)
+        task_data = configuration.read_toml(task_file)
         folder = task_file.absolute().parent
     elif revises is not None:
-        earlier = CoordinatorHome(home).run(revises).planned()
-        data = dict(earlier.task)
-        folder = Path(earlier.folder)
+        earlier_plan = CoordinatorHome(home).run(revises).planned()
+        task_data = dict(earlier_plan.task)
+        folder = Path(earlier_plan.folder)
         if options.parties is None:
-            options = replace(options, parties=earlier.roster)
+            options = replace(options, parties=earlier_plan.roster)
     else:
         raise ConfigurationError("neither a task file nor --revises was given", "name one of them", code="no-task")
     if revises is not None:
-        data = {**data, "task": {**data.get("task", {}), "revises": revises}}
-    data = configuration.override(data, assignments)
+        task_data = {**task_data, "task": {**task_data.get("task", {}), "revises": revises}}
+    task_data = configuration.override(task_data, assignments)
     if task_file is not None:
-        data, _ = for_its_preset(data, assignments)
-    return plan_task(home, data, folder, options)
+        task_data, _ = for_its_preset(task_data, assignments)
+    return plan_task(home, task_data, folder, options)
 
 
 def plan_task(
@@ -124,40 +124,42 @@ def plan_task(
 
     Raises ConfigurationError where the run that it revises is unknown or has finished.
     """
-    revised = data.get("task", {}).get("revises")
-    if revised and status(home, str(revised)).state == "finished":
+    revised_run = data.get("task", {}).get("revises")
+    if revised_run and status(home, str(revised_run)).state == "finished":
         raise ConfigurationError(
-            f"run {revised!r} has finished", "plan a new run without revising it", code="run-ended"
+            f"run {revised_run!r} has finished", "plan a new run without revising it", code="run-ended"
         )
     settings = CoordinatorHome(home).settings
     if settings.drill:
         data = _rehearsed(data)
     data = _with_operator(data, settings)
     planned_run = preview(home, data, folder, options.parties, check=check)
-    name = options.name
-    suffix = options.suffix
-    insecure = options.insecure_noise_seed
-    if name is None:
-        if suffix is None:
-            if insecure is None:
-                suffix = os.urandom(4).hex()
+    run_name = options.name
+    name_suffix = options.suffix
+    insecure_seed = options.insecure_noise_seed
+    if run_name is None:
+        if name_suffix is None:
+            if insecure_seed is None:
+                name_suffix = os.urandom(4).hex()
             else:
-                suffix = f"insecure-{insecure}"
-        name = f"{data['task']['name']} {suffix}"
-    planned = Planned(name, data, str(folder), planned_run.parties, options.seed, insecure, options.patience_s)
-    CoordinatorHome(home).run(name).create(planned)
-    if revised:
-        if status(home, revised).state not in ENDED:
-            request(home, revised, "stop")
-        CoordinatorHome(home).run(revised).put_away(name)
-    return replace(planned_run, run=name)
+                name_suffix = f"insecure-{insecure_seed}"
+        run_name = f"{data['task']['name']} {name_suffix}"
+    stored_plan = Planned(
+        run_name, data, str(folder), planned_run.parties, options.seed, insecure_seed, options.patience_s
+    )
+    CoordinatorHome(home).run(run_name).create(stored_plan)
+    if revised_run:
+        if status(home, revised_run).state not in ENDED:
+            request(home, revised_run, "stop")
+        CoordinatorHome(home).run(revised_run).put_away(run_name)
+    return replace(planned_run, run=run_name)
 
 
 def next_name(home: Path, run: str) -> str:
     """The first free name for a revision of a run: "spring 2", else "spring 3" and so on, for "spring"."""
-    stem = re.sub(r" [0-9]{1,3}$", "", run)
-    names = (f"{stem} {number}" for number in range(2, 1000))
-    return next(name for name in names if not CoordinatorHome(home).run(name).exists)
+    name_stem = re.sub(r" [0-9]{1,3}$", "", run)
+    possible_names = (f"{name_stem} {name_number}" for name_number in range(2, 1000))
+    return next(name for name in possible_names if not CoordinatorHome(home).run(name).exists)
 
 
 @dataclass(frozen=True)
@@ -176,19 +178,21 @@ def revision(home: Path, run: str) -> Revision:
     """Returns which run a run replaces, and which one replaces it. Raises ConfigurationError for an unknown run."""
     coordinator_home = CoordinatorHome(home)
     folder = coordinator_home.run(run)
-    planned = folder.planned()
-    run_revision = Revision(planned.task["task"].get("revises", ""), folder.successor)
-    if not run_revision.before or not (earlier := coordinator_home.run(run_revision.before)).exists:
+    stored_plan = folder.planned()
+    run_revision = Revision(stored_plan.task["task"].get("revises", ""), folder.successor)
+    if not run_revision.before or not (earlier_run := coordinator_home.run(run_revision.before)).exists:
         return run_revision
     earlier_keys, current_keys = (
-        dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in (earlier.planned(), planned)
+        dict(_keys({**plan.task, "parties": list(plan.roster)})) for plan in (earlier_run.planned(), stored_plan)
     )
-    keys = [
+    changed_keys = [
         key
         for key in {**earlier_keys, **current_keys}
         if earlier_keys.get(key) != current_keys.get(key) and key != "task.revises"
     ]
-    return replace(run_revision, changes=tuple((key, earlier_keys.get(key), current_keys.get(key)) for key in keys))
+    return replace(
+        run_revision, changes=tuple((key, earlier_keys.get(key), current_keys.get(key)) for key in changed_keys)
+    )
 
 
 def _keys(value: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
@@ -207,10 +211,10 @@ def put_away(home: Path, run: str) -> None:
     One that fails anew comes back by itself. Raises ConfigurationError for a run that is unknown or under way.
     """
     folder = CoordinatorHome(home).run(run)
-    state = folder.status().state
-    if state in UNDER_WAY:
+    run_state = folder.status().state
+    if run_state in UNDER_WAY:
         raise ConfigurationError(
-            f"run {run!r} is {state}", "put it away when it has ended, or stop it first", code="under-way"
+            f"run {run!r} is {run_state}", "put it away when it has ended, or stop it first", code="under-way"
         )
     folder.put_away()
 
@@ -234,22 +238,22 @@ def preview(
     check: Check = lambda _task: None,
 ) -> PlannedRun:
     """Computes a run's plan without creating the run. Raises the ConfigurationErrors of :func:`plan_task`."""
-    names = roster(home, parties)
-    task = coordinator_task(_with_operator(data, CoordinatorHome(home).settings), folder, names)
+    party_names = roster(home, parties)
+    task = coordinator_task(_with_operator(data, CoordinatorHome(home).settings), folder, party_names)
     check(task)
     run_plan = plan_run(task)
     ConfigurationError.raise_together(cap_faults(run_plan))
     require_packages(run_plan)
-    return PlannedRun("", names, plan_figures(run_plan), tuple(refusals(home, names, run_plan.plan)))
+    return PlannedRun("", party_names, plan_figures(run_plan), tuple(refusals(home, party_names, run_plan.plan)))
 
 
 def _rehearsed(data: Mapping[str, Any]) -> dict[str, Any]:
     """The task with words that mark it in every hospital's preview, in the card and in the dossiers."""
     task = data.get("task", {})
     publication = data.get("publication", {})
-    purpose = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
+    purpose_words = f"{COORDINATOR_WORDS} {task.get('purpose', '')}".rstrip()
     limits = f"{COORDINATOR_WORDS} {publication.get('limits', '')}".rstrip()
-    return {**data, "task": {**task, "purpose": purpose}, "publication": {**publication, "limits": limits}}
+    return {**data, "task": {**task, "purpose": purpose_words}, "publication": {**publication, "limits": limits}}
 
 
 def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> dict[str, Any]:
@@ -262,30 +266,36 @@ def _with_operator(data: Mapping[str, Any], settings: CoordinatorSettings) -> di
     operator = (
         settings.operator or task.get("operator") or publication.get("makers") or (REHEARSAL if settings.drill else "")
     )
-    contact = (
+    contact_words = (
         settings.contact or task.get("contact") or publication.get("contact") or (REHEARSAL if settings.drill else "")
     )
-    missing = [
-        (f"the plan does not state the {words} of who asks", f"{WHO_ASKS}, or publication.{key} in the task", place)
-        for value, words, key, place in (
-            (operator, "legal name", "makers", "publication.makers"),
-            (contact, "contact", "contact", "publication.contact"),
+    missing_words = [
+        (
+            f"the plan does not state the {value_words} of who asks",
+            f"{WHO_ASKS}, or publication.{key} in the task",
+            place,
         )
-        if not value
+        for stated_value, value_words, key, place in (
+            (operator, "legal name", "makers", "publication.makers"),
+            (contact_words, "contact", "contact", "publication.contact"),
+        )
+        if not stated_value
     ]
-    ConfigurationError.raise_together(missing, code="no-operator")
-    return {**data, "task": {**task, "operator": operator, "contact": contact}}
+    ConfigurationError.raise_together(missing_words, code="no-operator")
+    return {**data, "task": {**task, "operator": operator, "contact": contact_words}}
 
 
 def refusals(home: Path, names: Sequence[str], plan: Plan) -> Iterator[tuple[str, str]]:
     """Yields (party, reason) for each shared policy that would refuse the plan. The party itself decides later."""
-    keys = identities(home)
-    roster = [Member(name, keys[name]) for name in names]
+    identity_by_party = identities(home)
+    plan_roster = [Member(party_name, identity_by_party[party_name]) for party_name in names]
     with closing(CoordinatorHome(home).registry()) as registry:
-        shared = {party.name: party.policy for party in registry.parties() if party.policy and party.name in names}
-    for name, text in sorted(shared.items()):
+        policy_by_party = {
+            party.name: party.policy for party in registry.parties() if party.policy and party.name in names
+        }
+    for name, policy_text in sorted(policy_by_party.items()):
         try:
-            bounds.check(plan, roster, bounds.Policy.from_json(json.loads(text)))
+            bounds.check(plan, plan_roster, bounds.Policy.from_json(json.loads(policy_text)))
         except PrivacyRefusal as refusal:
             yield name, printable(refusal.problem)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -319,21 +329,21 @@ def request(home: Path, run: str, action: Action, assignments: Sequence[str] = (
     folder = coordinator_home.run(run)
     if assignments:
         _amend(folder, assignments)
-    state = folder.status().state
-    if state in FINAL:
-        raise ConfigurationError(f"run {run!r} is {state}", "plan a new one: undersong run plan", code="run-ended")
+    run_state = folder.status().state
+    if run_state in FINAL:
+        raise ConfigurationError(f"run {run!r} is {run_state}", "plan a new one: undersong run plan", code="run-ended")
     folder.request(action)
     return ActionRequest(run, action, coordinator_home.served)
 
 
 def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
-    planned = folder.planned()
-    amended = replace(planned, task=configuration.override(planned.task, assignments))
-    planned_task = planned.load().task
-    amended_task = amended.load().task
+    stored_plan = folder.planned()
+    amended_plan = replace(stored_plan, task=configuration.override(stored_plan.task, assignments))
+    planned_task = stored_plan.load().task
+    amended_task = amended_plan.load().task
     is_rest_equal = planned_task.model_dump(exclude={"generators"}) == amended_task.model_dump(exclude={"generators"})
-    signed = [(generator.identity(), generator.words) for generator in planned_task.generators]
-    if not is_rest_equal or signed != [
+    signed_generators = [(generator.identity(), generator.words) for generator in planned_task.generators]
+    if not is_rest_equal or signed_generators != [
         (generator.identity(), generator.words) for generator in amended_task.generators
     ]:
         raise ConfigurationError(
@@ -341,7 +351,7 @@ def _amend(folder: RunFolder, assignments: Sequence[str]) -> None:
             "set limits, money, keys and request fields of generators only; for anything else plan a new run",
             code="signed-by-parties",
         )
-    folder.amend(amended)
+    folder.amend(amended_plan)
 
 
 @dataclass(frozen=True)
@@ -369,8 +379,8 @@ def may_resume(home: Path, status: RunStatus) -> bool:
         return True
     if status.state != "failed" or status.error is None:
         return False
-    serving = CoordinatorHome(home).serving
-    is_same_program = serving is not None and serving.since <= (status.at or 0.0)
+    is_serving = CoordinatorHome(home).serving
+    is_same_program = is_serving is not None and is_serving.since <= (status.at or 0.0)
     return not (status.error.exit_code == InternalError.exit_code and is_same_program)
 
 
@@ -402,17 +412,17 @@ class RunDetails(RunSummary):
 def show(home: Path, run: str) -> RunDetails:
     """Returns plan, parties, status and log of a run. Raises ConfigurationError for an unknown one."""
     folder = CoordinatorHome(home).run(run)
-    planned = folder.planned()
-    figures = plan_figures(planned.load())
-    annotations = folder.annotations()
+    stored_plan = folder.planned()
+    figures_of_plan = plan_figures(stored_plan.load())
+    run_annotations = folder.annotations()
     return RunDetails(
         run,
-        planned.roster,
+        stored_plan.roster,
         folder.status(),
         tuple(folder.log()[-LOG_LINES:]),
-        figures,
-        note=annotations.note,
-        tags=annotations.tags,
+        figures_of_plan,
+        note=run_annotations.note,
+        tags=run_annotations.tags,
         put_away=folder.is_put_away,
     )
 
@@ -442,10 +452,10 @@ class RunEvent:
     def kind(self) -> tuple[Any, ...]:
         """State, phase, awaited parties and serving: a value by which two events differ in more than a countdown."""
         status = self.status
-        awaited: tuple[str, ...] = ()
+        awaited_words: tuple[str, ...] = ()
         if status.waiting is not None:
-            awaited = status.waiting.whom, *(p.party for p in status.waiting.parties)
-        return (status.state, status.phase, awaited, self.served, *self.away_because)
+            awaited_words = status.waiting.whom, *(party.party for party in status.waiting.parties)
+        return (status.state, status.phase, awaited_words, self.served, *self.away_because)
 
 
 def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[RunEvent]:
@@ -465,22 +475,22 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
     folder = coordinator_home.run(run)
     start_s = time.monotonic()
     lines_read = max(0, len(folder.log()) - LOG_LINES)
-    last: tuple[object, ...] | None = None
+    last_shown: tuple[object, ...] | None = None
     while True:
         if len(folder.log()) > lines_read:
             time.sleep(POLL_S)  # a log line and the end that it announces are one event
         status = folder.status()
-        served = coordinator_home.served
-        lines = tuple(folder.log()[lines_read:])
-        lines_read += len(lines)
+        is_served = coordinator_home.served
+        new_lines = tuple(folder.log()[lines_read:])
+        lines_read += len(new_lines)
         has_ended = status.state in FINAL or (status.state in ENDED and status.number >= folder.requested().number)
-        event = RunEvent(lines, status, served, awaited(home, status))
-        words = (status.words, served, *event.away_because)
-        if lines or words != last or has_ended:
-            last = words
+        event = RunEvent(new_lines, status, is_served, awaited(home, status))
+        shown_words = (status.words, is_served, *event.away_because)
+        if new_lines or shown_words != last_shown or has_ended:
+            last_shown = shown_words
             if has_ended and status.error is not None:
-                repeated = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
-                event = replace(event, lines=tuple(line for line in lines if line[STAMP:] not in repeated))
+                repeated_lines = {logged(status.error.problem), logged(f"failed: {status.error.problem}")}
+                event = replace(event, lines=tuple(line for line in new_lines if line[STAMP:] not in repeated_lines))
             yield event
         if has_ended:
             return
@@ -494,18 +504,18 @@ def watch(home: Path, run: str, *, timeout_s: float | None = None) -> Iterator[R
 def mark(home: Path, run: str) -> list[object]:
     """A value that changes when any file of a run changes; the run need not exist."""
     folder = CoordinatorHome(home).run(run).path
-    names = ("status.json", "requested.json", "annotations.json", "put-away", "log.txt", "live.jsonl", "output")
-    return [file_state(folder / name) for name in names]
+    watched_names = ("status.json", "requested.json", "annotations.json", "put-away", "log.txt", "live.jsonl", "output")
+    return [file_state(folder / name) for name in watched_names]
 
 
 def awaited(home: Path, status: RunStatus) -> dict[str, PartyFacts]:
     """Facts of the parties that the run waits for, or that have rejected it, by name."""
     awaited_parties = () if status.waiting is None else status.waiting.parties
-    rejecting = () if status.error is None else status.error.rejected_by
-    names = {*(party.party for party in awaited_parties), *rejecting}
-    if not names:
+    rejecting_names = () if status.error is None else status.error.rejected_by
+    awaited_names = {*(party.party for party in awaited_parties), *rejecting_names}
+    if not awaited_names:
         return {}
-    return {facts.party.name: facts for facts in parties(home) if facts.party.name in names}
+    return {facts.party.name: facts for facts in parties(home) if facts.party.name in awaited_names}
 
 
 def log(home: Path, run: str, lines: int = 200) -> tuple[str, ...]:
@@ -533,9 +543,9 @@ def _without_error(words: str, error: RunFailure | None) -> str:
     if error is None:
         return words
     problem = logged(error.problem)
-    for beginning in (FAILED, REJECTED):
-        if words == f"{beginning}: {problem}":
-            return f"{beginning}: see above"
+    for line_start in (FAILED, REJECTED):
+        if words == f"{line_start}: {problem}":
+            return f"{line_start}: see above"
     return "a hospital refuses: see above" if words == problem else words
 
 
@@ -554,27 +564,27 @@ def timeline(home: Path, run: str) -> tuple[Moment, ...]:
     Raises ConfigurationError for an unknown run.
     """
     folder = CoordinatorHome(home).run(run)
-    planned = folder.planned()
+    stored_plan = folder.planned()
     status = folder.status()
-    moments = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(planned.roster)}")]
-    requested = folder.path / "requested.json"
-    if requested.exists():
-        moments.append(Moment(requested.stat().st_mtime, f"requested: {folder.requested().action}"))
-    for time_s, words in map(_split_stamp, folder.log()):
+    run_moments = [Moment((folder.path / "plan.json").stat().st_mtime, f"planned with {', '.join(stored_plan.roster)}")]
+    requested_path = folder.path / "requested.json"
+    if requested_path.exists():
+        run_moments.append(Moment(requested_path.stat().st_mtime, f"requested: {folder.requested().action}"))
+    for time_s, line_words in map(_split_stamp, folder.log()):
         if time_s is not None:
-            grade: Literal["done", "bad"] = "bad" if words.startswith((FAILED, REJECTED)) else "done"
-            shown_words = _without_error(words, status.error).partition(PLAN_WORDS)[0]
-            moments.append(Moment(time_s, shown_words, grade))
+            moment_grade: Literal["done", "bad"] = "bad" if line_words.startswith((FAILED, REJECTED)) else "done"
+            shown_words = _without_error(line_words, status.error).partition(PLAN_WORDS)[0]
+            run_moments.append(Moment(time_s, shown_words, moment_grade))
     for event in folder.live():
         if event["kind"] == "sum":
-            survivors = f"{len(event['survivors'])} of {counted(len(planned.roster), 'party', 'parties')}"
-            moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
+            survivors = f"{len(event['survivors'])} of {counted(len(stored_plan.roster), 'party', 'parties')}"
+            run_moments.append(Moment(event["at"], f"opened {event['name']} from {survivors}"))
         elif event["kind"] == "texts":
-            moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
-    moments.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
+            run_moments.append(Moment(event["at"], f"wrote {counted(len(event['texts']), 'text')}: {event['step']}"))
+    run_moments.sort(key=lambda moment: int(moment.at))  # the log has whole seconds
     if status.state not in ENDED and status.since is not None:
-        moments.append(Moment(_began(status, moments), status.detail or status.state_words, "now"))
-    return tuple(moments)
+        run_moments.append(Moment(_began(status, run_moments), status.detail or status.state_words, "now"))
+    return tuple(run_moments)
 
 
 def _began(status: RunStatus, moments: Sequence[Moment]) -> float:

@@ -88,43 +88,43 @@ def write_template(
     columns_by_role = {"text": text, "label": label}
     columns = {role: column or role for role, column in columns_by_role.items()}
     labels = ["first label", "second label"]
-    name, path = "my task", "private.jsonl"
+    task_name, path = "my task", "private.jsonl"
     if source is not None:
         source_columns = column_names(source, encoding)
         columns = {role: column or _column(source_columns, role, source) for role, column in columns_by_role.items()}
-        table = read_table(source, columns["text"], columns["label"], user, encoding=encoding)
-        labels = sorted(set(table.labels or ()))
+        private_table = read_table(source, columns["text"], columns["label"], user, encoding=encoding)
+        labels = sorted(set(private_table.labels or ()))
         if len(labels) > LARGEST_LABEL_COUNT:
             raise ConfigurationError(
                 f"{source}: column {columns['label']!r} has {len(labels)} different values",
                 "name the column of labels with --label-field, or write the task file by hand",
             )
-        name = source.stem
-        absolute = source.absolute()
-        if absolute.is_relative_to(folder):
-            path = str(absolute.relative_to(folder))
+        task_name = source.stem
+        absolute_path = source.absolute()
+        if absolute_path.is_relative_to(folder):
+            path = str(absolute_path.relative_to(folder))
         else:
-            path = str(absolute)
-    template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
-    task_text = template.format(
-        name=json.dumps(name),
+            path = str(absolute_path)
+    task_template = resources.files("undersong_server.runs").joinpath("task_template.txt").read_text(encoding="utf-8")
+    task_text = task_template.format(
+        name=json.dumps(task_name),
         labels=json.dumps(labels, ensure_ascii=False),
         path=json.dumps(path),
         text=json.dumps(columns["text"]),
         label=json.dumps(columns["label"]),
         user='# user = "patient"' if user is None else f"user = {json.dumps(user)}",
         encoding="" if encoding == UTF_8 else f"encoding = {json.dumps(encoding)}\n",
-        output=json.dumps(f"runs/{name.replace(' ', '-')}"),
+        output=json.dumps(f"runs/{task_name.replace(' ', '-')}"),
     )
     out.write_text(task_text, encoding="utf-8")
 
 
 def _column(found: list[str], role: str, source: Path) -> str:
-    synonyms = {
+    role_synonyms = {
         "text": ("text", "note", "content", "sentence", "document"),
         "label": ("label", "class", "category", "intent"),
     }
-    for candidate in synonyms[role]:
+    for candidate in role_synonyms[role]:
         if candidate in found:
             return candidate
     raise ConfigurationError(
@@ -165,12 +165,12 @@ def plan(task_file: Path, assignments: Sequence[str] = (), *, environment: Mappi
     """
     task = load(task_file, assignments)
     run_plan = plan_run(task)
-    figures = plan_figures(run_plan)
+    task_figures = plan_figures(run_plan)
     ConfigurationError.raise_together(
         [*task_faults(task, run_plan.plan, environment=environment), *cap_faults(run_plan)]
     )
-    unready = () if task.data.path else ("data.path names no private records (a coordinator needs none)",)
-    return TaskPlan(figures, unready, task.remarks)
+    unready_words = () if task.data.path else ("data.path names no private records (a coordinator needs none)",)
+    return TaskPlan(task_figures, unready_words, task.remarks)
 
 
 @dataclass(frozen=True)
@@ -208,18 +208,18 @@ class Tried:
 def cost_of(tried: Sequence[Tried]) -> str:
     """Writes the time, tokens and price of all orders of a trial in words, and what lost answers cost at most."""
     tokens = counted(sum(order.prompt_tokens + order.completion_tokens for order in tried), "token")
-    seconds = max(order.seconds for order in tried)
-    price = sum(order.price_usd for order in tried)
+    longest_seconds = max(order.seconds for order in tried)
+    total_price_usd = sum(order.price_usd for order in tried)
     lost_tokens = sum(order.lost_tokens for order in tried)
     lost_usd = sum(order.lost_usd for order in tried)
     losses = ""
     if lost_tokens:
         losses = f"; answers lost on the way cost {counted(lost_tokens, 'token')}, US$ {lost_usd:.4f} at most"
-    unreported = sum(order.note == UNREPORTED for order in tried)
-    notes = ""
-    if unreported:
-        notes = f"; {UNREPORTED}: {unreported}, which count at their worst case"
-    return f"{seconds:.2f} s, {tokens}, US$ {price:.4f}{notes}{losses}"
+    unreported_count = sum(order.note == UNREPORTED for order in tried)
+    note_words = ""
+    if unreported_count:
+        note_words = f"; {UNREPORTED}: {unreported_count}, which count at their worst case"
+    return f"{longest_seconds:.2f} s, {tokens}, US$ {total_price_usd:.4f}{note_words}{losses}"
 
 
 def try_generator(
@@ -252,16 +252,16 @@ def ask_each_generator(
     Raises errors of the generators: of one that cannot be built, and of the first that gives no answer.
     """
     task = load(task_file, assignments)
-    answers: dict[str, Tried] = {}
+    answer_by_generator: dict[str, Tried] = {}
     for settings in task.generators:
-        (tried,) = try_task(settings.name, task, str(task_file), environment=environment, trial=ONE_TEXT)
-        if tried.fault:
+        (tried_order,) = try_task(settings.name, task, str(task_file), environment=environment, trial=ONE_TEXT)
+        if tried_order.fault:
             raise GenerationError(
-                f"generator {settings.name}: {tried.fault}: {tried.answer}",
+                f"generator {settings.name}: {tried_order.fault}: {tried_order.answer}",
                 f"see what it wrote with: undersong try {settings.name}",
             )
-        answers[settings.name] = tried
-    return answers
+        answer_by_generator[settings.name] = tried_order
+    return answer_by_generator
 
 
 def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str], public_cache: Path) -> Tried:
@@ -273,10 +273,12 @@ def try_in_run(home: Path, run: str, name: str, *, environment: Mapping[str, str
 
     Raises ConfigurationError for an unknown run or generator, or one that cannot be built.
     """
-    planned = CoordinatorHome(home).run(run).planned()
-    task = coordinator_task(planned.task, Path(planned.folder), planned.roster)
-    (tried,) = try_task(name, task, f"run {run!r}", environment=environment, public_cache=public_cache, trial=ONE_TEXT)
-    return tried
+    stored_plan = CoordinatorHome(home).run(run).planned()
+    task = coordinator_task(stored_plan.task, Path(stored_plan.folder), stored_plan.roster)
+    (tried_order,) = try_task(
+        name, task, f"run {run!r}", environment=environment, public_cache=public_cache, trial=ONE_TEXT
+    )
+    return tried_order
 
 
 @dataclass(frozen=True)
@@ -322,25 +324,27 @@ def try_task(
             MemoryCache() if public_cache is None else PublicFileCache(public_cache),
         )
 
-    surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
-    generator = settings.build(surroundings)
-    form = settings.prompt_format(folder)
+    generator_surroundings = Surroundings(task.task.labels, folder, lambda given: embedder().encode(given), environment)
+    generator = settings.build(generator_surroundings)
+    prompt_format = settings.prompt_format(folder)
     labels = task.task.labels or ("",)
-    orders = [Order(name, trial.kind, labels[number % len(labels)]) for number in range(trial.texts)]
+    trial_orders = [Order(name, trial.kind, labels[number % len(labels)]) for number in range(trial.texts)]
     if trial.seed is None:
         seed = time.time_ns() % 2**53
     else:
         seed = trial.seed
-    requests = Requests(build_prompts(task), {name: form}, seed=seed, draw_words=public_lengths(task))
-    requests_by_number, _ = requests.make("try", orders, range(trial.texts), [1] * trial.texts)
-    answers = _ask(name, generator, [requests_by_number[number] for number in range(trial.texts)])
-    tried = tuple(
-        _judge_answer(answers[number], order, requests_by_number[number], task, form)
-        for number, order in enumerate(orders)
+    requests = Requests(build_prompts(task), {name: prompt_format}, seed=seed, draw_words=public_lengths(task))
+    requests_by_number, _ = requests.make("try", trial_orders, range(trial.texts), [1] * trial.texts)
+    timed_answers = _ask(name, generator, [requests_by_number[number] for number in range(trial.texts)])
+    tried_orders = tuple(
+        _judge_answer(timed_answers[number], order, requests_by_number[number], task, prompt_format)
+        for number, order in enumerate(trial_orders)
     )
     if isinstance(generator, CachingGenerator):
-        generator.keep_texts([(requests_by_number[number], not text.fault) for number, text in enumerate(tried)])
-    return tried
+        generator.keep_texts(
+            [(requests_by_number[number], not tried_text.fault) for number, tried_text in enumerate(tried_orders)]
+        )
+    return tried_orders
 
 
 def _find_generator(name: str, task: Task, origin: str) -> GeneratorSettings:
@@ -367,35 +371,37 @@ class _TimedAnswer:
 def _ask(name: str, generator: Generator, requests: Sequence[GenerationRequest]) -> list[_TimedAnswer]:
     """Returns the answer to each request; a request without one has an error that names the generator."""
     start_s = time.monotonic()
-    answers: dict[int, _TimedAnswer] = {}
+    answer_by_number: dict[int, _TimedAnswer] = {}
     previous_loss = Loss()
-    for number, answer in generator.answer(requests):
+    for number, generator_answer in generator.answer(requests):
         current_loss = generator.lost if isinstance(generator, PaidGenerator) else Loss()
         loss = Loss(1, current_loss.tokens - previous_loss.tokens, current_loss.price_usd - previous_loss.price_usd)
-        answers[number] = _TimedAnswer(answer, time.monotonic() - start_s, loss)
+        answer_by_number[number] = _TimedAnswer(generator_answer, time.monotonic() - start_s, loss)
         previous_loss = current_loss
-    unanswered = _TimedAnswer(GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s, Loss())
-    return [answers.get(number, unanswered) for number in range(len(requests))]
+    no_answer = _TimedAnswer(GenerationError(f"{name}: gave no answer"), time.monotonic() - start_s, Loss())
+    return [answer_by_number.get(number, no_answer) for number in range(len(requests))]
 
 
 def _judge_answer(
     timed: _TimedAnswer, order: Order, request: GenerationRequest, task: Task, form: PromptFormat
 ) -> Tried:
     """Reads an answer as a run would."""
-    answer = timed.answer
-    reading = read(answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads)
-    if isinstance(answer, Completion):
-        completion = answer
+    order_answer = timed.answer
+    answer_reading = read(
+        order_answer, request, language=task.task.language, line_breaks=task.task.line_breaks, whole=form.reads
+    )
+    if isinstance(order_answer, Completion):
+        completion = order_answer
     else:
-        completion = Completion(answer.problem)
+        completion = Completion(order_answer.problem)
     return Tried(
         label=order.label,
         system=request.system if form.reads else "",
         prompt=request.prompt if form.reads else "",
         stop=request.stop,
         answer=completion.text,
-        text="" if reading.fault else reading.text,
-        fault=reading.fault,
+        text="" if answer_reading.fault else answer_reading.text,
+        fault=answer_reading.fault,
         finish=completion.finish,
         prompt_tokens=completion.prompt_tokens,
         completion_tokens=completion.completion_tokens,
@@ -414,8 +420,8 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
 
     Raises ConfigurationError for a name that is invalid or taken, and for a folder that holds anything.
     """
-    module = name.replace("-", "_")
-    if not METHOD_NAME.fullmatch(name) or keyword.iskeyword(module):
+    module_name = name.replace("-", "_")
+    if not METHOD_NAME.fullmatch(name) or keyword.iskeyword(module_name):
         raise ConfigurationError(
             f"{name!r} cannot name a method",
             "use small letters, digits and hyphens, and begin with a letter",
@@ -423,8 +429,10 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         )
     if name in methods.own_names() or plugins.find("methods", name) is not None:
         raise ConfigurationError(f"there is a method {name!r} already", "choose another name", code="name-taken")
-    if module in sys.stdlib_module_names:
-        raise ConfigurationError(f"{module!r} is a module of Python's own", "choose another name", code="name-taken")
+    if module_name in sys.stdlib_module_names:
+        raise ConfigurationError(
+            f"{module_name!r} is a module of Python's own", "choose another name", code="name-taken"
+        )
     if folder.exists() and (not folder.is_dir() or not is_empty(folder)):
         raise ConfigurationError(
             f"{folder}: exists already", "choose another --out, or remove it", code="folder-exists"
@@ -437,47 +445,51 @@ def new_method(name: str, folder: Path) -> tuple[str, ...]:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - Python and TOML are written, of a name that was checked
     )
-    words = {"name": name, "module": module}
-    files = {"pyproject.toml": "pyproject.toml", f"src/{module}.py": "method.py", f"tests/test_{module}.py": "test.py"}
+    template_words = {"name": name, "module": module_name}
+    files = {
+        "pyproject.toml": "pyproject.toml",
+        f"src/{module_name}.py": "method.py",
+        f"tests/test_{module_name}.py": "test.py",
+    }
     for target, template in files.items():
         path = folder / target
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(environment.get_template(f"{template}.j2").render(words), encoding="utf-8")
+        path.write_text(environment.get_template(f"{template}.j2").render(template_words), encoding="utf-8")
     return tuple(files)
 
 
 def read_private_files(task: Task) -> list[Table]:
     """Reads the private files of a task, in order. Raises ConfigurationError that names every bad file and its row."""
-    data = task.data
-    if data.path is None:
+    data_section = task.data
+    if data_section.path is None:
         raise ConfigurationError("data.path is missing", "name the private records, or pass --set data.path=FILE")
-    faults, tables = [], []
-    if task.task.labels and data.label is None:
-        faults.append(("data.label is missing but task.labels is given", "name the label column"))
-    if task.privacy.unit == "user" and data.user is None:
-        faults.append(('privacy.unit is "user" but data.user names no column', "name it in data.user"))
+    file_faults, private_tables = [], []
+    if task.task.labels and data_section.label is None:
+        file_faults.append(("data.label is missing but task.labels is given", "name the label column"))
+    if task.privacy.unit == "user" and data_section.user is None:
+        file_faults.append(('privacy.unit is "user" but data.user names no column', "name it in data.user"))
     if not task.files:
-        faults.append((f"data.path: {data.path}: no such file", "check the path"))
+        file_faults.append((f"data.path: {data_section.path}: no such file", "check the path"))
     for path in task.files:
         if not path.exists():
-            faults.append((f"{path}: no such file (data.path)", "check the path"))
+            file_faults.append((f"{path}: no such file (data.path)", "check the path"))
             continue
         try:
-            tables.append(
+            private_tables.append(
                 read_table(
                     path,
-                    data.text,
-                    data.label,
-                    data.user,
+                    data_section.text,
+                    data_section.label,
+                    data_section.user,
                     columns=task.attribute_columns,
                     labels=task.task.labels,
-                    encoding=data.encoding,
+                    encoding=data_section.encoding,
                 )
             )
         except ConfigurationError as error:
-            faults.append((error.problem, error.remedy))
-    ConfigurationError.raise_together(faults)
-    return tables
+            file_faults.append((error.problem, error.remedy))
+    ConfigurationError.raise_together(file_faults)
+    return private_tables
 
 
 def task_faults(task: Task, plan: Plan | None = None, *, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -489,7 +501,7 @@ def task_faults(task: Task, plan: Plan | None = None, *, environment: Mapping[st
     """
     encoder = task.evaluation.encoder
     models = (encoder if encoder in (None, PACKAGED) else str(task.locate(encoder)), task.teacher_model)
-    checks: list[Callable[[], object]] = [
+    task_checks: list[Callable[[], object]] = [
         partial(_check_sizes, task),
         partial(_check_embedder, task, plan),
         partial(build_prompts, task),
@@ -498,18 +510,18 @@ def task_faults(task: Task, plan: Plan | None = None, *, environment: Mapping[st
         partial(read_test_file, task),
         *(partial(check_folder, model) for model in models if model),
     ]
-    for check in checks:
+    for task_check in task_checks:
         try:
-            check()
+            task_check()
         except ConfigurationError as error:
             yield error.problem, error.remedy
 
 
 def _check_sizes(task: Task) -> None:
-    records = task.data.file_records
-    if records is not None and task.parties > records:
+    record_count = task.data.file_records
+    if record_count is not None and task.parties > record_count:
         raise ConfigurationError(
-            f"federation.parties is {task.parties}, but the file has {counted(records, 'record')}",
+            f"federation.parties is {task.parties}, but the file has {counted(record_count, 'record')}",
             "lower federation.parties",
         )
 
@@ -517,24 +529,25 @@ def _check_sizes(task: Task) -> None:
 def _check_embedder(task: Task, plan: Plan | None) -> None:
     dimension = embedders.dimension(task.embedder.model)
     for planned in plan.sums if plan is not None else ():
-        size = planned.parameters.get("size", dimension)
-        if planned.statistic == EmbeddingSum.name and size != dimension:
+        stated_size = planned.parameters.get("size", dimension)
+        if planned.statistic == EmbeddingSum.name and stated_size != dimension:
             raise ConfigurationError(
-                f"the embedding model gives {dimension} coordinates, method.embedding_size is {size}",
+                f"the embedding model gives {dimension} coordinates, method.embedding_size is {stated_size}",
                 f"set method.embedding_size = {dimension}",
             )
 
 
 def _check_generator(task: Task, generator: GeneratorSettings, environment: Mapping[str, str]) -> None:
-    missing = [path for path in map(task.locate, generator.files) if not path.exists()]
+    missing_files = [path for path in map(task.locate, generator.files) if not path.exists()]
     ConfigurationError.raise_together(
-        (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing
+        (f"{path}: no such file (generator {generator.name})", "check the path") for path in missing_files
     )
-    longest = generator.longest_answer
-    words = task.task.words
-    if longest is not None and words is not None and words[1] * TOKENS_A_WORD > longest:
+    longest_answer = generator.longest_answer
+    word_range = task.task.words
+    if longest_answer is not None and word_range is not None and word_range[1] * TOKENS_A_WORD > longest_answer:
         raise ConfigurationError(
-            f"generator {generator.name}: answers end at {longest} tokens, task.words asks for up to {words[1]} words",
-            f"let it write at least {round(words[1] * TOKENS_A_WORD)} tokens, or lower task.words",
+            f"generator {generator.name}: answers end at {longest_answer} tokens, task.words asks for up to"
+            f" {word_range[1]} words",
+            f"let it write at least {round(word_range[1] * TOKENS_A_WORD)} tokens, or lower task.words",
         )
     generator.check(Surroundings(task.task.labels, task.locate(""), embeds_nothing, environment))
