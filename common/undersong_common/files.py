@@ -76,7 +76,7 @@ def replace_file(path: Path, data: bytes, *, durable: bool = True, mode: int = 0
 
 
 def _replace_whole(path: Path, data: bytes, *, durable: bool, mode: int) -> None:
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    descriptor, temporary_path = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
@@ -84,9 +84,9 @@ def _replace_whole(path: Path, data: bytes, *, durable: bool, mode: int) -> None
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary_path, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        Path(temporary_path).unlink(missing_ok=True)
         raise
     if durable:
         sync_folder(path.parent)
@@ -124,11 +124,11 @@ def destroy_file(path: str | Path) -> bool:
 
 def sync_folder(folder: Path) -> None:
     """Flushes a folder's entries to the disk; without this a crash may undo the creation or renaming of a file."""
-    handle = os.open(folder, os.O_RDONLY)
+    folder_descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        os.fsync(folder_descriptor)
     finally:
-        os.close(handle)
+        os.close(folder_descriptor)
 
 
 @contextmanager
@@ -137,28 +137,28 @@ def holding(path: Path, otherwise: Exception) -> Iterator[None]:
 
     It first waits for ``ASKING_S``, because a process in :func:`is_held` holds the lock for an instant.
     """
-    descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    lock_descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        end = time.monotonic() + ASKING_S
-        while not _try_lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > end:
+        give_up_s = time.monotonic() + ASKING_S
+        while not _try_lock(lock_descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > give_up_s:
                 raise otherwise
             time.sleep(0.005)
         yield
     finally:
-        os.close(descriptor)
+        os.close(lock_descriptor)
 
 
 def is_held(path: Path) -> bool:
     """Returns True if a process is in :func:`holding` with this lock file now; it makes no file where there is none."""
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        lock_descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        return not _try_lock(descriptor, fcntl.LOCK_SH)
+        return not _try_lock(lock_descriptor, fcntl.LOCK_SH)
     finally:
-        os.close(descriptor)
+        os.close(lock_descriptor)
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

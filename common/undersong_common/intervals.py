@@ -28,10 +28,10 @@ class Interval:
         if math.isnan(self.value):
             return "–"
         if math.isnan(self.low):
-            ends = ""
+            interval_words = ""
         else:
-            ends = f" ({show(self.low)} to {show(self.high)})"
-        return f"{show(self.value)}{unit}{ends}"
+            interval_words = f" ({show(self.low)} to {show(self.high)})"
+        return f"{show(self.value)}{unit}{interval_words}"
 
     @property
     def percent_words(self) -> str:
@@ -51,16 +51,16 @@ def clopper_pearson(successes: int, trials: int, level: float = CONFIDENCE_LEVEL
     """
     from scipy.special import betaincinv
 
-    failures, tail = trials - successes, (1.0 - level) / 2
+    failures, tail_share = trials - successes, (1.0 - level) / 2
     if successes:
-        low = float(betaincinv(successes, failures + 1, tail))
+        low_share = float(betaincinv(successes, failures + 1, tail_share))
     else:
-        low = 0.0
+        low_share = 0.0
     if failures:
-        high = float(betaincinv(successes + 1, failures, 1.0 - tail))
+        high_share = float(betaincinv(successes + 1, failures, 1.0 - tail_share))
     else:
-        high = 1.0
-    return Interval(successes / trials, low, high)
+        high_share = 1.0
+    return Interval(successes / trials, low_share, high_share)
 
 
 def over_seeds(values: Sequence[float]) -> Interval:
@@ -74,14 +74,14 @@ def over_seeds(values: Sequence[float]) -> Interval:
     """
     from scipy.stats import t
 
-    finite = [value for value in values if math.isfinite(value)]
-    if len(finite) < 2:
-        return Interval(finite[0] if finite else math.nan, math.nan, math.nan)
-    mean = float(np.mean(finite))
+    finite_values = [value for value in values if math.isfinite(value)]
+    if len(finite_values) < 2:
+        return Interval(finite_values[0] if finite_values else math.nan, math.nan, math.nan)
+    mean = float(np.mean(finite_values))
     # Not by scipy's t-test, which warns of equal values: seeds often have the same figure.
-    error = float(np.std(finite, ddof=1)) / math.sqrt(len(finite))
-    reach = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite) - 1)) * error
-    return Interval(mean, mean - reach, mean + reach)
+    error = float(np.std(finite_values, ddof=1)) / math.sqrt(len(finite_values))
+    interval_radius = float(t.ppf(0.5 + CONFIDENCE_LEVEL / 2, len(finite_values) - 1)) * error
+    return Interval(mean, mean - interval_radius, mean + interval_radius)
 
 
 def auc_interval(positive: Float64, negative: Float64) -> Interval:
@@ -95,12 +95,14 @@ def auc_interval(positive: Float64, negative: Float64) -> Interval:
     """
     from scipy.stats import norm, rankdata
 
-    m = len(positive)
-    n = len(negative)
-    ranks = rankdata(np.concatenate([positive, negative]))
-    shares_below = (ranks[:m] - rankdata(positive)) / n  # share of negatives below each positive
-    shares_above = 1.0 - (ranks[m:] - rankdata(negative)) / m
-    value = float(shares_below.mean())
-    variance = shares_below.var(ddof=1) / m + shares_above.var(ddof=1) / n
-    reach = float(norm.ppf(0.5 + CONFIDENCE_LEVEL / 2)) * math.sqrt(variance)
-    return Interval(value, max(0.0, value - reach), min(1.0, value + reach))
+    positive_count = len(positive)
+    negative_count = len(negative)
+    score_ranks = rankdata(np.concatenate([positive, negative]))
+    shares_below = (
+        score_ranks[:positive_count] - rankdata(positive)
+    ) / negative_count  # share of negatives below each positive
+    shares_above = 1.0 - (score_ranks[positive_count:] - rankdata(negative)) / positive_count
+    auc = float(shares_below.mean())
+    variance = shares_below.var(ddof=1) / positive_count + shares_above.var(ddof=1) / negative_count
+    interval_radius = float(norm.ppf(0.5 + CONFIDENCE_LEVEL / 2)) * math.sqrt(variance)
+    return Interval(auc, max(0.0, auc - interval_radius), min(1.0, auc + interval_radius))

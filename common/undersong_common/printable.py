@@ -48,27 +48,27 @@ def printable(text: str, longest: int = LONGEST) -> str:
     """
     if len(text) <= longest and text.isascii() and text.isprintable() and "  " not in text:
         return text  # nearly every line of a log; looking at each of its characters takes a hundred times as long
-    pieces: list[str] = []
-    length = marks = 0
-    turned = False
-    previous = ""
+    printed_pieces: list[str] = []
+    length = mark_count = 0
+    is_turned = False
+    previous_character = ""
     for character in text:
         if unicodedata.category(character) in ("Mn", "Me"):
-            marks += 1
+            mark_count += 1
         else:
-            marks = 0
-        visible = _visible_character(character, previous, marks)
-        length += len(visible)
+            mark_count = 0
+        visible_sign = _visible_character(character, previous_character, mark_count)
+        length += len(visible_sign)
         if length > longest:
-            pieces.append("...")
+            printed_pieces.append("...")
             break
-        turned = turned or (visible == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
-        pieces.append(visible)
-        previous = character
-    joined = "".join(pieces)
-    if turned:
-        return f"{_LEFT_TO_RIGHT_MARK}{joined}{_LEFT_TO_RIGHT_MARK}"
-    return joined
+        is_turned = is_turned or (visible_sign == character and unicodedata.bidirectional(character) in _RIGHT_TO_LEFT)
+        printed_pieces.append(visible_sign)
+        previous_character = character
+    printed_text = "".join(printed_pieces)
+    if is_turned:
+        return f"{_LEFT_TO_RIGHT_MARK}{printed_text}{_LEFT_TO_RIGHT_MARK}"
+    return printed_text
 
 
 def fingerprinted(text: str, longest: int) -> str:
@@ -110,10 +110,10 @@ def shell_path(path: object) -> str:
     >>> print(shell_path("out/first"), shell_path("my runs/first"))
     out/first 'my runs/first'
     """
-    text = str(path)
-    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", text):
-        return text
-    return shell_word(text)
+    path_text = str(path)
+    if re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", path_text):
+        return path_text
+    return shell_word(path_text)
 
 
 def name_fault(name: object, longest: int) -> str:
@@ -135,12 +135,12 @@ def name_fault(name: object, longest: int) -> str:
 
 def json_text(value: Any, *, indent: int | None = 2) -> str:
     """Returns ``value`` as JSON in which invisible characters are written as JSON escapes."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    if text.isascii() and "\x7f" not in text:
-        return text  # The encoder escapes every control character of ASCII but DEL.
+    json_words = json.dumps(value, indent=indent, ensure_ascii=False)
+    if json_words.isascii() and "\x7f" not in json_words:
+        return json_words  # The encoder escapes every control character of ASCII but DEL.
     return "".join(
         character if character in "\n " or not _is_hidden(character) else json.dumps(character)[1:-1]
-        for character in text
+        for character in json_words
     )
 
 

@@ -50,10 +50,10 @@ class FunctionModel:
     """Wraps a function from text to vector as a model; the fingerprint is a hash of its vectors of public texts."""
 
     def __init__(self, function: Callable[[str], Sequence[float]]) -> None:
-        rows = np.array([function(text) for text in TRIAL_TEXTS], dtype=np.float64)
+        trial_vectors = np.array([function(text) for text in TRIAL_TEXTS], dtype=np.float64)
         self.embed = function
-        self.dimension = rows.shape[1]
-        self.fingerprint = tagged_hash("undersong embedder of a function", rows.tobytes()).hex()
+        self.dimension = trial_vectors.shape[1]
+        self.fingerprint = tagged_hash("undersong embedder of a function", trial_vectors.tobytes()).hex()
 
 
 class ForeignEmbedder(Embedder):
@@ -94,26 +94,28 @@ class ForeignEmbedder(Embedder):
 
         The log tells the number of these texts, never a text.
         """
-        result = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        failed = 0
+        unit_vectors = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        failed_texts = 0
         for row, text in enumerate(texts):
             try:
                 with self._one:
-                    result[row] = self._unit_vector(text)
+                    unit_vectors[row] = self._unit_vector(text)
             except (Exception, SystemExit):  # noqa: BLE001 - its words may hold the text, and no text may end a party
-                failed += 1
+                failed_texts += 1
             if progress is not None:
                 progress(row + 1, len(texts))
-        if failed:
-            log.warning("the embedder %s fails at %d of %d texts: they count as zero", self._source, failed, len(texts))
-        return result
+        if failed_texts:
+            log.warning(
+                "the embedder %s fails at %d of %d texts: they count as zero", self._source, failed_texts, len(texts)
+            )
+        return unit_vectors
 
     def _unit_vector(self, text: str) -> Float64:
         """Returns the unit vector, or zeros if the package gives zeros; raises whatever is wrong with it."""
-        values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
-        if not np.isfinite(values).all():
+        vector_values: Float64 = np.asarray(self._foreign.embed(text), dtype=np.float64).reshape(self.dimension)
+        if not np.isfinite(vector_values).all():
             raise ValueError("a coordinate is no finite number")
-        return values / np.maximum(row_norms(values), 1e-12)
+        return vector_values / np.maximum(row_norms(vector_values), 1e-12)
 
 
 def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
@@ -127,22 +129,24 @@ def load(model: str | Path, max_windows: int = MAX_WINDOWS) -> Embedder:
     if not _is_foreign(model):
         return Embedder.load(model, max_windows)
     if str(model).startswith(FUNCTION):
-        if (function := FUNCTIONS.get(str(model).removeprefix(FUNCTION))) is None:
+        if (embedding_function := FUNCTIONS.get(str(model).removeprefix(FUNCTION))) is None:
             raise ConfigurationError(
                 f"this process has no embedder {model!r}", "make the task anew with it, in the process that runs it"
             )
-        return _try_embedder(str(model), lambda: ForeignEmbedder(FunctionModel(function), "", str(model)))
-    name, pinned_hash = _split_name(str(model))
-    if (plugin := plugins.find("embedders", name)) is None:
-        raise ConfigurationError(f"no installed package declares the embedder {name!r}", "install its package")
-    source = plugins.source_hash(plugin)
-    if pinned_hash not in ("", source):
+        return _try_embedder(str(model), lambda: ForeignEmbedder(FunctionModel(embedding_function), "", str(model)))
+    embedder_name, pinned_hash = _split_name(str(model))
+    if (plugin := plugins.find("embedders", embedder_name)) is None:
+        raise ConfigurationError(f"no installed package declares the embedder {embedder_name!r}", "install its package")
+    source_hash = plugins.source_hash(plugin)
+    if pinned_hash not in ("", source_hash):
         raise ConfigurationError(
-            f"the embedder {name!r} of {plugin.words} has the source {source}, not {pinned_hash}",
+            f"the embedder {embedder_name!r} of {plugin.words} has the source {source_hash}, not {pinned_hash}",
             "install the release whose hash you were told",
         )
-    make = plugins.load(plugin, pinned_hash)
-    return _try_embedder(f"{name!r} of {plugin.words}", lambda: ForeignEmbedder(make(), source, name))
+    make_model = plugins.load(plugin, pinned_hash)
+    return _try_embedder(
+        f"{embedder_name!r} of {plugin.words}", lambda: ForeignEmbedder(make_model(), source_hash, embedder_name)
+    )
 
 
 def _try_embedder(words: str, make: Callable[[], ForeignEmbedder]) -> Embedder:

@@ -80,22 +80,22 @@ def publishable(embeddings: Floats) -> Float32:
 
 def _to_grid(embeddings: Floats, resolution: int = GRID, *, shrink: float = 2.0**-13) -> Int16:
     """Rows as integers; ``shrink`` is by how much a row that rounding made too long gets shorter at a time."""
-    values = _finite_values(embeddings)
+    finite_rows = _finite_values(embeddings)
     with np.errstate(over="ignore"):  # a norm that is infinite makes its row zero
-        scaled = values * (resolution / np.maximum(row_norms(values), 1.0))[:, None]
-    grid = np.rint(scaled)
-    while (long := np.einsum("nd,nd->n", grid, grid) > resolution**2).any():  # integers: exact in any order
-        scaled[long] *= 1.0 - shrink
-        grid[long] = np.rint(scaled[long])
+        scaled_rows = finite_rows * (resolution / np.maximum(row_norms(finite_rows), 1.0))[:, None]
+    grid = np.rint(scaled_rows)
+    while (is_too_long := np.einsum("nd,nd->n", grid, grid) > resolution**2).any():  # integers: exact in any order
+        scaled_rows[is_too_long] *= 1.0 - shrink
+        grid[is_too_long] = np.rint(scaled_rows[is_too_long])
     return grid.astype(np.int16)
 
 
 def _finite_values(values: Floats) -> Float64:
     """Returns float64 values, zero in place of those that are not finite."""
-    exact = np.asarray(values, dtype=np.float64)
-    if np.isfinite(exact).all():
-        return exact
-    return np.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0)
+    exact_values = np.asarray(values, dtype=np.float64)
+    if np.isfinite(exact_values).all():
+        return exact_values
+    return np.nan_to_num(exact_values, nan=0.0, posinf=0.0, neginf=0.0)
 
 
 def _from_grid(grid: Int16) -> Float32:
@@ -121,10 +121,9 @@ class TextLengths:
         """Returns a sentence about the long and cut texts; "" if no text is long."""
         if not self.long:
             return ""
-        end = f"the end of {self.cut} is not read" if self.cut else "none is cut"
-        return (
-            f"{self.long} of {self.texts} texts are longer than the embedder reads at once; it reads parts, and {end}"
-        )
+        cut_words = f"the end of {self.cut} is not read" if self.cut else "none is cut"
+        long_words = f"{self.long} of {self.texts} texts are longer than the embedder reads at once"
+        return f"{long_words}; it reads parts, and {cut_words}"
 
 
 class Embedder:
@@ -177,27 +176,29 @@ class Embedder:
         Raises ConfigurationError if a text has no vector, if the bits differ, or if different texts share a vector:
         every sum of a run would then cost budget and say nothing.
         """
-        rows = self.encode(TRIAL_TEXTS)
+        trial_rows = self.encode(TRIAL_TEXTS)
         repeated_rows = self.encode(TRIAL_TEXTS[::-1])[::-1]
-        if not rows.any(axis=1).all():
-            fault = "gives no vector for a public text"
-        elif rows.tobytes() != repeated_rows.tobytes():
-            fault = "gives other bits when it embeds the same text again"
-        elif len(np.unique(_to_grid(rows), axis=0)) < len(rows):
-            fault = "gives the same vector for different texts"
+        if not trial_rows.any(axis=1).all():
+            trial_problem = "gives no vector for a public text"
+        elif trial_rows.tobytes() != repeated_rows.tobytes():
+            trial_problem = "gives other bits when it embeds the same text again"
+        elif len(np.unique(_to_grid(trial_rows), axis=0)) < len(trial_rows):
+            trial_problem = "gives the same vector for different texts"
         else:
             return
-        raise ConfigurationError(f"the embedder {self._source} {fault}", "correct it, or name another embedder")
+        raise ConfigurationError(f"the embedder {self._source} {trial_problem}", "correct it, or name another embedder")
 
     def lengths(self, texts: Sequence[str]) -> TextLengths:
         """Counts the texts that are longer than a window or than all windows, without embedding them."""
         encoder = self._load_encoder()
         # A short ASCII text has fewer tokens than one window, whatever the tokenizer: at most one a character, beside
         # those that it adds. Reading half a million notes for this count alone would take minutes.
-        doubtful = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
-        counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, doubtful)]
-        long = sum(count > encoder.window for count in counts)
-        return TextLengths(len(texts), long, sum(count > _longest_reach(encoder, self.max_windows) for count in counts))
+        long_texts = [text for text in texts if not text.isascii() or len(text) + _ADDED_TOKENS > encoder.window]
+        token_counts = [len(tokens) for _, tokens in self._tokens_of_each(encoder, long_texts)]
+        cut_texts = sum(count > encoder.window for count in token_counts)
+        return TextLengths(
+            len(texts), cut_texts, sum(count > _longest_reach(encoder, self.max_windows) for count in token_counts)
+        )
 
     def encode(self, texts: Sequence[str], progress: Progress | None = None) -> Float32:
         """Returns unit embeddings, float32 [n, d], in the order of the n ``texts``.
@@ -212,38 +213,42 @@ class Embedder:
         """
         encoder = self._load_encoder()
         with self._lock:
-            windows: list[tuple[int, Tokens]] = []
-            readable = 0
+            numbered_windows: list[tuple[int, Tokens]] = []
+            readable_texts = 0
             for position, tokens in self._tokens_of_each(encoder, texts):
-                readable += 1
-                windows += [(position, window) for window in _token_windows(tokens, encoder, self.max_windows)]
-            if readable < len(texts):
-                log.warning("%d texts cannot be embedded by this model: they count as zero", len(texts) - readable)
-            batches = encoder.batches([len(window) for _, window in windows])
-            computed = in_order(lambda batch: encoder.vectors([windows[number][1] for number in batch]), batches)
-            units = np.zeros((len(windows), self.dimension), dtype=np.float32)
+                readable_texts += 1
+                numbered_windows += [(position, window) for window in _token_windows(tokens, encoder, self.max_windows)]
+            if readable_texts < len(texts):
+                log.warning(
+                    "%d texts cannot be embedded by this model: they count as zero", len(texts) - readable_texts
+                )
+            batches = encoder.batches([len(window) for _, window in numbered_windows])
+            batch_vectors = in_order(
+                lambda batch: encoder.vectors([numbered_windows[number][1] for number in batch]), batches
+            )
+            window_vectors = np.zeros((len(numbered_windows), self.dimension), dtype=np.float32)
             finished_count = 0
-            for members, rows in zip(batches, computed, strict=True):
-                exact = _finite_values(rows)
-                units[members] = exact / np.maximum(row_norms(exact), 1e-12)[:, None]
-                finished_count += len(members)
+            for batch_members, rows in zip(batches, batch_vectors, strict=True):
+                exact_rows = _finite_values(rows)
+                window_vectors[batch_members] = exact_rows / np.maximum(row_norms(exact_rows), 1e-12)[:, None]
+                finished_count += len(batch_members)
                 if progress is not None:
-                    progress(finished_count * len(texts) // len(windows), len(texts))
-        return _pool_windows(units, [position for position, _ in windows], len(texts))
+                    progress(finished_count * len(texts) // len(numbered_windows), len(texts))
+        return _pool_windows(window_vectors, [position for position, _ in numbered_windows], len(texts))
 
     def _tokens_of_each(self, encoder: Encoder, texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
         """Yields position and tokens of every text but those that the tokenizer refuses."""
-        for start in range(0, len(texts), _TEXTS_A_TOKENIZER):
-            yield from self._tokens_from(encoder, texts[start : start + _TEXTS_A_TOKENIZER], start)
+        for first_text in range(0, len(texts), _TEXTS_A_TOKENIZER):
+            yield from self._tokens_from(encoder, texts[first_text : first_text + _TEXTS_A_TOKENIZER], first_text)
 
     def _tokens_from(self, encoder: Encoder, texts: Sequence[str], first: int) -> Iterator[tuple[int, Tokens]]:
         try:
             ids_of_texts = encoder.ids(texts)
         except Exception:  # noqa: BLE001 - whatever a tokenizer raises, in any language
             if len(texts) > 1:
-                half = len(texts) // 2
-                yield from self._tokens_from(encoder, texts[:half], first)
-                yield from self._tokens_from(encoder, texts[half:], first + half)
+                half_count = len(texts) // 2
+                yield from self._tokens_from(encoder, texts[:half_count], first)
+                yield from self._tokens_from(encoder, texts[half_count:], first + half_count)
             return
         yield from ((first + row, np.array(ids, dtype=np.int32)) for row, ids in enumerate(ids_of_texts))
 
@@ -267,8 +272,8 @@ def _encoder(model: str | Path) -> Encoder:
     folder = model_files.model_folder(model)
     if str(model) == model_files.PACKAGED:
         return NumpyBert(folder)
-    padded = HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
-    return FixedShapes(padded, model_files.embedding_size(folder), alone=model_files.mixes_experts(folder))
+    padded_model = HiddenStates(folder) if model_files.reads_hidden_states(folder) else TorchModel(folder)
+    return FixedShapes(padded_model, model_files.embedding_size(folder), alone=model_files.mixes_experts(folder))
 
 
 def _model_fingerprint(model: str | Path, max_windows: int) -> str:
@@ -287,16 +292,20 @@ def _token_windows(tokens: Tokens, encoder: Encoder, max_windows: int) -> list[T
     """The windows of a text, each with its special tokens: one, or overlapping ones of equal length."""
     if len(tokens) <= encoder.window:
         return [tokens]
-    leading, trailing = encoder.special
-    text_tokens = encoder.window - leading - trailing
-    tokens_read = min(len(tokens), _longest_reach(encoder, max_windows)) - leading - trailing
-    overlap = text_tokens // _OVERLAP
-    count = -(-(tokens_read - overlap) // (text_tokens - overlap))
-    length = -(-(tokens_read + (count - 1) * overlap) // count)
-    starts = [leading + number * (tokens_read - length) // max(1, count - 1) for number in range(count)]
-    head = tokens[:leading]
-    tail = tokens[len(tokens) - trailing :]
-    return [np.concatenate([head, tokens[start : start + length], tail]) for start in starts]
+    leading_count, trailing_count = encoder.special
+    text_tokens = encoder.window - leading_count - trailing_count
+    tokens_read = min(len(tokens), _longest_reach(encoder, max_windows)) - leading_count - trailing_count
+    overlap_tokens = text_tokens // _OVERLAP
+    window_count = -(-(tokens_read - overlap_tokens) // (text_tokens - overlap_tokens))
+    length = -(-(tokens_read + (window_count - 1) * overlap_tokens) // window_count)
+    window_starts = [
+        leading_count + number * (tokens_read - length) // max(1, window_count - 1) for number in range(window_count)
+    ]
+    leading_tokens = tokens[:leading_count]
+    trailing_tokens = tokens[len(tokens) - trailing_count :]
+    return [
+        np.concatenate([leading_tokens, tokens[start : start + length], trailing_tokens]) for start in window_starts
+    ]
 
 
 def _pool_windows(units: Float32, positions: Sequence[int], texts: int) -> Float32:
@@ -358,15 +367,15 @@ class PublicFileCache:
 
     def get(self, keys: Sequence[bytes]) -> dict[bytes, Int16]:
         rows_by_key: dict[bytes, Int16] = {}
-        names = {self._name(key): key for key in keys}
-        row_names = list(names)
+        key_by_name = {self._name(key): key for key in keys}
+        row_names = list(key_by_name)
         with self._open_database() as database:
-            for start in range(0, len(row_names), _QUERY_KEYS):
-                part = row_names[start : start + _QUERY_KEYS]
-                query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part))})"  # noqa: S608 - marks only
-                for name, stored in database.execute(query, part):
-                    if (row := self._open_row(name, stored)) is not None:
-                        rows_by_key[names[name]] = np.frombuffer(row, dtype="<i2")
+            for first_key in range(0, len(row_names), _QUERY_KEYS):
+                part_names = row_names[first_key : first_key + _QUERY_KEYS]
+                query = f"SELECT key, row FROM embeddings WHERE key IN ({','.join('?' * len(part_names))})"  # noqa: S608 - marks only
+                for name, stored_row in database.execute(query, part_names):
+                    if (row := self._open_row(name, stored_row)) is not None:
+                        rows_by_key[key_by_name[name]] = np.frombuffer(row, dtype="<i2")
         return rows_by_key
 
     def put(self, rows: Iterable[tuple[bytes, Int16]]) -> None:
@@ -464,26 +473,30 @@ class CachedEmbedder:
         Args:
             progress: called with (done, total) numbers of texts; texts found in the cache count as done.
         """
-        normal = [unicodedata.normalize("NFC", text) for text in texts]
+        normal_texts = [unicodedata.normalize("NFC", text) for text in texts]
         model = bytes.fromhex(self.fingerprint)
-        keys = [tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal]
-        missing = dict(zip(keys, normal, strict=True))
-        rows_by_key = self._cache.get(list(missing))
-        missing = {key: text for key, text in missing.items() if key not in rows_by_key}
+        text_keys = [
+            tagged_hash("undersong embedding", model, text.encode("utf-8", "surrogatepass")) for text in normal_texts
+        ]
+        text_by_missing_key = dict(zip(text_keys, normal_texts, strict=True))
+        rows_by_key = self._cache.get(list(text_by_missing_key))
+        text_by_missing_key = {key: text for key, text in text_by_missing_key.items() if key not in rows_by_key}
         cached_count = len(rows_by_key)
-        total = len(rows_by_key) + len(missing)
+        total_texts = len(rows_by_key) + len(text_by_missing_key)
         if progress is not None and cached_count:
-            progress(cached_count, total)
-        pending = list(missing.items())
-        size = self._texts_a_slab(len(pending))
-        for start in range(0, len(pending), size):
-            slab = pending[start : start + size]
-            finished_count = cached_count + start
-            slab_progress = None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total)
-            grid = _to_grid(self._embedder.encode([text for _, text in slab], slab_progress))
-            rows = [(key, row) for (key, _), row in zip(slab, grid, strict=True)]
+            progress(cached_count, total_texts)
+        pending_items = list(text_by_missing_key.items())
+        slab_texts = self._texts_a_slab(len(pending_items))
+        for slab_start in range(0, len(pending_items), slab_texts):
+            slab_items = pending_items[slab_start : slab_start + slab_texts]
+            finished_count = cached_count + slab_start
+            slab_progress = (
+                None if progress is None else lambda done, _all, b=finished_count: progress(b + done, total_texts)
+            )
+            grid = _to_grid(self._embedder.encode([text for _, text in slab_items], slab_progress))
+            rows = [(key, row) for (key, _), row in zip(slab_items, grid, strict=True)]
             self._cache.put(rows)
             rows_by_key.update(rows)
-        if not keys:
+        if not text_keys:
             return np.zeros((0, self.dimension), dtype=np.float32)
-        return _from_grid(np.stack([rows_by_key[key] for key in keys]))
+        return _from_grid(np.stack([rows_by_key[key] for key in text_keys]))

@@ -67,7 +67,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from transformers.utils import logging
 
-    verbosity = logging.get_verbosity()
+    verbosity_before = logging.get_verbosity()
     logging.set_verbosity_error()  # "some weights are newly initialised" is meant: the head is new
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False)
@@ -85,7 +85,7 @@ def load(model: str | Path, classes: int) -> tuple[Any, Any]:
             f"{path}: is not a usable transformers model: {reason}", _REMEDY, code="model-unloadable"
         ) from None
     finally:
-        logging.set_verbosity(verbosity)
+        logging.set_verbosity(verbosity_before)
     if tokenizer.pad_token is None:
         raise ConfigurationError(f"{path}: its tokenizer has no padding token", "name an encoder, such as a BERT")
     return encoder, tokenizer
@@ -96,12 +96,14 @@ def logits(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTunin
     import torch
 
     model.eval()
-    parts = [np.zeros((0, model.config.num_labels))]
+    batch_logits = [np.zeros((0, model.config.num_labels))]
     with torch.inference_mode():
-        for start in range(0, len(texts), settings.batch):
-            batch = _tokenize_texts(model, tokenizer, texts[start : start + settings.batch], settings)
-            parts.append(model(**batch).logits.double().cpu().numpy())
-    return np.concatenate(parts)
+        for batch_start in range(0, len(texts), settings.batch):
+            batch_tokens = _tokenize_texts(
+                model, tokenizer, texts[batch_start : batch_start + settings.batch], settings
+            )
+            batch_logits.append(model(**batch_tokens).logits.double().cpu().numpy())
+    return np.concatenate(batch_logits)
 
 
 @dataclass(frozen=True)
@@ -134,61 +136,74 @@ def optimise(
     """
     import torch
 
-    device = next(model.parameters()).device
+    model_device = next(model.parameters()).device
 
     def loss_of(rows: Int64) -> Any:
-        batch = _tokenize_texts(model, tokenizer, [training.texts[row] for row in rows], settings)
+        batch_tokens = _tokenize_texts(model, tokenizer, [training.texts[row] for row in rows], settings)
         losses = torch.nn.functional.cross_entropy(
-            model(**batch).logits.float(), torch.as_tensor(training.classes[rows], device=device), reduction="none"
+            model(**batch_tokens).logits.float(),
+            torch.as_tensor(training.classes[rows], device=model_device),
+            reduction="none",
         )
-        return losses * torch.as_tensor(training.weights[rows], device=device, dtype=torch.float32)
+        return losses * torch.as_tensor(training.weights[rows], device=model_device, dtype=torch.float32)
 
-    optimiser = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
-    schedule = _make_schedule(optimiser, settings, len(fit))
-    best: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
+    adamw = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01)
+    rate_schedule = _make_schedule(adamw, settings, len(fit))
+    best_state: tuple[float, int, dict[str, Any]] = (float("inf"), 0, {})
     for epoch in range(1, settings.epochs + 1):
         model.train(settings.dropout)
-        order = shuffled(fit)
-        for start in range(0, len(order), settings.batch):
-            optimiser.zero_grad(set_to_none=True)
-            loss_of(order[start : start + settings.batch]).mean().backward()
+        row_order = shuffled(fit)
+        for batch_start in range(0, len(row_order), settings.batch):
+            adamw.zero_grad(set_to_none=True)
+            loss_of(row_order[batch_start : batch_start + settings.batch]).mean().backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
+            adamw.step()
+            rate_schedule.step()
         if not len(held):
             continue
         model.eval()
         with torch.inference_mode():
-            starts = range(0, len(held), settings.batch)
-            total = sum(float(loss_of(held[start : start + settings.batch]).sum()) for start in starts)
-        if total < best[0]:
-            best = (total, epoch, {name: value.detach().cpu().clone() for name, value in model.state_dict().items()})
+            batch_starts = range(0, len(held), settings.batch)
+            held_loss = sum(float(loss_of(held[start : start + settings.batch]).sum()) for start in batch_starts)
+        if held_loss < best_state[0]:
+            best_state = (
+                held_loss,
+                epoch,
+                {
+                    parameter_name: parameter_value.detach().cpu().clone()
+                    for parameter_name, parameter_value in model.state_dict().items()
+                },
+            )
     if not len(held):
         return settings.epochs
-    if not best[2]:
+    if not best_state[2]:
         raise ConfigurationError(
             f"{settings.path}: fine-tuning diverged (the loss is not a number)", "lower the learning rate"
         )
-    model.load_state_dict(best[2])
-    return best[1]
+    model.load_state_dict(best_state[2])
+    return best_state[1]
 
 
 def _make_schedule(optimiser: Any, settings: FineTuning, rows: int) -> Any:
     """Returns a schedule of learning rates that rise in the warm-up, and then fall to zero in a line."""
     import torch
 
-    steps = settings.epochs * -(-rows // settings.batch)
-    rising = max(1, round(settings.warmup * steps))
+    step_count = settings.epochs * -(-rows // settings.batch)
+    warmup_steps = max(1, round(settings.warmup * step_count))
 
     def factor(step: int) -> float:
-        return min((step + 1) / rising, max(0.0, (steps - step) / max(1, steps - rising)))
+        return min((step + 1) / warmup_steps, max(0.0, (step_count - step) / max(1, step_count - warmup_steps)))
 
     return torch.optim.lr_scheduler.LambdaLR(optimiser, factor)
 
 
 def _tokenize_texts(model: Any, tokenizer: Any, texts: Sequence[str], settings: FineTuning) -> Any:
-    longest = min(settings.max_tokens, tokenizer.model_max_length)
+    longest_tokens = min(settings.max_tokens, tokenizer.model_max_length)
     tokens = tokenizer(
-        [encodable(text) for text in texts], padding=True, truncation=True, max_length=longest, return_tensors="pt"
+        [encodable(text) for text in texts],
+        padding=True,
+        truncation=True,
+        max_length=longest_tokens,
+        return_tensors="pt",
     )
     return tokens.to(next(model.parameters()).device)

@@ -46,13 +46,13 @@ class FixedShapes:
 
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the widest batches first."""
-        members: dict[int, list[int]] = {}
+        texts_by_width: dict[int, list[int]] = {}
         for number, length in enumerate(lengths):
-            members.setdefault(batch_width(length, self.window), []).append(number)
+            texts_by_width.setdefault(batch_width(length, self.window), []).append(number)
         return [
-            members[width][start : start + self.batch_rows(width)]
-            for width in sorted(members, reverse=True)
-            for start in range(0, len(members[width]), self.batch_rows(width))
+            texts_by_width[width][start : start + self.batch_rows(width)]
+            for width in sorted(texts_by_width, reverse=True)
+            for start in range(0, len(texts_by_width[width]), self.batch_rows(width))
         ]
 
     def vectors(self, windows: Sequence[Tokens]) -> Float32:
@@ -61,32 +61,32 @@ class FixedShapes:
         If the model fails at the batch, each window is computed by itself in a batch of the same shape, and its vector
         is zero if that fails. A window has the same bits in both, for which such batches were tried out.
         """
-        width = batch_width(len(windows[0]), self.window)
-        size = self.batch_rows(width)
-        (filler,) = self._padded.ids([""])
-        fillers = [np.array(filler, dtype=np.int32)] * (size - len(windows))
+        window_width = batch_width(len(windows[0]), self.window)
+        batch_size = self.batch_rows(window_width)
+        (filler_ids,) = self._padded.ids([""])
+        filler_rows = [np.array(filler_ids, dtype=np.int32)] * (batch_size - len(windows))
         try:
-            return self._compute_rows([*windows, *fillers], width)[: len(windows)]
+            return self._compute_rows([*windows, *filler_rows], window_width)[: len(windows)]
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model raises
             log.warning("the embedding model fails at a text: %s", type(error).__name__)
         vectors = np.zeros((len(windows), self._dimension), dtype=np.float32)
-        for place, window in enumerate(windows):
+        for batch_row, window in enumerate(windows):
             with suppress(Exception):
-                vectors[place] = self._compute_rows([window] * size, width)[0]
+                vectors[batch_row] = self._compute_rows([window] * batch_size, window_width)[0]
         return vectors
 
     def batch_rows(self, width: int) -> int:
         """Returns the rows of a batch of that width: one if this machine's products mix rows, which is tried once."""
         if width not in self._rows:
             if self._alone or width >= self.window:
-                size = 1
+                row_count = 1
             else:
-                size = max(1, _TOKENS_A_BATCH // width)
-            if size > 1 and not self._are_independent(size, width):
-                size = 1
-            self._rows[width] = size
+                row_count = max(1, _TOKENS_A_BATCH // width)
+            if row_count > 1 and not self._are_independent(row_count, width):
+                row_count = 1
+            self._rows[width] = row_count
         return self._rows[width]
 
     def _are_independent(self, size: int, width: int) -> bool:
@@ -95,21 +95,24 @@ class FixedShapes:
         False also if the model fails at that width: then each text is embedded by itself.
         """
         try:
-            words = [" ".join(_TRIAL_WORDS[number:] * width) for number in range(len(_TRIAL_WORDS))]
-            text, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(words))
-            mates = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(other_texts)]
-            row = text[: width // 2 + 1]
-            placements = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
+            trial_texts = [" ".join(_TRIAL_WORDS[number:] * width) for number in range(len(_TRIAL_WORDS))]
+            trial_ids, *other_texts = (np.array(ids, dtype=np.int32) for ids in self._padded.ids(trial_texts))
+            mate_rows = [ids[: width - 1 - number % (width - 2)] for number, ids in enumerate(other_texts)]
+            trial_row = trial_ids[: width // 2 + 1]
+            shown_places = np.stack([np.full(size, True), np.arange(size) % 2 == 0, np.arange(size) % 2 == 1])
             batches = [
-                [row if shows else mates[(trial + place) % len(mates)] for place, shows in enumerate(places)]
-                for trial, places in enumerate(placements)
+                [
+                    trial_row if shows else mate_rows[(trial + place) % len(mate_rows)]
+                    for place, shows in enumerate(places)
+                ]
+                for trial, places in enumerate(shown_places)
             ]
-            computed = np.stack(list(in_order(lambda rows: self._compute_rows(rows, width), batches)))
+            trial_vectors = np.stack(list(in_order(lambda rows: self._compute_rows(rows, width), batches)))
         except MemoryError:
             raise
         except Exception:  # noqa: BLE001 - whatever a model raises
             return False
-        return all(vector.tobytes() == computed[0, 0].tobytes() for vector in computed[placements])
+        return all(vector.tobytes() == trial_vectors[0, 0].tobytes() for vector in trial_vectors[shown_places])
 
     def _compute_rows(self, rows: Sequence[Tokens], width: int) -> Float32:
         return self._padded.vectors(*_padded_rows(rows, width, self._padded.pad))
@@ -134,5 +137,5 @@ def batch_width(tokens: int, limit: int) -> int:
     [4, 8, 12, 48, 80, 256, 256]
     """
     padded_tokens = tokens + 1
-    step = max(_NARROWEST, (1 << (padded_tokens - 1).bit_length()) // 8)
-    return min(-(-padded_tokens // step) * step, limit)
+    width_step = max(_NARROWEST, (1 << (padded_tokens - 1).bit_length()) // 8)
+    return min(-(-padded_tokens // width_step) * width_step, limit)

@@ -61,14 +61,16 @@ class Axes:
 
         settings = hidden_state_settings(folder)
         try:
-            arrays = load_file(folder / ARRAYS)
-            axes = cls(settings["layer"], arrays["mean"], arrays["into"], arrays["back"])
+            axis_arrays = load_file(folder / ARRAYS)
+            axes = cls(settings["layer"], axis_arrays["mean"], axis_arrays["into"], axis_arrays["back"])
         except Exception as error:  # noqa: BLE001 - whatever a damaged file makes the library raise
             raise ConfigurationError(f"{folder / ARRAYS}: cannot be read: {error}", "prepare the folder anew") from None
-        width = len(axes.mean)
-        size = settings["size"]
-        if axes.into.shape != (width, size) or axes.back.shape != (size, width):
-            raise ConfigurationError(f"{folder / ARRAYS}: is no map to {size} coordinates", "prepare the folder anew")
+        state_size = len(axes.mean)
+        stated_size = settings["size"]
+        if axes.into.shape != (state_size, stated_size) or axes.back.shape != (stated_size, state_size):
+            raise ConfigurationError(
+                f"{folder / ARRAYS}: is no map to {stated_size} coordinates", "prepare the folder anew"
+            )
         return axes
 
 
@@ -83,7 +85,7 @@ class _Layers:
             loading_options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
             try:
                 self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, **loading_options)
-                causal, loading_report = AutoModelForCausalLM.from_pretrained(
+                causal_model, loading_report = AutoModelForCausalLM.from_pretrained(
                     folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **loading_options
                 )
             except Exception as error:  # noqa: BLE001 - a broken folder makes the library fail in any way
@@ -92,7 +94,7 @@ class _Layers:
                 ) from None
         if loading_report["missing_keys"]:  # they would have been drawn at random
             raise ConfigurationError(f"{folder}: lacks weights of its model", "copy the folder anew")
-        model = causal.get_decoder()
+        model = causal_model.get_decoder()
         layers = getattr(model, "layers", ())
         if not hasattr(model, "norm") or not 1 <= layer <= len(layers):
             raise ConfigurationError(
@@ -103,8 +105,8 @@ class _Layers:
         model.layers, model.norm = layers[:layer], torch.nn.Identity()
         model.config.num_hidden_layers = layer
         self._model = model.eval()
-        probe = self._tokenizer(_SPECIAL_TOKENS_OF, return_special_tokens_mask=True)
-        self.special = special_around(probe["special_tokens_mask"])
+        special_probe = self._tokenizer(_SPECIAL_TOKENS_OF, return_special_tokens_mask=True)
+        self.special = special_around(special_probe["special_tokens_mask"])
         self.pad = int(self._tokenizer.pad_token_id or 0)
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
@@ -119,12 +121,12 @@ class _Layers:
         import torch
 
         attention_mask = torch.from_numpy(mask)
-        states = self._model(
+        layer_states = self._model(
             input_ids=torch.from_numpy(ids), attention_mask=attention_mask.to(torch.int64), use_cache=False
         ).last_hidden_state
         text_mask = attention_mask.clone()
         text_mask[:, : self.special[0]] = False
-        return (states * text_mask[:, :, None]).sum(dim=1) / text_mask.sum(dim=1, keepdim=True)
+        return (layer_states * text_mask[:, :, None]).sum(dim=1) / text_mask.sum(dim=1, keepdim=True)
 
 
 class HiddenStates(_Layers):
@@ -165,15 +167,17 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
         raise ConfigurationError(f"{folder}: exists already", "name a new folder")
     layers = _Layers(model, layer)
     with one_library_thread(), torch.inference_mode():
-        rows = [np.array([ids[:window]], dtype=np.int64) for ids in layers.ids(texts)]
-        means = [layers.means(row, np.ones(row.shape, dtype=np.bool_))[0].numpy() for row in rows]
-    states = np.array([row for row in means if np.isfinite(row).all()], dtype=np.float64)
-    if len(states) <= size:
-        raise ConfigurationError(f"{len(states)} public texts give no {size} axes", "give more texts, or a lower size")
+        text_rows = [np.array([ids[:window]], dtype=np.int64) for ids in layers.ids(texts)]
+        text_means = [layers.means(row, np.ones(row.shape, dtype=np.bool_))[0].numpy() for row in text_rows]
+    finite_means = np.array([row for row in text_means if np.isfinite(row).all()], dtype=np.float64)
+    if len(finite_means) <= size:
+        raise ConfigurationError(
+            f"{len(finite_means)} public texts give no {size} axes", "give more texts, or a lower size"
+        )
     shutil.copytree(model, folder)
     from safetensors.numpy import save_file
 
-    save_file(_axes(states, size), folder / ARRAYS)
+    save_file(_axes(finite_means, size), folder / ARRAYS)
     (folder / HIDDEN_STATES).write_text(json.dumps({"layer": layer, "size": size, "window": window}) + "\n")
 
 
@@ -181,29 +185,29 @@ def prepare(model: Path, folder: Path, texts: Sequence[str], *, layer: int, size
 def _axes(states: Float64, size: int) -> dict[str, Float32]:
     """Arrays of :class:`Axes` from public states [n, h]: principal axes of what is left when each has deviation 1."""
     mean = states.mean(axis=0)
-    deviations = states.std(axis=0)
-    deviations = np.maximum(deviations, _LEAST_DEVIATION * np.median(deviations) + 1e-12)
-    standard = (states - mean) / deviations
-    axes = np.linalg.svd(standard, full_matrices=False)[2][:size]
-    length = float(np.median(np.linalg.norm(standard @ axes.T, axis=1)))  # Unit vectors have lost this length.
-    arrays = {"mean": mean, "into": axes.T / deviations[:, None], "back": length * axes * deviations}
-    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in arrays.items()}
+    state_deviations = states.std(axis=0)
+    state_deviations = np.maximum(state_deviations, _LEAST_DEVIATION * np.median(state_deviations) + 1e-12)
+    standard_states = (states - mean) / state_deviations
+    axes = np.linalg.svd(standard_states, full_matrices=False)[2][:size]
+    length = float(np.median(np.linalg.norm(standard_states @ axes.T, axis=1)))  # Unit vectors have lost this length.
+    axis_arrays = {"mean": mean, "into": axes.T / state_deviations[:, None], "back": length * axes * state_deviations}
+    return {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in axis_arrays.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Command line of :func:`prepare`."""
-    parser = argparse.ArgumentParser(
+    argument_parser = argparse.ArgumentParser(
         prog="python -m undersong_common.models.hidden_states", description=prepare.__doc__
     )
-    parser.add_argument("model", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--layer", type=int, required=True)
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--window", type=int, default=WINDOW)
-    options = parser.parse_args(arguments)
-    texts = read_table(options.texts, "text").texts
-    prepare(options.model, options.folder, texts, layer=options.layer, size=options.size, window=options.window)
+    argument_parser.add_argument("model", type=Path)
+    argument_parser.add_argument("folder", type=Path)
+    argument_parser.add_argument("--texts", type=Path, required=True)
+    argument_parser.add_argument("--layer", type=int, required=True)
+    argument_parser.add_argument("--size", type=int, default=64)
+    argument_parser.add_argument("--window", type=int, default=WINDOW)
+    options = argument_parser.parse_args(arguments)
+    public_texts = read_table(options.texts, "text").texts
+    prepare(options.model, options.folder, public_texts, layer=options.layer, size=options.size, window=options.window)
 
 
 if __name__ == "__main__":

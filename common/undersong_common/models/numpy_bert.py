@@ -56,8 +56,8 @@ class _TextGroup:
 
     def of(self, columns: Float32) -> Float32:
         """Returns a view of [rows, n] columns, [rows, texts, length]."""
-        part = columns[:, self.start : self.start + self.texts * self.step]
-        return part.reshape(len(columns), self.texts, self.step)[:, :, : self.length]
+        group_columns = columns[:, self.start : self.start + self.texts * self.step]
+        return group_columns.reshape(len(columns), self.texts, self.step)[:, :, : self.length]
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class NumpyBert:
         from tokenizers import Tokenizer
 
         settings = json.loads((folder / "config.json").read_bytes())
-        weights = load_file(folder / "model.safetensors")
+        weight_by_name = load_file(folder / "model.safetensors")
         if settings.get("model_type") != "bert" or settings.get("hidden_act") != "gelu":
             raise ConfigurationError(f"{folder}: is no BERT with GELU", "install the packaged model anew")
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -110,14 +110,19 @@ class NumpyBert:
         self.special = special_around(self._tokenizer.encode(_PROBE).special_tokens_mask)
         self._heads = int(settings["num_attention_heads"])
         self._epsilon = np.float32(settings["layer_norm_eps"])
-        self._words = weights["embeddings.word_embeddings.weight"]
-        kind = weights["embeddings.token_type_embeddings.weight"][0]
-        self._positions = weights["embeddings.position_embeddings.weight"] + kind
-        self._norm = _read_layer(weights, "embeddings.LayerNorm")
-        self._layers = [self._read_layer(weights, f"encoder.layer.{n}.") for n in range(settings["num_hidden_layers"])]
-        first = self._layers[0]
+        self._words = weight_by_name["embeddings.word_embeddings.weight"]
+        token_type = weight_by_name["embeddings.token_type_embeddings.weight"][0]
+        self._positions = weight_by_name["embeddings.position_embeddings.weight"] + token_type
+        self._norm = _read_layer(weight_by_name, "embeddings.LayerNorm")
+        self._layers = [
+            self._read_layer(weight_by_name, f"encoder.layer.{layer_number}.")
+            for layer_number in range(settings["num_hidden_layers"])
+        ]
+        first_layer = self._layers[0]
         with one_library_thread():
-            self.places: Places | None = like_places([first.attention, first.joined, first.up, first.down])
+            self.places: Places | None = like_places(
+                [first_layer.attention, first_layer.joined, first_layer.up, first_layer.down]
+            )
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [
@@ -127,89 +132,96 @@ class NumpyBert:
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
         """Returns the numbers of the windows of each batch, the longest windows first; ``lengths`` are their tokens."""
         if self.places is None:
-            step = 1
-            room = TOKENS
+            length_step = 1
+            batch_tokens = TOKENS
         else:
-            step = self.places.period
-            room = self.places.count
+            length_step = self.places.period
+            batch_tokens = self.places.count
         batches: list[list[int]] = []
-        free = 0
-        for number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
-            columns = -(-lengths[number] // step) * step
-            if columns > free:
+        free_tokens = 0
+        for window_number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
+            columns = -(-lengths[window_number] // length_step) * length_step
+            if columns > free_tokens:
                 batches.append([])
-                free = -(-_TEXTS_A_BATCH * columns // room) * room
-            batches[-1].append(number)
-            free -= columns
+                free_tokens = -(-_TEXTS_A_BATCH * columns // batch_tokens) * batch_tokens
+            batches[-1].append(window_number)
+            free_tokens -= columns
         return batches
 
     def vectors(self, windows: Sequence[Tokens]) -> Float32:
         """Returns one vector per window, float32 [n, d]; ``windows`` are those of a batch, the longest first."""
-        groups = list(
+        text_groups = list(
             _group_texts([len(window) for window in windows], 1 if self.places is None else self.places.period)
         )
-        lists = _token_lists(groups, self.places)
-        product = features_by_tokens if self.places is None else self.places.product
-        columns = self._embed_tokens(windows, groups, lists[-1].stop)
-        states = [tokens.read(columns) for tokens in lists]
-        for state in states:
-            _normalise(state, self._norm, self._epsilon)
+        token_lists = _token_lists(text_groups, self.places)
+        matrix_product = features_by_tokens if self.places is None else self.places.product
+        columns = self._embed_tokens(windows, text_groups, token_lists[-1].stop)
+        list_states = [tokens.read(columns) for tokens in token_lists]
+        for list_state in list_states:
+            _normalise(list_state, self._norm, self._epsilon)
         columns.fill(0)
-        mixed = np.empty((3 * len(columns), columns.shape[1]), dtype=np.float32)
+        mixed_columns = np.empty((3 * len(columns), columns.shape[1]), dtype=np.float32)
         for layer in self._layers:
-            for tokens, state in zip(lists, states, strict=True):
-                tokens.write(product(state, layer.attention), mixed)
-            self._attend(mixed, columns, groups)
-            for number, tokens in enumerate(lists):
-                states[number] = self._transform_list(tokens.read(columns), states[number], layer, product)
-        for tokens, state in zip(lists, states, strict=True):
-            tokens.write(state, columns)
-        means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in groups])
-        return means
+            for tokens, list_state in zip(token_lists, list_states, strict=True):
+                tokens.write(matrix_product(list_state, layer.attention), mixed_columns)
+            self._attend(mixed_columns, columns, text_groups)
+            for list_number, tokens in enumerate(token_lists):
+                list_states[list_number] = self._transform_list(
+                    tokens.read(columns), list_states[list_number], layer, matrix_product
+                )
+        for tokens, list_state in zip(token_lists, list_states, strict=True):
+            tokens.write(list_state, columns)
+        text_means: Float32 = np.concatenate([group.of(columns).mean(axis=2).T for group in text_groups])
+        return text_means
 
     def _embed_tokens(self, windows: Sequence[Tokens], groups: Sequence[_TextGroup], columns: int) -> Float32:
         """The sum of word and position embeddings of every token, float32 [d, columns], 0 between the texts."""
-        embedded = np.zeros((self._words.shape[1], columns), dtype=np.float32)
+        embedded_tokens = np.zeros((self._words.shape[1], columns), dtype=np.float32)
         first_window = 0
-        for group in groups:
-            ids = np.stack(windows[first_window : first_window + group.texts])
-            rows = self._words[ids] + self._positions[: group.length]
-            group.of(embedded)[:] = rows.transpose(2, 0, 1)
-            first_window += group.texts
-        return embedded
+        for text_group in groups:
+            ids = np.stack(windows[first_window : first_window + text_group.texts])
+            token_rows = self._words[ids] + self._positions[: text_group.length]
+            text_group.of(embedded_tokens)[:] = token_rows.transpose(2, 0, 1)
+            first_window += text_group.texts
+        return embedded_tokens
 
     def _attend(self, mixed: Float32, context: Float32, groups: Sequence[_TextGroup]) -> None:
         """Writes what the heads read to ``context`` [d, n], from queries, keys and values in ``mixed`` [3 d, n]."""
-        size = len(context) // self._heads
-        for group in groups:
-            parts = group.of(mixed).reshape(3, self._heads, size, group.texts, group.length)
-            queries, keys, values = parts.transpose(0, 3, 1, 2, 4)  # each [texts, heads, size, length]
-            scores = queries.swapaxes(-1, -2) @ keys
-            scores -= scores.max(axis=-1, keepdims=True)
-            np.exp(scores, out=scores)
-            attended = values @ scores.swapaxes(-1, -2)
-            attended /= scores.sum(axis=-1)[:, :, None, :]
-            heads = group.of(context).reshape(self._heads, size, group.texts, group.length)
-            heads[:] = attended.transpose(1, 2, 0, 3)
+        head_size = len(context) // self._heads
+        for text_group in groups:
+            query_key_value = text_group.of(mixed).reshape(
+                3, self._heads, head_size, text_group.texts, text_group.length
+            )
+            queries, keys, values = query_key_value.transpose(0, 3, 1, 2, 4)  # each [texts, heads, size, length]
+            attention_scores = queries.swapaxes(-1, -2) @ keys
+            attention_scores -= attention_scores.max(axis=-1, keepdims=True)
+            np.exp(attention_scores, out=attention_scores)
+            attended_values = values @ attention_scores.swapaxes(-1, -2)
+            attended_values /= attention_scores.sum(axis=-1)[:, :, None, :]
+            group_heads = text_group.of(context).reshape(self._heads, head_size, text_group.texts, text_group.length)
+            group_heads[:] = attended_values.transpose(1, 2, 0, 3)
 
     def _transform_list(self, context: Float32, state: Float32, layer: _BertLayer, product: Product) -> Float32:
         """A list's state after the layer, from what its heads read; all [d, n]."""
-        attended = product(context, layer.joined)
-        attended += state
-        _normalise(attended, layer.attention_norm, self._epsilon)
-        transformed = product(_gelu(product(attended, layer.up)), layer.down)
-        transformed += attended
-        _normalise(transformed, layer.norm, self._epsilon)
-        return transformed
+        attended_context = product(context, layer.joined)
+        attended_context += state
+        _normalise(attended_context, layer.attention_norm, self._epsilon)
+        transformed_state = product(_gelu(product(attended_context, layer.up)), layer.down)
+        transformed_state += attended_context
+        _normalise(transformed_state, layer.norm, self._epsilon)
+        return transformed_state
 
     def _read_layer(self, weights: dict[str, Float32], place: str) -> _BertLayer:
-        scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
+        query_scale = np.float32((self._words.shape[1] // self._heads) ** -0.5)
         queries, keys, values = (
             _read_layer(weights, f"{place}attention.self.{name}") for name in ("query", "key", "value")
         )
-        parts = [(queries[0] * scale, queries[1] * scale), keys, values]
+        weight_and_bias = [(queries[0] * query_scale, queries[1] * query_scale), keys, values]
         return _BertLayer(
-            attention=(np.concatenate([part for part, _ in parts]), np.concatenate([bias for _, bias in parts])),
+            attention=(
+                np.concatenate([part for part, _ in weight_and_bias]),
+                np.concatenate([bias for _, bias in weight_and_bias]),
+            ),
             joined=_read_layer(weights, f"{place}attention.output.dense"),
             attention_norm=_read_layer(weights, f"{place}attention.output.LayerNorm"),
             up=_read_layer(weights, f"{place}intermediate.dense"),

@@ -79,8 +79,8 @@ class Frame:
         length = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
         if len(host_headers) != 1 or host_headers[0].lower() not in self._hosts:
             log.warning("refused a request for the host %s", printable(", ".join(host_headers), 100))
-            misdirected = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
-            await misdirected(scope, receive, send)
+            misdirected_answer = PlainTextResponse("This page is not served under that name.\n", 421, self._headers)
+            await misdirected_answer(scope, receive, send)
             return
         if session_path := INSIDE.fullmatch(scope["path"]):
             scope = {**scope, "tab": session_path[1], "path": session_path[2]}
@@ -92,23 +92,25 @@ class Frame:
         if not length.isdigit() or int(length) > largest_body_bytes:
             await PlainTextResponse(f"{TOO_LARGE}\n", 413, self._headers)(scope, receive, send)
             return
-        received = 0
+        received_bytes = 0
 
         async def bounded() -> Message:
-            nonlocal received
+            nonlocal received_bytes
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > largest_body_bytes:
+            received_bytes += len(message.get("body", b""))
+            if received_bytes > largest_body_bytes:
                 raise HTTPException(413, TOO_LARGE)
             return message
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                answer_headers = {name for name, _ in message["headers"]}
-                added = [(name.encode(), value.encode()) for name, value in self._headers.items()]
+                answer_headers = {header_name for header_name, _ in message["headers"]}
+                added_headers = [
+                    (header_name.encode(), header_value.encode()) for header_name, header_value in self._headers.items()
+                ]
                 message["headers"] = [
                     *message["headers"],
-                    *(header for header in added if header[0] not in answer_headers),
+                    *(header for header in added_headers if header[0] not in answer_headers),
                 ]
             await send(message)
 
@@ -131,12 +133,12 @@ class BrowserConnection(H11Protocol):  # type: ignore[misc]  # uvicorn is untype
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._start_waiting()
-        if (excess := len(self.connections) - MOST_CONNECTIONS) > 0:
-            waiting = sorted(
+        if (excess_connections := len(self.connections) - MOST_CONNECTIONS) > 0:
+            waiting_connections = sorted(
                 (connection for connection in self.connections if connection.waiting),
                 key=lambda connection: connection.since,
             )
-            for connection in waiting[:excess]:
+            for connection in waiting_connections[:excess_connections]:
                 connection.transport.abort()
 
     def on_response_complete(self) -> None:
@@ -194,7 +196,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         actions: (address, words) of the page's action, by the shell command that does the same. Remedies on screens
             then name the action in place of the command. An address "" means an action of the same screen.
     """
-    templates = Environment(
+    template_environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "undersong_common.pages")]),
         autoescape=True,
         undefined=StrictUndefined,
@@ -203,7 +205,7 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters |= {
+    template_environment.filters |= {
         "exact": _escape_exactly(str),
         "commands": _replace_commands,
         "lines": _escape_exactly(lambda text: printable_lines(str(text))),
@@ -216,8 +218,13 @@ def environment(packages: Sequence[str], actions: Mapping[str, tuple[str, str]] 
             lambda seconds: duration(seconds).replace(" min", "\xa0min").replace(" s", "\xa0s")
         ),
     }
-    templates.globals |= {"actions": actions, "action_key": new_key, "query": _changed_query, "infinity": math.inf}
-    return templates
+    template_environment.globals |= {
+        "actions": actions,
+        "action_key": new_key,
+        "query": _changed_query,
+        "infinity": math.inf,
+    }
+    return template_environment
 
 
 def _escape_exactly(shown: Callable[..., str]) -> Callable[..., Markup]:
@@ -233,18 +240,20 @@ def _replace_commands(context: Context, text: Any) -> Markup:
     """
     if not (actions := context["actions"]):
         return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(_visible_value(str(text))))))  # noqa: S704 - escaped
-    clauses = []
+    page_clauses = []
     for clause in str(text).split("; "):
         text_before, command = [*COMMAND.split(clause, maxsplit=1), ""][:2]  # "" of a clause without a command
-        page_action = next((action for typed, action in actions.items() if command.startswith(typed)), None)
+        page_action = next(
+            (action for typed_command, action in actions.items() if command.startswith(typed_command)), None
+        )
         clause_html = escape(_visible_value(text_before))
         if command and page_action is None:
             clause_html = escape(_visible_value(text_before.rpartition(":")[0].removesuffix(", then")))
         elif page_action is not None:
             action_html = '<a href="{0}{1}">{2}</a>' if page_action[0] else "<strong>{2}</strong>"
             clause_html += Markup(action_html).format(context["base"], *page_action)  # noqa: S704 - format escapes
-        clauses += [clause_html] * bool(clause_html)
-    return Markup("; ").join(clauses)
+        page_clauses += [clause_html] * bool(clause_html)
+    return Markup("; ").join(page_clauses)
 
 
 def _visible_value(value: Any) -> Any:
@@ -257,9 +266,9 @@ def when(seconds: float | None, nothing: str = "never") -> Markup:
     """Returns HTML for a time in UTC, which the page's script turns into the reader's zone; ``nothing`` for None."""
     if not seconds:
         return Markup("{}").format(nothing)
-    moment = datetime.fromtimestamp(seconds, UTC)
+    utc_time = datetime.fromtimestamp(seconds, UTC)
     return Markup('<time datetime="{}">{} UTC</time>').format(
-        moment.isoformat(timespec="seconds").replace("+00:00", "Z"), moment.strftime("%Y-%m-%d %H:%M:%S")
+        utc_time.isoformat(timespec="seconds").replace("+00:00", "Z"), utc_time.strftime("%Y-%m-%d %H:%M:%S")
     )
 
 

@@ -99,8 +99,8 @@ def _address_origin(address: str) -> tuple[str, str, int | None, str]:
         url = httpx.URL(address)
     except (httpx.InvalidURL, TypeError):
         url = httpx.URL("")
-    encrypted = url.scheme == "https" or (url.scheme == "http" and is_loopback(url.host))
-    if not encrypted or not url.host or url.userinfo:
+    is_encrypted = url.scheme == "https" or (url.scheme == "http" and is_loopback(url.host))
+    if not is_encrypted or not url.host or url.userinfo:
         problem = f"{printable(str(address))}: an identity provider is reached over TLS"
         raise ConfigurationError(problem, "give an https address without a user", code="provider-without-tls")
     return url.scheme, url.host, url.port, url.path.rstrip("/")
@@ -168,8 +168,10 @@ class _OidcLogin:
                 return act(request)
             except UndersongError as error:
                 problem = f"{error.problem}. {error.remedy}."
-                text = self._site.render_outside("refused.html.j2", "Log in", address=request.url.path, problem=problem)
-                return HTMLResponse(text, status_code=503 if isinstance(error, TransportError) else 403)
+                refusal_page = self._site.render_outside(
+                    "refused.html.j2", "Log in", address=request.url.path, problem=problem
+                )
+                return HTMLResponse(refusal_page, status_code=503 if isinstance(error, TransportError) else 403)
 
         return endpoint
 
@@ -198,10 +200,10 @@ class _OidcLogin:
     def _begin_connecting(self, visit: Visit) -> Response:
         if visit.session is None:
             raise PrivacyRefusal("a script's token connects no account", "log in at the page")
-        state, answer = self._led_there()
+        login_state, login_answer = self._led_there()
         with self._lock:
-            self._connecting[visit.person.name] = state, visit.secret
-        return answer
+            self._connecting[visit.person.name] = login_state, visit.secret
+        return login_answer
 
     def _led_there(self) -> tuple[str, Response]:
         """Returns a new state, and the screen that leads this browser to the provider.
@@ -210,27 +212,39 @@ class _OidcLogin:
         cookie can be planted from another port.
         """
         state_start = f"{int(time.time() + WAITS_S)}_{secrets.token_hex(16)}"
-        state = f"{state_start}_{self._derive_secret('state', state_start)}"
+        login_state = f"{state_start}_{self._derive_secret('state', state_start)}"
         address, _ = self._oauth_client().create_authorization_url(
             self._provider_addresses()["authorization_endpoint"],
-            state=state,
-            nonce=self._derive_secret("nonce", state),
-            code_verifier=self._derive_secret("verifier", state),
+            state=login_state,
+            nonce=self._derive_secret("nonce", login_state),
+            code_verifier=self._derive_secret("verifier", login_state),
         )
-        answer = HTMLResponse(
-            self._site.render_outside("oidc_start.html.j2", "Log in", address="/oidc/start", there=address, state=state)
+        form_answer = HTMLResponse(
+            self._site.render_outside(
+                "oidc_start.html.j2", "Log in", address="/oidc/start", there=address, state=login_state
+            )
         )
-        answer.set_cookie(
-            self._cookie, state, httponly=True, secure=self._site.settings.tls, samesite="strict", path="/", max_age=600
+        form_answer.set_cookie(
+            self._cookie,
+            login_state,
+            httponly=True,
+            secure=self._site.settings.tls,
+            samesite="strict",
+            path="/",
+            max_age=600,
         )
-        return state, answer
+        return login_state, form_answer
 
     def _finish_login(self, request: Request, fields: Mapping[str, str]) -> str:
         """Returns the secret of a session of the person whom the provider names; a state lets somebody in once."""
-        state = fields.get("state", "")
-        is_same_browser = secrets.compare_digest(state.encode(), request.cookies.get(self._cookie, "").encode())
-        state_start, _, proof = state.rpartition("_")
-        is_proof_valid = secrets.compare_digest(proof.encode(), self._derive_secret("state", state_start).encode())
+        returned_state = fields.get("state", "")
+        is_same_browser = secrets.compare_digest(
+            returned_state.encode(), request.cookies.get(self._cookie, "").encode()
+        )
+        state_start, _, state_proof = returned_state.rpartition("_")
+        is_proof_valid = secrets.compare_digest(
+            state_proof.encode(), self._derive_secret("state", state_start).encode()
+        )
         if (
             not is_same_browser
             or not is_proof_valid
@@ -240,41 +254,55 @@ class _OidcLogin:
         if fields.get("error"):
             provider_error = printable(fields["error"], 60)
             raise PrivacyRefusal(f"the identity provider refuses: {provider_error}", "begin again")
-        claims = self._signed_claims(fields.get("code", ""), state)
+        signed_claims = self._signed_claims(fields.get("code", ""), returned_state)
         with self._lock:  # nobody but the provider's people fills it
             now_s = time.time()
             self._entered = {entered_state: end_s for entered_state, end_s in self._entered.items() if end_s > now_s}
-            if state in self._entered:
+            if returned_state in self._entered:
                 raise PrivacyRefusal("this log-in was used already", "begin it again", code="state-used")
-            self._entered[state] = now_s + WAITS_S
-            asking = next(
-                (name for name, (connecting_state, _) in self._connecting.items() if connecting_state == state), None
+            self._entered[returned_state] = now_s + WAITS_S
+            asking_name = next(
+                (
+                    name
+                    for name, (connecting_state, _) in self._connecting.items()
+                    if connecting_state == returned_state
+                ),
+                None,
             )
-            if asking is None:
+            if asking_name is None:
                 own_session = None
             else:
-                own_session = self._connecting.pop(asking)[1]
+                own_session = self._connecting.pop(asking_name)[1]
         if not self._site.accounts.duties.is_served_with(self._provider.key, self._provider.tables):
             raise PrivacyRefusal(
                 "another page of this folder has another identity provider, or other roles by group, now",
                 "log in there",
             )
-        person = digest(json.dumps([claims["iss"], claims["sub"]]))
-        source = "" if request.client is None else request.client.host
+        person_digest = digest(json.dumps([signed_claims["iss"], signed_claims["sub"]]))
+        source_address = "" if request.client is None else request.client.host
         if own_session is not None:
-            return self._connect_account(claims, person, own_session)
-        account = self._account_of(claims, person)
+            return self._connect_account(signed_claims, person_digest, own_session)
+        page_account = self._account_of(signed_claims, person_digest)
         if self._provider.duties:
-            group = next((group for group in self._provider.duties if group in self._claimed_groups(claims)), "")
-            self._site.accounts.duties.follow_groups(account.name, self._provider.duties.get(group, ""), group)
-        identity = {"issuer": str(claims["iss"]), "subject": str(claims["sub"])}
-        secret = self._site.accounts.begin(account.name, address=source, log_in="provider", **identity)
-        self._site.audit.note(account.name, "log in by the identity provider", source)
+            duty_group = next(
+                (
+                    duty_group
+                    for duty_group in self._provider.duties
+                    if duty_group in self._claimed_groups(signed_claims)
+                ),
+                "",
+            )
+            self._site.accounts.duties.follow_groups(
+                page_account.name, self._provider.duties.get(duty_group, ""), duty_group
+            )
+        identity = {"issuer": str(signed_claims["iss"]), "subject": str(signed_claims["sub"])}
+        secret = self._site.accounts.begin(page_account.name, address=source_address, log_in="provider", **identity)
+        self._site.audit.note(page_account.name, "log in by the identity provider", source_address)
         return secret
 
     def _claimed_groups(self, claims: Mapping[str, Any]) -> tuple[str, ...]:
-        groups = claims.get(self._provider.groups)
-        return tuple(map(str, groups if isinstance(groups, list) else [groups]))
+        claimed_groups = claims.get(self._provider.groups)
+        return tuple(map(str, claimed_groups if isinstance(claimed_groups, list) else [claimed_groups]))
 
     def _connect_account(self, claims: Mapping[str, Any], person: str, secret: str) -> str:
         """Has the person enter the account of a session that has asked for it; returns the session's secret."""
@@ -291,32 +319,38 @@ class _OidcLogin:
         """Returns the person's account, with the role of their groups if groups are mapped to roles."""
         provider = self._provider
         accounts = self._site.accounts
-        name = str(claims.get(provider.claim, ""))
+        claimed_name = str(claims.get(provider.claim, ""))
         if provider.claim == "email" and claims.get("email_verified") is not True:
             raise PrivacyRefusal("the identity provider has not checked this e-mail address", "have it checked there")
-        if not name:
+        if not claimed_name:
             raise PrivacyRefusal(f"the identity provider names nobody (claim {provider.claim})", "correct --oidc-claim")
-        account = accounts.of_person(person)
-        groups = self._claimed_groups(claims)
+        known_account = accounts.of_person(person)
+        claimed_groups = self._claimed_groups(claims)
         role = max(
-            (provider.roles[group] for group in groups if group in provider.roles), key=ROLES.index, default=None
+            (provider.roles[group] for group in claimed_groups if group in provider.roles),
+            key=ROLES.index,
+            default=None,
         )
-        if (role if provider.roles else account) is None:
-            self._site.audit.note("nobody", "log-in refused", printable(f"{name} by the identity provider", 100))
+        if (role if provider.roles else known_account) is None:
+            self._site.audit.note(
+                "nobody", "log-in refused", printable(f"{claimed_name} by the identity provider", 100)
+            )
             reason = "is in no group that may enter" if provider.roles else "has no account"
             if provider.roles:
-                remedy = "ask an administrator"
+                ask_remedy = "ask an administrator"
             else:
-                remedy = (
+                ask_remedy = (
                     "have an administrator let you in by a link, then connect the identity provider under Your account"
                 )
-            raise PrivacyRefusal(f"{printable(name, 64)} {reason} here", remedy)
-        if role is not None and (account is None or account.role != role):
-            account_person = {"person": person} if account is None else {}
-            account = accounts.set_role(name if account is None else account.name, role, **account_person)
-            self._site.audit.note(account.name, "role by the identity provider's groups", role)
-        assert account is not None
-        return account
+            raise PrivacyRefusal(f"{printable(claimed_name, 64)} {reason} here", ask_remedy)
+        if role is not None and (known_account is None or known_account.role != role):
+            account_person = {"person": person} if known_account is None else {}
+            known_account = accounts.set_role(
+                claimed_name if known_account is None else known_account.name, role, **account_person
+            )
+            self._site.audit.note(known_account.name, "role by the identity provider's groups", role)
+        assert known_account is not None
+        return known_account
 
     def _signed_claims(self, code: str, state: str) -> Mapping[str, Any]:
         """Returns the claims that the provider has signed about the person, each of them checked."""
@@ -334,22 +368,22 @@ class _OidcLogin:
                 code_verifier=self._derive_secret("verifier", state),
                 auth=(provider.client, provider.secret),
             )
-            keys = KeySet(
+            provider_keys = KeySet(
                 [key for key in KeySet.import_key_set(self._fetch_json(addresses["jwks_uri"])) if _is_strong_key(key)]
             )
-            token = jwt.decode(str(token_response["id_token"]), keys, algorithms=ALGORITHMS)
+            token = jwt.decode(str(token_response["id_token"]), provider_keys, algorithms=ALGORITHMS)
             if str(token.header.get("typ", "JWT")).lower() != "jwt":
                 raise ValueError("another kind of token")
             expected_claims = {"iss": addresses["issuer"], "aud": provider.client, "nonce": nonce}
-            claims = CodeIDToken(
+            token_claims = CodeIDToken(
                 token.claims,
                 token.header,
                 {"sub": {"essential": True}}
                 | {name: {"essential": True, "value": value} for name, value in expected_claims.items()},
                 {"client_id": provider.client, "nonce": nonce, "access_token": token_response.get("access_token")},
             )
-            claims.validate(leeway=LEEWAY_S)
-            if type(claims["sub"]) is not str:
+            token_claims.validate(leeway=LEEWAY_S)
+            if type(token_claims["sub"]) is not str:
                 raise ValueError("sub is no text")
         except (AuthlibBaseError, JoseError, httpx.HTTPError, KeyError, TypeError, ValueError) as error:
             # The provider's own words in an error are not shown, because they may hold a code or a secret.
@@ -357,16 +391,17 @@ class _OidcLogin:
                 f"what the identity provider says does not hold ({type(error).__name__})", "begin again"
             ) from None
         if (
-            not {provider.claim, *((provider.groups,) if provider.roles or provider.duties else ())} <= claims.keys()
+            not {provider.claim, *((provider.groups,) if provider.roles or provider.duties else ())}
+            <= token_claims.keys()
             and "userinfo_endpoint" in addresses
         ):
-            bearer = {"authorization": f"Bearer {token_response.get('access_token', '')}"}
-            userinfo = self._fetch_json(addresses["userinfo_endpoint"], headers=bearer)
-            if userinfo.get("sub") == claims["sub"]:
+            bearer_header = {"authorization": f"Bearer {token_response.get('access_token', '')}"}
+            userinfo_json = self._fetch_json(addresses["userinfo_endpoint"], headers=bearer_header)
+            if userinfo_json.get("sub") == token_claims["sub"]:
                 # An address and the provider's word that it has checked it come from one document.
-                email_source = claims if provider.claim in claims else userinfo
-                return {**userinfo, **claims, "email_verified": email_source.get("email_verified")}
-        return dict(claims)
+                email_source = token_claims if provider.claim in token_claims else userinfo_json
+                return {**userinfo_json, **token_claims, "email_verified": email_source.get("email_verified")}
+        return dict(token_claims)
 
     def _provider_addresses(self) -> Mapping[str, Any]:
         """The provider's addresses, each of them encrypted; its issuer is the one of the settings, read as an address.
@@ -377,21 +412,21 @@ class _OidcLogin:
             return self._known[1]
         with self._one_of_few():
             metadata = self._fetch_json(f"{self._provider.issuer.rstrip('/')}/.well-known/openid-configuration")
-        names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
-        optional = [name for name in ("userinfo_endpoint",) if name in metadata]
-        origins = {name: _address_origin(metadata.get(name, "")) for name in (*names, *optional)}
-        if origins["issuer"] != _address_origin(self._provider.issuer):
+        address_names = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
+        optional_names = [name for name in ("userinfo_endpoint",) if name in metadata]
+        origin_by_name = {name: _address_origin(metadata.get(name, "")) for name in (*address_names, *optional_names)}
+        if origin_by_name["issuer"] != _address_origin(self._provider.issuer):
             raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
-        if {origin[0] for origin in origins.values()} != {origins["issuer"][0]}:
+        if {origin[0] for origin in origin_by_name.values()} != {origin_by_name["issuer"][0]}:
             raise PrivacyRefusal("the identity provider is reached over TLS in part only", "tell it")
         self._known = time.monotonic() + ADDRESSES_S, metadata
         return metadata
 
     def _fetch_json(self, address: str, **options: Any) -> dict[str, Any]:
         try:
-            answer = self._http.get(address, **options)
-            answer.raise_for_status()
-            return dict(answer.json())
+            provider_answer = self._http.get(address, **options)
+            provider_answer.raise_for_status()
+            return dict(provider_answer.json())
         except (httpx.HTTPError, ValueError, TypeError) as error:
             raise PrivacyRefusal(
                 f"the identity provider does not answer as it should ({type(error).__name__})", "try again, or tell it"

@@ -80,27 +80,28 @@ class Listening:
 
     def open(self) -> socket.socket:
         """Opens and returns the listening socket. Raises ConfigurationError if it cannot be bound."""
-        listener = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening_socket = socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
+        listening_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((self.host, self.port))
-            listener.listen()  # a link is printed before the server runs: whoever follows it waits and is not refused
+            listening_socket.bind((self.host, self.port))
+            # A link is printed before the server runs: whoever follows it waits and is not refused.
+            listening_socket.listen()
         except OSError as error:
-            listener.close()
+            listening_socket.close()
             raise ConfigurationError(
                 f"{self.host}:{self.port}: cannot be listened on: {error.strerror}", "name another port"
             ) from None
-        return listener
+        return listening_socket
 
     def address(self, port: int) -> str:
         """Returns the page's address for a browser, by the first of ``names`` if there is one."""
         if self.names:
-            name = self.names[0]
+            first_name = self.names[0]
         elif is_loopback(self.host):
-            name = "127.0.0.1"
+            first_name = "127.0.0.1"
         else:
-            name = self.host
-        return f"{'https' if self.tls else 'http'}://{self._with_port(name, port).removesuffix(self._default)}"
+            first_name = self.host
+        return f"{'https' if self.tls else 'http'}://{self._with_port(first_name, port).removesuffix(self._default)}"
 
     @property
     def _default(self) -> str:
@@ -121,8 +122,8 @@ def is_loopback(host: str) -> bool:
     >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("localhost")
     (True, False, True)
     """
-    bare = host.strip("[]")
-    return host == "localhost" or (_is_address(bare) and ipaddress.ip_address(bare).is_loopback)
+    bare_host = host.strip("[]")
+    return host == "localhost" or (_is_address(bare_host) and ipaddress.ip_address(bare_host).is_loopback)
 
 
 def _is_address(text: str) -> bool:
@@ -146,12 +147,12 @@ def print_link(folder: Path, person: str, role: str, *, address: str = "") -> No
     from undersong_common.pages.duties import terminal_identity
     from undersong_common.pages.store import FILE_NAME, AuditLog, PageStore
 
-    store = PageStore(folder)
-    accounts = Accounts(store)
+    page_store = PageStore(folder)
+    accounts = Accounts(page_store)
     identities = (terminal_identity(),)
     accounts.set_role(person, role, by=identities)
     secret = accounts.link(person, by=identities)
-    store.close()
+    page_store.close()
     AuditLog(folder / FILE_NAME).note(identities[0], "link", f"{person}, {role}")
     address_file = folder / "address"
     if address:
@@ -167,11 +168,11 @@ def serve(site: "Site", listening: Listening, listener: socket.socket) -> None:
 
     logging.getLogger("uvicorn.access").disabled = True
     server = uvicorn.Server(configuration(site, listening))
-    leave = server.handle_exit
+    usual_handle_exit = server.handle_exit
 
     def ending(number: int, frame: Any) -> None:
         site.ending.set()  # so that open streams end by themselves
-        leave(number, frame)
+        usual_handle_exit(number, frame)
 
     server.handle_exit = ending
     server.run(sockets=[listener])

@@ -83,18 +83,20 @@ class PageStore:
             self._database.executescript(_SCHEMA)
             if self._missing_columns():
                 with transaction(self._database):  # another process may have added them since
-                    for table, column in self._missing_columns():
-                        self._database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {_ADDED[table][column]}")
+                    for table_name, column in self._missing_columns():
+                        self._database.execute(
+                            f"ALTER TABLE {table_name} ADD COLUMN {column} {_ADDED[table_name][column]}"
+                        )
         except (sqlite3.Error, OSError) as error:
             raise fault_of(error, path) from None
 
     def _missing_columns(self) -> list[tuple[str, str]]:
         """Tables and columns that the file of an earlier version lacks."""
-        missing = []
-        for table, declarations in _ADDED.items():
-            columns = {row["name"] for row in self._database.execute(f"PRAGMA table_info({table})")}
-            missing += [(table, column) for column in declarations if column not in columns]
-        return missing
+        missing_columns = []
+        for table_name, declarations in _ADDED.items():
+            columns = {row["name"] for row in self._database.execute(f"PRAGMA table_info({table_name})")}
+            missing_columns += [(table_name, column) for column in declarations if column not in columns]
+        return missing_columns
 
     def close(self) -> None:
         with self._lock:
@@ -134,23 +136,25 @@ class PageStore:
         now_s = time.time()
         with self.transaction() as database:
             database.execute("DELETE FROM action WHERE at < ?", (now_s - ACTION_KEPT_S,))
-            first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now_s)).rowcount
-        if not first:
+            is_first = database.execute("INSERT OR IGNORE INTO action (key, at) VALUES (?, ?)", (key, now_s)).rowcount
+        if not is_first:
             return self._first_location(key)
         try:
-            location = act()
+            act_location = act()
         except BaseException:
             self.rows("DELETE FROM action WHERE key = ?", key)
             raise
-        self.rows("UPDATE action SET location = ? WHERE key = ?", location, key)
-        return location
+        self.rows("UPDATE action SET location = ? WHERE key = ?", act_location, key)
+        return act_location
 
     def _first_location(self, key: str) -> str:
         """Returns the address that the first request with this key led to."""
-        end = time.monotonic() + PATIENCE_S
-        while time.monotonic() < end and (rows := self.rows("SELECT location FROM action WHERE key = ?", key)):
-            if rows[0]["location"]:
-                return str(rows[0]["location"])
+        give_up_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < give_up_s and (
+            location_rows := self.rows("SELECT location FROM action WHERE key = ?", key)
+        ):
+            if location_rows[0]["location"]:
+                return str(location_rows[0]["location"])
             time.sleep(0.05)
         problem = "the same action was sent before and has not succeeded"
         raise ConfigurationError(problem, "look at the page, then try again", code="action-failed")
@@ -175,12 +179,15 @@ class Downloads:
 
     def keep(self, owner: str, name: str, data: bytes) -> str:
         """Keeps a file; returns the key under which its owner fetches it once."""
-        key = new_key()
+        download_key = new_key()
         now_s = time.monotonic()
         with self._lock:
-            alive = [(file_key, file) for file_key, file in self._kept.items() if file.until > now_s]
-            self._kept = {**dict(alive[-MOST_DOWNLOADS + 1 :]), key: Download(owner, name, data, now_s + DOWNLOAD_S)}
-        return key
+            live_files = [(file_key, file) for file_key, file in self._kept.items() if file.until > now_s]
+            self._kept = {
+                **dict(live_files[-MOST_DOWNLOADS + 1 :]),
+                download_key: Download(owner, name, data, now_s + DOWNLOAD_S),
+            }
+        return download_key
 
     def waits(self, key: str, owner: str) -> bool:
         """Returns True if ``owner`` can still fetch the file with this key."""
@@ -252,8 +259,8 @@ class AuditLog:
 
     def entries(self) -> list[AuditEntry]:
         """Reads all entries, oldest first. Raises PrivacyRefusal that names the first line whose hash is wrong."""
-        entries = {entry["hash"]: entry for chain in self._saved_chains(self.saved()) for entry in chain}
-        return [AuditEntry(**entry) for entry in entries.values()]
+        entry_by_hash = {entry["hash"]: entry for chain in self._saved_chains(self.saved()) for entry in chain}
+        return [AuditEntry(**entry) for entry in entry_by_hash.values()]
 
     def saved(self) -> bytes:
         """Returns the log as one file of whole chains, those that came back first."""
@@ -265,30 +272,30 @@ class AuditLog:
         Raises PrivacyRefusal as :meth:`entries`, for the saved log too.
         """
         local_hashes = {entry["hash"] for chain in self._saved_chains(_file_bytes(self.path)) for entry in chain}
-        restored = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored))}
-        added = 0
+        restored_chains = {chain[0]["hash"]: chain for chain in self._saved_chains(_file_bytes(self._restored))}
+        added_entries = 0
         for chain in self._saved_chains(saved):
-            start = chain[0]["hash"]
-            head = chain[-1]["hash"]
-            known_length = len(restored.get(start, ()))
-            if head not in local_hashes and len(chain) > known_length:
-                restored[start] = chain
-                added += len(chain) - known_length
-        if added:
-            lines = [canonical_json(entry) + b"\n" for chain in restored.values() for entry in chain]
+            first_hash = chain[0]["hash"]
+            last_hash = chain[-1]["hash"]
+            known_length = len(restored_chains.get(first_hash, ()))
+            if last_hash not in local_hashes and len(chain) > known_length:
+                restored_chains[first_hash] = chain
+                added_entries += len(chain) - known_length
+        if added_entries:
+            chain_lines = [canonical_json(entry) + b"\n" for chain in restored_chains.values() for entry in chain]
             self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            replace_file(self._restored, b"".join(lines))
-        return added
+            replace_file(self._restored, b"".join(chain_lines))
+        return added_entries
 
     def _saved_chains(self, saved: bytes) -> list[list[dict[str, Any]]]:
         """The chains of a file, each checked; what a crash cut off at the end is left out."""
-        chains = []
-        for part in re.split(rb"(?m)^(?=\{[^\n]*\"previous\":\"0{64}\")", saved):
+        saved_chains = []
+        for chain_bytes in re.split(rb"(?m)^(?=\{[^\n]*\"previous\":\"0{64}\")", saved):
             chain = HashChain(self.path, TAG)
-            chain.take(part)
+            chain.take(chain_bytes)
             if chain.entries:
-                chains.append(chain.entries)
-        return chains
+                saved_chains.append(chain.entries)
+        return saved_chains
 
 
 def _file_bytes(path: Path) -> bytes:

@@ -67,26 +67,26 @@ class PulseStream:
         site.raw("/alive", self._answer_alive)
 
     async def _stream_endpoint(self, request: Request) -> Response:
-        visitor = await run_in_threadpool(lambda: self._site.who(request, active=False))
-        if visitor is None:
+        page_visitor = await run_in_threadpool(lambda: self._site.who(request, active=False))
+        if page_visitor is None:
             return JSONResponse({"problem": "nobody is logged in"}, status_code=401)
-        account, session = visitor
-        watcher = account.name if session is None else session.number
-        if self._watching[watcher] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
+        visiting_account, session = page_visitor
+        watcher_name = visiting_account.name if session is None else session.number
+        if self._watching[watcher_name] >= MOST_OF_SESSION or self._watching.total() >= MOST_STREAMS:
             return JSONResponse({"problem": "too many pages are open"}, status_code=429)
-        topic = request.query_params.get("topic", "")[:200]
-        return _Counted(self._stream_events(request, topic), self._watching, watcher)
+        page_topic = request.query_params.get("topic", "")[:200]
+        return _Counted(self._stream_events(request, page_topic), self._watching, watcher_name)
 
     def _answer_alive(self, request: Request) -> Response:
         """Answers 204 if a stream would be given, else 401: a browser's event source does not say why it ended."""
         return Response(status_code=401 if self._site.who(request, active=False) is None else 204)
 
     async def _stream_events(self, request: Request, topic: str) -> AsyncIterator[str]:
-        end = time.monotonic() + LASTS_S
-        while time.monotonic() < end and not self._site.ending.is_set():
-            pulse = await self._topic_pulse(topic)
-            data = {"version": pulse.version, "away": pulse.away, "at": time.time()}
-            yield f"event: pulse\ndata: {json.dumps(data)}\n\n"
+        end_s = time.monotonic() + LASTS_S
+        while time.monotonic() < end_s and not self._site.ending.is_set():
+            topic_pulse = await self._topic_pulse(topic)
+            pulse_json = {"version": topic_pulse.version, "away": topic_pulse.away, "at": time.time()}
+            yield f"event: pulse\ndata: {json.dumps(pulse_json)}\n\n"
             await asyncio.sleep(BEAT_S)
             if await run_in_threadpool(lambda: self._site.who(request, active=False)) is None:
                 yield "event: ended\ndata: {}\n\n"
@@ -95,13 +95,13 @@ class PulseStream:
     async def _topic_pulse(self, topic: str) -> Pulse:
         lock = self._looking.setdefault(topic, asyncio.Lock())
         async with lock:
-            looked_at_s, pulse = self._seen.get(topic, (0.0, Pulse("")))
+            looked_at_s, seen_pulse = self._seen.get(topic, (0.0, Pulse("")))
             if time.monotonic() - looked_at_s >= BEAT_S * 0.9:
-                pulse = await run_in_threadpool(self._safe_look, topic)
+                seen_pulse = await run_in_threadpool(self._safe_look, topic)
                 if len(self._seen) > 500:
                     self._seen.clear()
-                self._seen[topic] = (time.monotonic(), pulse)
-            return pulse
+                self._seen[topic] = (time.monotonic(), seen_pulse)
+            return seen_pulse
 
     def _safe_look(self, topic: str) -> Pulse:
         try:

@@ -64,9 +64,9 @@ class HashChain:
 
         Raises PrivacyRefusal that names the first line with a wrong number or hash, or an incomplete last line.
         """
-        data = self.path.read_bytes()
-        self.take(data)
-        if self._read_bytes != len(data):
+        chain_bytes = self.path.read_bytes()
+        self.take(chain_bytes)
+        if self._read_bytes != len(chain_bytes):
             raise PrivacyRefusal(
                 f"{self.path}, line {len(self.entries) + 1}: incomplete",
                 "its program was killed while writing it, before acting upon it; the next run drops it",
@@ -109,21 +109,21 @@ class HashChain:
         Raises MachineFault if the file cannot be written, and then leaves it as it was.
         """
         content |= {"entry": len(self.entries) + 1, "previous": self.head}
-        line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
+        entry_line = canonical_json({**content, "hash": entry_hash(self._tag, content)}) + b"\n"
         try:
-            if os.write(self._file, line) != len(line):  # the disk was full in the middle of the line
+            if os.write(self._file, entry_line) != len(entry_line):  # the disk was full in the middle of the line
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             self.sync()
         except OSError as error:
             os.ftruncate(self._file, self._read_bytes)
             raise fault_of(error, self.path) from None
-        self.take(line)
+        self.take(entry_line)
 
     def _check_replaced(self) -> None:
         """Checks that another file than the one that was read begins with the same entries."""
-        replacement = HashChain(self.path, self._tag)
-        replacement.take(os.pread(self._file, self._read_bytes, 0))
-        if replacement.head != self.head:
+        new_chain = HashChain(self.path, self._tag)
+        new_chain.take(os.pread(self._file, self._read_bytes, 0))
+        if new_chain.head != self.head:
             raise PrivacyRefusal(
                 f"{self.path} was replaced by another file while it was in use",
                 "put back the one that was there, or start the program again",
@@ -132,26 +132,30 @@ class HashChain:
 
     def take(self, data: bytes) -> None:
         """Adds the complete lines of ``data``; checks each against the chain."""
-        for line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
-            count = len(self.entries) + 1
+        for entry_line in data[: data.rfind(b"\n") + 1].splitlines(keepends=True):
+            entry_number = len(self.entries) + 1
             try:
-                entry = json.loads(line)
-                content = {key: value for key, value in entry.items() if key != "hash"}
-                fits = canonical_json(entry) + b"\n" == line and entry["hash"] == entry_hash(self._tag, content)
-                fits = fits and entry["previous"] == self.head and entry["entry"] == count
+                chain_entry = json.loads(entry_line)
+                entry_content = {
+                    field_name: field_value for field_name, field_value in chain_entry.items() if field_name != "hash"
+                }
+                is_canonical = canonical_json(chain_entry) + b"\n" == entry_line
+                has_hash = chain_entry["hash"] == entry_hash(self._tag, entry_content)
+                follows_head = chain_entry["previous"] == self.head and chain_entry["entry"] == entry_number
+                fits = is_canonical and has_hash and follows_head
                 if fits:
-                    self._apply(entry)
+                    self._apply(chain_entry)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 fits = False
             if not fits:
                 raise PrivacyRefusal(
-                    f"{self.path}, line {count}: does not fit the chain",
+                    f"{self.path}, line {entry_number}: does not fit the chain",
                     "the file was changed; restore it from a backup, and release nothing until then",
                     code="broken-chain",
                 )
-            self.entries.append(entry)
-            self.head = entry["hash"]
-            self._read_bytes += len(line)
+            self.entries.append(chain_entry)
+            self.head = chain_entry["hash"]
+            self._read_bytes += len(entry_line)
 
 
 def entry_hash(tag: str, content: Mapping[str, Any]) -> str:

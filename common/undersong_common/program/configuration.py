@@ -77,22 +77,24 @@ def parse_toml(name: str, data: bytes) -> dict[str, Any]:
             f"{name}: is not valid TOML: {error}", "correct the line that is named", code="not-toml"
         ) from None
     except (ValueError, RecursionError):  # a number of thousands of digits, tables in tables in tables
-        remedy = f"use at most {MOST_LEVELS} levels of tables and lists, and shorter numbers"
-        raise ConfigurationError(f"{name}: is no task file", remedy, code="file-too-deep") from None
+        levels_remedy = f"use at most {MOST_LEVELS} levels of tables and lists, and shorter numbers"
+        raise ConfigurationError(f"{name}: is no task file", levels_remedy, code="file-too-deep") from None
 
 
 def _parse_toml(text: str) -> dict[str, Any]:
     """Parses TOML. Raises ValueError beyond ``MOST_LEVELS``, before it costs time, and RecursionError."""
     if _LONG_KEY.search(text):
         raise ValueError
-    document = tomllib.loads(text)
-    level: list[Any] = [document]
+    toml_document = tomllib.loads(text)
+    level: list[Any] = [toml_document]
     for _ in range(MOST_LEVELS):
-        members = [node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)]
-        level = [item for items in members for item in items]
+        level_members = [
+            node.values() if isinstance(node, dict) else node for node in level if isinstance(node, dict | list)
+        ]
+        level = [item for items in level_members for item in items]
     if any(isinstance(node, dict | list) for node in level):
         raise ValueError
-    return document
+    return toml_document
 
 
 def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
@@ -101,23 +103,23 @@ def override(data: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, A
     >>> override({"privacy": {"epsilon": 4}}, ["privacy.epsilon=1.5", "task.name=triage"])
     {'privacy': {'epsilon': 1.5}, 'task': {'name': 'triage'}}
     """
-    result: dict[str, Any] = copy.deepcopy(dict(data))
+    overridden_data: dict[str, Any] = copy.deepcopy(dict(data))
     for assignment in assignments:
-        key, separator, text = assignment.partition("=")
+        key, equals_sign, value_text = assignment.partition("=")
         path = key.strip().split(".")
-        if not separator or not all(path):
+        if not equals_sign or not all(path):
             raise ConfigurationError(
                 f"--set {assignment}: is not KEY=VALUE", "write for example --set privacy.epsilon=4"
             )
-        node: Any = result
-        for depth, part in enumerate(path[:-1]):
-            node = _child_value(node, part, ".".join(path[: depth + 1]))
-        value = toml_or_text(text.strip())
-        if isinstance(node, list):
-            node[_list_index(node, path[-1], key)] = value
+        table_node: Any = overridden_data
+        for path_depth, path_part in enumerate(path[:-1]):
+            table_node = _child_value(table_node, path_part, ".".join(path[: path_depth + 1]))
+        assigned_value = toml_or_text(value_text.strip())
+        if isinstance(table_node, list):
+            table_node[_list_index(table_node, path[-1], key)] = assigned_value
         else:
-            node[path[-1]] = value
-    return result
+            table_node[path[-1]] = assigned_value
+    return overridden_data
 
 
 def validate(model: type[Model], data: Mapping[str, Any], source: str, *, section: str = "") -> Model:
@@ -131,9 +133,9 @@ def validate(model: type[Model], data: Mapping[str, Any], source: str, *, sectio
         return model.model_validate(data)
     except ValidationError as error:
         error_items = _apt_items(model, [dict(error_item) for error_item in error.errors(include_url=False)], data)
-        problems = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
+        problem_words = dict.fromkeys(_describe_problem(model, error_item, data) for error_item in error_items)
     raise ConfigurationError.together(
-        [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problems]
+        [(f"{source}: {problem[0]}", problem[1], f"{section}{problem[2]}") for problem in problem_words]
     )
 
 
@@ -142,18 +144,18 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     words_by_field: dict[str, str] = {}
     for base in reversed(model.__mro__):
         _, _, attributes = inspect.cleandoc(base.__doc__ or "").partition("Attributes:\n")
-        for names, words in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", attributes, re.MULTILINE):
-            words_by_field |= dict.fromkeys(names.split(", "), " ".join(words.replace("``", "").split()))
+        for field_names, field_words in re.findall(r"^ {4}(\w[\w, ]*): (.+(?:\n {8}.*)*)", attributes, re.MULTILINE):
+            words_by_field |= dict.fromkeys(field_names.split(", "), " ".join(field_words.replace("``", "").split()))
     return words_by_field
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Returns a remedy for an unknown ``word``: the most similar known word, or all known ones if no one is similar."""
-    words = sorted(known)
-    close = difflib.get_close_matches(word, words, n=1, cutoff=0.6)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    return f"known: {', '.join(words)}"
+    known_words = sorted(known)
+    close_words = difflib.get_close_matches(word, known_words, n=1, cutoff=0.6)
+    if close_words:
+        return f"did you mean {close_words[0]!r}?"
+    return f"known: {', '.join(known_words)}"
 
 
 def _list_index(node: list[Any], part: str, where: str) -> int:
@@ -239,15 +241,15 @@ def _apt_items(model: type[BaseModel], items: list[dict[str, Any]], given: Any) 
 
     A key that takes a number or a list is told of 0 that it is below 1, not that it is no list besides.
     """
-    written = [tuple(_walk_location(model, item["loc"], given)[0]) for item in items]
-    faults = [place for place, item in zip(written, items, strict=True) if not _is_other_kind(item)]
+    written_paths = [tuple(_walk_location(model, item["loc"], given)[0]) for item in items]
+    fault_paths = [place for place, item in zip(written_paths, items, strict=True) if not _is_other_kind(item)]
     return [
         item
-        for place, item in zip(written, items, strict=True)
+        for place, item in zip(written_paths, items, strict=True)
         if not (
             _is_other_kind(item)
             and len(place) < len(item["loc"])
-            and any(fault[: len(place)] == place for fault in faults)
+            and any(fault[: len(place)] == place for fault in fault_paths)
         )
     ]
 
@@ -260,31 +262,35 @@ def _is_other_kind(item: Mapping[str, Any]) -> bool:
 
 def _describe_problem(model: type[BaseModel], item: dict[str, Any], given: Any) -> tuple[str, str, str]:
     """Returns the problem with one key, the remedy, and the key's path."""
-    location, section = _walk_location(model, item["loc"], given)
-    place = ".".join(map(str, location))
-    key_path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location).lstrip(".")
-    kind = item["type"]
-    if kind == "extra_forbidden":
-        return f"{key_path}: unknown key", f"{key_path}: {nearest(str(location[-1]), section.model_fields)}", place
-    if kind == "missing":
-        return f"{key_path}: is required and missing", f"write {key_path} = ...", place
-    value = item.get("input")
+    stated_location, section_model = _walk_location(model, item["loc"], given)
+    place_words = ".".join(map(str, stated_location))
+    key_path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in stated_location).lstrip(".")
+    problem_kind = item["type"]
+    if problem_kind == "extra_forbidden":
+        return (
+            f"{key_path}: unknown key",
+            f"{key_path}: {nearest(str(stated_location[-1]), section_model.model_fields)}",
+            place_words,
+        )
+    if problem_kind == "missing":
+        return f"{key_path}: is required and missing", f"write {key_path} = ...", place_words
+    stated_value = item.get("input")
     input_words = ""
-    if isinstance(value, str | int | float | bool):
-        input_words = f" (given: {value!r})"
+    if isinstance(stated_value, str | int | float | bool):
+        input_words = f" (given: {stated_value!r})"
     problem, remedy = in_words(item)
     if problem:
-        return f"{key_path}: {problem}{input_words}", f"{key_path}: {remedy}", place
+        return f"{key_path}: {problem}{input_words}", f"{key_path}: {remedy}", place_words
     # The program's own checks say problem and remedy in one sentence.
     message = item["msg"].removeprefix("Value error, ")
     problem_words, _, remedy = message.partition("; ")
     key, colon, _ = problem_words.partition(":")
     if colon and key.isidentifier():
-        place = f"{place}.{key}"
+        place_words = f"{place_words}.{key}"
     return (
         f"{key_path or 'the file'}: {problem_words}{input_words}",
         f"{key_path + ': ' if key_path else ''}{remedy}" if remedy else "",
-        place,
+        place_words,
     )
 
 
@@ -306,17 +312,17 @@ def _walk_location(
                 for candidate in candidate_models
             ]
             section = models[0] if models else section
-            field = section.model_fields.get(part)
-            if field is not None:
-                candidate_models = _models_in(field.annotation)
+            model_field = section.model_fields.get(part)
+            if model_field is not None:
+                candidate_models = _models_in(model_field.annotation)
             else:
                 candidate_models = []
-        members = given
+        given_members = given
         if isinstance(given, list | tuple):
-            members = dict(enumerate(given))
+            given_members = dict(enumerate(given))
         given = None
-        if isinstance(members, Mapping):
-            given = members.get(part)
+        if isinstance(given_members, Mapping):
+            given = given_members.get(part)
         written_location.append(part)
     return written_location, section
 
@@ -329,5 +335,5 @@ def _models_in(annotation: Any) -> list[Any]:
     """The models that an annotation names, and marks of those that a value decides."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    by_value = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
-    return by_value or [model for argument in get_args(annotation) for model in _models_in(argument)]
+    tagged_models = [mark for mark in get_args(annotation) if isinstance(mark, ModelByValue)]
+    return tagged_models or [model for argument in get_args(annotation) for model in _models_in(argument)]

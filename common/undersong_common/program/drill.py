@@ -37,10 +37,10 @@ def announce(settings: Path, words: str) -> None:
     Prints nothing if the file cannot be read: the program that opens the folder reports that.
     """
     try:
-        marked = json.loads(settings.read_text(encoding="utf-8")).get("drill", False)
+        is_drill = json.loads(settings.read_text(encoding="utf-8")).get("drill", False)
     except (OSError, ValueError, AttributeError):
         return
-    if marked:
+    if is_drill:
         print(words, file=sys.stderr)
 
 
@@ -55,13 +55,13 @@ class LogEntry:
 
 def invented(count: int, chance: random.Random) -> list[LogEntry]:
     """Draws ``count`` invented records whose labels take turns and whose keepers are drawn at random."""
-    records = []
+    drill_records = []
     for number in range(count):
         label = LABELS[number % len(LABELS)]
-        first, then = (
+        first_event, later_event = (
             f"{subject} {event}"
             for subject, event in zip(chance.sample(_SUBJECTS[label], 2), chance.sample(_EVENTS[label], 2), strict=True)
         )
-        text = f"{chance.choice(_OPENINGS)} {first}; later {then}. {chance.choice(_ENDINGS)}"
-        records.append(LogEntry(text, label, f"keeper {chance.randrange(1 + count // 2)}"))
-    return records
+        record_text = f"{chance.choice(_OPENINGS)} {first_event}; later {later_event}. {chance.choice(_ENDINGS)}"
+        drill_records.append(LogEntry(record_text, label, f"keeper {chance.randrange(1 + count // 2)}"))
+    return drill_records
