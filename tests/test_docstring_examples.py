@@ -22,11 +22,11 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", sorted(set(MODULES) - OF_THE_LIBRARY))
-def test_the_examples_of_a_module_hold(name: str) -> None:
+def test_docstring_examples_of_each_module_hold(name: str) -> None:
     result = doctest.testmod(importlib.import_module(name))
     assert result.attempted > 0
     assert result.failed == 0
 
 
-def test_some_modules_have_examples() -> None:
+def test_some_modules_have_docstring_examples() -> None:
     assert len(MODULES) > 20

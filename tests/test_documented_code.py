@@ -24,7 +24,7 @@ def blocks(page: str) -> str:
 
 
 @pytest.mark.heavy
-def test_the_library_s_ten_lines(monkeypatch, tmp_path):
+def test_ten_lines_of_the_library_page_run(monkeypatch, tmp_path):
     pytest.importorskip("pandas")
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path))

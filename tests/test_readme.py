@@ -43,7 +43,7 @@ def test_library_block_prints_the_lines_below_it(monkeypatch, tmp_path):
     assert printed.getvalue().splitlines() == [line.removeprefix("    ") for line in below.splitlines()]
 
 
-def test_method_block_is_the_example(voting):
+def test_method_of_the_readme_is_the_example_file(voting):
     assert methods.load("voting").run is voting["run"]
     assert METHOD in (ROOT / "examples" / "voting.py").read_text(encoding="utf-8")
 

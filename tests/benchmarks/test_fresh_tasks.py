@@ -38,21 +38,21 @@ def test_nine_of_ten_shifts_are_quiet():
     assert np.mean([row["label"] == "nothing" for row in test]) == pytest.approx(0.9, abs=0.03)
 
 
-def test_the_stated_part_of_the_labels_is_wrong():
+def test_stated_share_of_a_fresh_task_generator_s_labels_is_wrong():
     shares = fresh_tasks.equal(["a", "b", "c"])
     made = fresh_tasks.rows(np.random.default_rng(0), 2000, shares, lambda rng, label: f"{label} {rng.random()}", 0.2)
     assert np.mean([row["text"][0] != row["label"] for row in made]) == pytest.approx(0.2, abs=0.03)
 
 
 @pytest.mark.slow
-def test_every_report_tells_what_happened():
+def test_every_invented_shift_report_tells_what_happened():
     events = {row["label"] for row in fresh_tasks.quiet_shifts().test if fresh_tasks.happened(row["text"]) == ""}
     assert events == {"nothing"}
     for row in fresh_tasks.quiet_shifts().pools["plain"]:
         assert (fresh_tasks.happened(row["text"]) or "nothing") == row["label"]
 
 
-def test_a_generator_knows_a_part_of_each_list():
+def test_fresh_task_generator_knows_a_part_of_each_word_list():
     part = fresh_tasks.known(np.random.default_rng(0), fresh_tasks.OFFICES)
     for name, own in part.items():
         assert len(set(own)) == fresh_tasks.KNOWN < len(fresh_tasks.OFFICES[name])

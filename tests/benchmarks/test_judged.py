@@ -38,7 +38,7 @@ def test_invented_reviews_differ_by_their_stars_and_none_stands_twice():
     assert sum(row["label"] == "5 stars" for row in low) < sum(row["label"] == "5 stars" for row in rows)
 
 
-def test_missing_data_are_named(tmp_path):
+def test_missing_benchmark_data_are_named(tmp_path):
     with pytest.raises(ConfigurationError, match="no such file"):
         judged_settings.build("mixed", tmp_path, tmp_path)
 
@@ -59,14 +59,14 @@ def test_differences_are_paired_by_seed_and_adjusted_over_the_settings():
     assert mixed.worst == pytest.approx(2.0)
 
 
-def test_a_setting_counts_no_more_than_the_cap():
+def test_gain_of_a_setting_counts_no_more_than_the_cap():
     rows = [
         judged_tables.Paired(name, 8, ours, 0.0, 0, 0, 1, {}, 0, (1, 1)) for name, ours in (("a", 40.0), ("b", -2.0))
     ]
     assert judged_tables.Pooled.of(rows).mean == 1.0
 
 
-def test_the_page_has_every_mark_and_is_filled_again_and_again(tmp_path):
+def test_results_page_has_every_mark_and_can_be_filled_repeatedly(tmp_path):
     (tmp_path / "pictures").mkdir()
     page = tmp_path / "results.md"
     page.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")

@@ -114,7 +114,7 @@ def test_the_page_shows_texts_of_one_label_beside_each_other() -> None:
     assert len(shown) == 5 + live_arms.TEXTS_SHOWN
 
 
-def test_a_page_is_filled_between_its_marks(tmp_path: Path) -> None:
+def test_live_results_page_is_filled_between_its_marks(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Page\n\n<!-- begin arms -->\nold\n<!-- end -->\n\nmore\n", encoding="utf-8")
     fill_marks(page, {"arms": "| new |"})
@@ -128,6 +128,6 @@ def test_cells_have_one_zero_shot_run_for_all_numbers_of_records() -> None:
     assert list(live_arms.cells(given)) == [("zero-shot", 300, 0), ("form", 300, 0), ("form", 1400, 0)]
 
 
-def test_counts_of_words_tell_labels() -> None:
+def test_word_counts_tell_labels_apart() -> None:
     texts, labels = ["my card is lost", "the fee is high"] * 3, ["card", "fee"] * 3
     assert by_counts(texts, labels, ["lost card", "high fee"]) == ["card", "fee"]

@@ -32,7 +32,7 @@ def test_a_run_draws_no_record_that_is_held_out(tasks):
     assert not seen & held_out
 
 
-def test_each_run_is_counted_once_whatever_the_corpora(tasks, tmp_path):
+def test_private_score_benchmark_counts_each_run_once(tasks, tmp_path):
     (row,) = private_score.measure(iter(tasks.items()), tmp_path, near, 7, 2)
     assert row["runs"] == 7
     assert all(0 <= row[figure] <= 7 for figure in private_score.FIGURES)
@@ -41,7 +41,7 @@ def test_each_run_is_counted_once_whatever_the_corpora(tasks, tmp_path):
     assert "| stars | 4 |" in private_score.table([row])
 
 
-def test_an_interval_covers_the_truth_and_each_mistake_its_own():
+def test_score_benchmark_counts_covered_truths_and_planted_mistakes():
     sure = PrivateScore(0.5, 0.4, 0.6, 0.001, 0.05)
     far = PrivateScore(0.9, 0.8, 1.0, 0.001, 0.05)
     scored = private_score.Scored([(sure, far), (far, sure)], (0.55, 0.9), np.array([0.7, 0.9]))

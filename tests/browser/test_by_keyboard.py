@@ -32,7 +32,7 @@ def entered(window, served, person):
     return opened, keys
 
 
-def test_a_run_is_described_planned_and_started(coordinator, chromium, window):
+def test_keyboard_alone_describes_plans_and_starts_a_run(coordinator, chromium, window):
     with served_console(coordinator, CLINIC) as console:
         operator, keys = entered(window, console, "kim")
         page = operator.page
@@ -73,7 +73,7 @@ def test_a_run_is_described_planned_and_started(coordinator, chromium, window):
         assert console.site.violations == []
 
 
-def test_a_rejected_run_is_revised(coordinator, console, window):
+def test_keyboard_alone_revises_a_rejected_run(coordinator, console, window):
     options = RunOptions(name="refused", parties=HOSPITALS)
     runs.plan(coordinator, CLINIC / "task.toml", options)
     refused = RunFailure("harbour-general refuses run 'refused': too much epsilon", "revise it", 3)
@@ -94,7 +94,7 @@ def test_a_rejected_run_is_revised(coordinator, console, window):
     assert console.site.violations == []
 
 
-def test_a_request_is_approved_by_its_nine_words(page, party, window):
+def test_keyboard_alone_approves_a_request_by_its_nine_words(page, party, window):
     manifest = proposed(party, run="approved by keys")
     officer, keys = entered(window, page, "ines")
     keys.to("approved by keys").follow()
@@ -113,7 +113,7 @@ def test_a_request_is_approved_by_its_nine_words(page, party, window):
     assert page.site.violations == []
 
 
-def test_a_request_is_rejected_though_others_arrive_meanwhile(page, party, window):
+def test_keyboard_alone_rejects_a_request_while_others_arrive(page, party, window):
     manifest = proposed(party, run="rejected by keys")
     officer, keys = entered(window, page, "jan")
     keys.to("rejected by keys").follow()
@@ -130,7 +130,7 @@ def test_a_request_is_rejected_though_others_arrive_meanwhile(page, party, windo
     assert page.site.violations == []
 
 
-def test_the_focus_stays_when_its_part_is_renewed(page, party, window):
+def test_keyboard_focus_stays_when_its_part_of_the_page_is_renewed(page, party, window):
     officer, keys = entered(window, page, "mia")
     keys.to("Pause", "button")
     proposed(party, run="one more")

@@ -39,7 +39,7 @@ def finished(coordinator, tmp_path_factory):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_of_the_console(console, finished, window, width):
+def test_every_console_screen_passes_the_browser_checks(console, finished, window, width):
     screens = CONSOLE_SCREENS | RESULT
     operator = window(console.address, width=WIDTHS[width]).enter(console.link(f"ada-{width}"))
     for name, path in screens.items():
@@ -61,7 +61,7 @@ def test_every_screen_of_the_console(console, finished, window, width):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_failed_run_before_and_after_it_is_put_away(chromium, window, tmp_path, width):
+def test_screens_of_a_failed_run_put_away_pass_the_browser_checks(chromium, window, tmp_path, width):
     home = make_home(tmp_path / "home", HOSPITALS)
     runs.plan(home.path, CLINIC / "task.toml", RunOptions(name="lost", parties=HOSPITALS))
     failure = RunFailure("childrens: its people have rejected the run", "revise it", 3, HOSPITALS[:1])
@@ -80,7 +80,7 @@ def test_a_failed_run_before_and_after_it_is_put_away(chromium, window, tmp_path
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_compared_runs_and_an_evaluated_result(console, coordinator, finished, window, width):
+def test_compare_and_result_screens_pass_the_browser_checks(console, coordinator, finished, window, width):
     for name, value in (("triage spring", 0.71), ("triage summer", 0.64), ("triage result", 0.68)):
         measure = KeptMeasure(value, "high", percent=True, interval=(value - 0.03, value + 0.03))
         kept = Evaluated(
@@ -110,7 +110,7 @@ def test_compared_runs_and_an_evaluated_result(console, coordinator, finished, w
 
 
 @pytest.mark.parametrize("dark", [False, True])
-def test_the_published_report(coordinator, finished, window, dark):
+def test_published_report_passes_the_browser_checks(coordinator, finished, window, dark):
     """As whoever receives the corpus opens it: a file, without any program."""
     report = CoordinatorHome(coordinator).run("triage result").output / "report.html"
     for width, pixels in WIDTHS.items():
@@ -121,7 +121,7 @@ def test_the_published_report(coordinator, finished, window, dark):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_every_screen_of_a_hospital(page, party, window, width):
+def test_every_hospital_screen_passes_the_browser_checks(page, party, window, width):
     manifest = proposed(party, run=f"autumn {width}").hash.hex()
     Outbox(PartyHome(party)).record(b"", at=time.time(), kind="signature", answer_to="propose", run="autumn")
     screens = {**PAGE_SCREENS, "request": f"/requests/{manifest}", "approval": f"/requests/{manifest}/approve"}
@@ -148,7 +148,7 @@ def test_the_sheet_prints_on_paper_with_room_to_sign(page, party, window):
     privacy.shoot("page-sheet-print")
 
 
-def test_nothing_at_all(chromium, window, tmp_path, monkeypatch):
+def test_screens_without_any_run_pass_the_browser_checks(chromium, window, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     make_home(tmp_path / "home")
     hospital("init", "lonely", "--home", tmp_path / "lonely")
@@ -165,7 +165,7 @@ def test_nothing_at_all(chromium, window, tmp_path, monkeypatch):
             assert served.site.violations == []
 
 
-def test_one_party_and_one_run(chromium, window, tmp_path):
+def test_screens_with_one_party_and_one_run_pass_the_browser_checks(chromium, window, tmp_path):
     home = make_home(tmp_path / "home", HOSPITALS[:1])
     task = make_task(tmp_path / "task", parties=1)
     runs.plan(tmp_path / "home", task, RunOptions(name="only", parties=HOSPITALS[:1]))
@@ -186,7 +186,7 @@ def test_one_party_and_one_run(chromium, window, tmp_path):
         assert served.site.violations == []
 
 
-def test_a_thousand_parties_and_two_thousand_runs(chromium, window, tmp_path):
+def test_screens_with_a_thousand_parties_pass_the_browser_checks(chromium, window, tmp_path):
     home = make_home(tmp_path / "home", HOSPITALS)
     add_parties(home, 1000 - len(HOSPITALS))
     runs.plan(tmp_path / "home", CLINIC / "task.toml", RunOptions(name="run 0000", parties=HOSPITALS))

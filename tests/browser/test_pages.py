@@ -70,7 +70,7 @@ def test_a_hospital_joins_and_a_run_is_planned_and_started_by_clicks(
     assert console.site.violations == []
 
 
-def test_what_is_typed_is_kept_and_shown_beside_the_form(console, coordinator, window):
+def test_typed_values_are_kept_and_shown_beside_the_form(console, coordinator, window):
     operator = window(console.address).enter(console.link("ola"))
     operator.go("/runs/new")
     operator.page.get_by_label("Task file task.toml (clinic)").check()
@@ -116,7 +116,7 @@ def test_axe_finds_nothing_on_the_main_screens(console, page, party, window):
 
 
 @pytest.mark.slow
-def test_hostile_words_stay_words(console, coordinator, page, party, window):
+def test_browser_shows_hostile_strings_as_plain_text(console, coordinator, page, party, window):
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="hostile", parties=HOSPITALS))
     folder = CoordinatorHome(coordinator).run("hostile")
     folder.say(HOSTILE)
@@ -145,7 +145,7 @@ def test_hostile_words_stay_words(console, coordinator, page, party, window):
 
 
 @pytest.mark.slow
-def test_a_cut_stream_says_since_when_and_recovers_with_what_was_missed(coordinator, chromium, window):
+def test_page_with_a_cut_stream_says_since_when_and_catches_up(coordinator, chromium, window):
     with served_console(coordinator) as served:
         operator = window(served.address).enter(served.link())
         operator.go("/runs/one/triage%20winter")
@@ -173,7 +173,7 @@ def test_a_session_that_ended_says_so_and_leads_to_the_login(console, window):
 
 
 @pytest.mark.slow
-def test_one_part_that_fails_leaves_the_others(console, coordinator, window):
+def test_one_failing_part_of_a_screen_leaves_the_others(console, coordinator, window):
     runs.plan(coordinator, CLINIC / "task.toml", RunOptions(name="half", parties=HOSPITALS))
     (CoordinatorHome(coordinator).path / "runs" / "half" / "live.jsonl").write_text("not json\n")
     operator = window(console.address).enter(console.link())
@@ -199,7 +199,7 @@ def test_a_double_click_and_a_repeated_form_act_once(console, window):
 
 
 @pytest.mark.slow
-def test_without_script_it_works_by_reloading(console, window):
+def test_pages_without_script_work_by_reloading(console, window):
     plain = window(console.address, script=False)
     address, _, secret = console.link("plain").partition("#")
     plain.page.goto(address)
@@ -263,7 +263,7 @@ def test_foreign_port_gets_no_cookie_and_is_served_nothing_with_one(console, win
 
 
 @pytest.mark.slow
-def test_filters_and_position_survive_a_renewal(console, coordinator, window):
+def test_filters_and_scroll_position_survive_a_renewal(console, coordinator, window):
     operator = window(console.address).enter(console.link())
     operator.go("/runs?find=triage&state=planned")
     operator.page.wait_for_timeout(1200)
@@ -273,7 +273,7 @@ def test_filters_and_position_survive_a_renewal(console, coordinator, window):
     assert operator.page.locator("#find").input_value() == "triage"
 
 
-def test_times_stand_in_the_reader_s_zone(console, window):
+def test_times_are_shown_in_the_reader_s_time_zone(console, window):
     operator = window(console.address).enter(console.link("zone"))
     time = operator.go("/audit").locator("time").first
     moment = datetime.fromisoformat(time.get_attribute("datetime")).astimezone(ZoneInfo("Europe/Berlin"))

@@ -96,7 +96,7 @@ def test_the_report_checks_dropped_files_by_itself(published, window, tmp_path, 
 
 
 @pytest.mark.parametrize("length", [0, 1, 55, 56, 63, 64, 65, 119, 120, 1000])
-def test_own_digest_equals_the_browsers_at_every_padding(published, window, tmp_path, length):
+def test_report_script_s_digest_equals_the_browser_s_at_every_padding(published, window, tmp_path, length):
 
     reader = window("file://")
     reader.page.add_init_script(WITHOUT_DIGEST)

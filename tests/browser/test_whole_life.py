@@ -35,7 +35,7 @@ def demo(tmp_path, monkeypatch, chromium):
         tending.join(5)
 
 
-def test_invite_compare_sign_plan_approve_watch_export_and_verify(demo, window, tmp_path):
+def test_operator_and_hospital_go_from_invitation_to_verify_in_browsers(demo, window, tmp_path):
     assert len(demo.links) == 6
     address = demo.links["console"].partition("/enter")[0]
     operator = window(address).enter(demo.links["console"])

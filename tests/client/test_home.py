@@ -23,7 +23,7 @@ def modes(path):
     return {each.relative_to(path).as_posix(): stat.S_IMODE(each.stat().st_mode) for each in [path, *path.rglob("*")]}
 
 
-def test_files_are_this_users_only(home):
+def test_party_files_are_readable_by_their_owner_only(home):
     old = os.umask(0)
     try:
         state.write_json(home.path / "more.json", {})
@@ -35,7 +35,7 @@ def test_files_are_this_users_only(home):
 
 
 @pytest.mark.parametrize(("name", "mode"), [(".", 0o750), ("keys", 0o705), ("keys/identity.key", 0o640)])
-def test_looser_modes_are_refused_with_the_command_that_mends_them(home, name, mode):
+def test_looser_file_modes_are_refused_with_the_mending_command(home, name, mode):
     path = (home.path / name).resolve()
     path.chmod(mode)
     with pytest.raises(ConfigurationError, match=f"mode {mode:04o}") as raised:
@@ -72,7 +72,7 @@ def test_a_replacement_that_fails_leaves_the_old_file(home, monkeypatch):
     assert [each.name for each in home.path.glob(".*")] == []
 
 
-def test_one_daemon_a_folder(home):
+def test_one_folder_runs_one_daemon_only(home):
     assert not home.is_running
     with home.running():
         assert home.is_running

@@ -645,7 +645,7 @@ ACTS = {
 
 CHECKS = "tests/client/cli/test_cli.py::test_check_tells_"
 PROGRAM = "tests/common/program/"
-NOT_TOLD = f"{PROGRAM}test_owner.py::test_what_the_system_does_not_tell_proves_"
+NOT_TOLD = f"{PROGRAM}test_owner.py::test_account_that_the_system_does_not_tell_is_not_proven"
 ONE_FAULT = "tests/federation/faults/test_one_fault.py::test_"
 # By place: the test elsewhere in which the error comes about there.
 TESTED = {
@@ -653,14 +653,18 @@ TESTED = {
     "common/undersong_common/program/machine.py rights_that_pass": (
         "tests/client/cli/test_other_account.py::test_a_daemon_that_meets_another_accounts_file_is_started_again"
     ),
-    "common/undersong_common/program/machine.py named_faults": f"{ONE_FAULT}what_a_hospital_lacks_is_told_there",
+    "common/undersong_common/program/machine.py named_faults": (
+        f"{ONE_FAULT}run_waits_for_a_resource_that_a_hospital_lacks"
+    ),
     "common/undersong_common/program/owner.py account_name": f"{PROGRAM}test_owner.py::test_an_account_without_a_name",
-    "common/undersong_common/program/owner.py _ancestor_uids": f"{NOT_TOLD}no_account",
-    "common/undersong_common/program/owner.py _login_uid": f"{NOT_TOLD}no_account",
-    "common/undersong_common/program/owner.py _is_in_user_namespace": f"{NOT_TOLD}no_account",
-    "common/undersong_common/program/owner.py _is_time_shifted": f"{NOT_TOLD}no_account",
+    "common/undersong_common/program/owner.py _ancestor_uids": NOT_TOLD,
+    "common/undersong_common/program/owner.py _login_uid": NOT_TOLD,
+    "common/undersong_common/program/owner.py _is_in_user_namespace": NOT_TOLD,
+    "common/undersong_common/program/owner.py _is_time_shifted": NOT_TOLD,
     "common/undersong_common/program/owner.py _is_of_a_person": f"{PROGRAM}test_owner.py::test_only_an_account_with",
-    "common/undersong_common/program/uptime.py instant": f"{PROGRAM}test_uptime.py::test_without_an_uptime",
+    "common/undersong_common/program/uptime.py instant": (
+        f"{PROGRAM}test_uptime.py::test_elapsed_time_without_an_uptime_follows_the_clock"
+    ),
     "common/undersong_common/files.py replace_file": (
         "tests/common/test_files.py::test_an_error_of_a_replacement_names_the_file_itself"
     ),
@@ -671,7 +675,7 @@ TESTED = {
         "tests/server/methods/test_interface.py::test_code_of_a_method_without_a_file_is_hashed_too"
     ),
     "common/undersong_common/program/owner.py _path_owner": (
-        f"{PROGRAM}test_owner.py::test_one_s_own_folder_and_a_missing_one"
+        f"{PROGRAM}test_owner.py::test_own_or_missing_folder_is_not_another_account_s"
     ),
     "client/undersong_client/answering/journaled.py Answering._answer_once_possible": (
         "tests/federation/faults/test_real_disks.py::test_a_hospitals_disk_holds_up_that_hospital"
@@ -683,7 +687,7 @@ TESTED = {
     "client/undersong_client/link/checks.py _dial_directly": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/link/checks.py _dial_through_proxy": f"{CHECKS}a_dead_proxy_from_a_dead_coordinator",
     "client/undersong_client/records/snapshot.py _opened": (
-        "tests/client/records/test_snapshot.py::test_a_damaged_copy_is_named"
+        "tests/client/records/test_snapshot.py::test_damaged_sealed_copy_is_named"
     ),
     "client/undersong_client/storage/public_blocks.py DiskBlocks.get": (
         "tests/client/storage/test_public_blocks.py::test_blocks_survive_a_restart"
@@ -692,16 +696,16 @@ TESTED = {
         "tests/server/test_cluster.py::test_a_cluster_keeps_its_own_number_of_cores"
     ),
     "server/undersong_server/coordinator/metrics.py MetricsServer.__init__": (
-        "tests/server/coordinator/test_metrics.py::test_a_port_that_is_taken_is_named"
+        "tests/server/coordinator/test_metrics.py::test_metrics_port_that_is_taken_is_named"
     ),
     "server/undersong_server/coordinator/run_driver.py RunDriver._run": (
-        f"{ONE_FAULT}what_the_coordinator_lacks_for_a_run_holds_that_run_up"
+        f"{ONE_FAULT}run_waits_for_a_resource_that_the_coordinator_lacks"
     ),
     "server/undersong_server/generators/kinds/openai/attempt.py EndpointConnection.pool": (
         "tests/server/operations/test_tasks_and_releases.py::test_a_plan_refuses_an_endpoint_without_its_key"
     ),
     "server/undersong_server/release/files.py write_files": (
-        "tests/server/release/test_files.py::test_a_full_disk_changes_nothing"
+        "tests/server/release/test_files.py::test_full_disk_leaves_the_published_files_unchanged"
     ),
 }
 
@@ -713,7 +717,7 @@ def test_every_place_that_catches_a_system_error_is_listed_once():
 
 
 @pytest.mark.parametrize("place", TESTED)
-def test_the_named_test_of_a_place_exists(place):
+def test_test_named_for_each_catching_place_exists(place):
     path, _, name = TESTED[place].partition("::")
     assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")
 
@@ -738,7 +742,7 @@ def lines_run(path):
 
 
 @pytest.mark.parametrize("place", ACTS)
-def test_what_a_place_makes_of_a_system_error(place, tmp_path, monkeypatch):
+def test_each_catching_place_handles_its_system_error_as_listed(place, tmp_path, monkeypatch):
     path, _, _ = place.partition(" ")
     room = module(path)
     with lines_run(ROOT / path) as lines:

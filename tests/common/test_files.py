@@ -15,7 +15,7 @@ from undersong_server.database.interface import ENTRIES
 from undersong_server.database.sqlite import Sqlite
 
 
-def test_a_file_is_replaced_wherever_that_is_possible(tmp_path):
+def test_file_is_replaced_in_every_folder_that_exists(tmp_path):
     places = [tmp_path / "one" / "mark", tmp_path / "gone" / "mark", tmp_path / "two" / "mark"]
     for place in (places[0], places[2]):
         place.parent.mkdir()

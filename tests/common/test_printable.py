@@ -17,7 +17,7 @@ from undersong_common.program.entry import run
 from undersong_common.program.terminal import show_rows
 
 
-def test_each_forgery_is_made_visible_and_is_no_name():
+def test_forging_characters_are_made_visible_and_refused_in_names():
     for forged in FORGERIES:
         shown = printable(forged)
         assert harmless(shown), ascii(forged)
@@ -26,7 +26,7 @@ def test_each_forgery_is_made_visible_and_is_no_name():
 
 
 @given(st.text())
-def test_whatever_is_shown_stays_on_its_line_and_is_short(text):
+def test_printable_string_is_short_and_on_one_line(text):
     shown = printable(text, 60)
     assert harmless(shown)
     assert "\n" not in shown
@@ -43,7 +43,7 @@ def test_ordinary_text_stays_as_it_is(text):
 @pytest.mark.heavy
 @settings(max_examples=examples(25, 100))
 @given(st.recursive(st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
-def test_json_says_the_same_and_hides_nothing(value):
+def test_printed_json_keeps_its_value_and_is_harmless(value):
     text = json_text(value)
     assert json.loads(text) == value
     assert harmless(text.replace("\n", ""))
@@ -56,18 +56,18 @@ def test_ascii_is_shown_as_it_is_beside_a_letter_of_another_script(text):
     assert printable("x" + text, 1) == "x" + "..." * bool(text)
 
 
-def test_letters_from_right_to_left_turn_nothing_beside_them():
+def test_right_to_left_letters_do_not_reorder_text_beside_them():
     assert printable("\u05d0\u05d1 5") == "\u200e\u05d0\u05d1 5\u200e"
     assert name_fault("\u05d0\u05d1", 20) == ""
 
 
-def test_long_names_and_names_with_spaces_around_are_none():
+def test_long_names_and_names_with_outer_spaces_are_refused():
     assert "81 characters" in name_fault("a" * 81, 80)
     for wrong in (" a", "a ", "a  b", "", None, 5):
         assert name_fault(wrong, 80)
 
 
-def test_our_own_lines_stay_and_their_parts_are_shown():
+def test_error_keeps_its_own_line_breaks_and_escapes_the_rest():
     assert printable_lines("error: a\x1b[2Jb\n  remedy: none") == "error: a\\x1b[2Jb\n  remedy: none"
 
 
@@ -88,6 +88,6 @@ def test_tables_and_errors_escape_control_characters(capsys):
 
 
 @pytest.mark.parametrize("name", ["spring", "it's $(echo run)", "`echo run`; echo 'a' \"b\" $HOME \\"])
-def test_a_command_to_copy_takes_a_name_as_a_name(name):
+def test_quoted_name_reaches_the_shell_unchanged(name):
     said = subprocess.run(["sh", "-c", f"printf %s {shell_word(name)}"], capture_output=True, check=True).stdout
     assert said.decode() == name

@@ -85,7 +85,7 @@ def test_no_note_names_its_stream() -> None:
     assert [text for text in texts if LEAKS.search(text)] == []
 
 
-def test_no_single_word_gives_a_stream_away() -> None:
+def test_no_single_word_gives_away_a_clinic_note_s_stream() -> None:
     private = [row for notes_ in hospital_rows().values() for row in notes_]
     words: dict[str, Counter[str]] = defaultdict(Counter)
     for row in private:

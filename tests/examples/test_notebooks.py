@@ -18,14 +18,14 @@ def read_code_cells(notebook: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
-def test_there_are_notebooks_and_none_keeps_what_it_printed():
+def test_committed_notebooks_keep_no_output():
     assert len(NOTEBOOKS) == 3
     for notebook in NOTEBOOKS:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
         assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells), notebook.name
 
 
-def test_ten_lines_are_ten():
+def test_ten_line_notebook_has_ten_lines():
     (cell,) = read_code_cells(next(each for each in NOTEBOOKS if each.stem == "ten_lines"))
     assert len([line for line in cell.split("\n") if line]) <= 10
 

@@ -24,7 +24,7 @@ def public_files(loaded: task.Task) -> list[Path]:
     return [loaded.locate(path) for path in paths]
 
 
-def test_there_are_task_files() -> None:
+def test_examples_have_task_files() -> None:
     assert {path.stem for path in TASKS} >= {"banking_groups", "movie_reviews", "mts_dialog", "banking77", "banking10"}
 
 

@@ -111,7 +111,7 @@ def test_a_superlink_and_three_supernodes_run_the_clinic_and_export(hospitals, t
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_flwr_run_on_a_simulating_superlink(hospitals, tmp_path):
+def test_flwr_run_works_on_a_simulating_superlink(hospitals, tmp_path):
     with Flower(tmp_path / "flower", {}, environment_of(tmp_path), simulation=True) as flower:
         flower.run(
             {

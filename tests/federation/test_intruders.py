@@ -72,7 +72,7 @@ def failed(port, credentials, party="heart"):
         return stream.wait_ended()
 
 
-def test_without_a_certificate_nobody_comes_in(served, keys, caplog):
+def test_connection_without_a_certificate_is_refused(served, keys, caplog):
     for _ in range(3):
         assert failed(served.port, grpc.ssl_channel_credentials(keys.ca)) == grpc.StatusCode.UNAVAILABLE
     wait_for(lambda: count_refusals(served, gate.NO_CERTIFICATE) >= 3)
@@ -170,7 +170,7 @@ def test_older_tls_than_1_3_is_refused(started, request):
 
 
 @pytest.mark.parametrize("attack", ["http", "silence", "noise"])
-def test_what_is_no_tls_is_closed_at_once(served, keys, caplog, attack, monkeypatch):
+def test_connection_without_tls_is_closed_at_once(served, keys, caplog, attack, monkeypatch):
     monkeypatch.setattr(gate, "HANDSHAKE_S", 0.5)
     monkeypatch.setattr(gate, "SILENT_S", 0.5)
     if attack == "http":
@@ -286,7 +286,7 @@ def test_silent_connections_from_many_addresses_keep_nobody_out(served, keys, ca
             connection.close()
 
 
-def test_who_says_nothing_is_given_up_soon(served, monkeypatch):
+def test_silent_connection_is_closed_soon(served, monkeypatch):
     monkeypatch.setattr(gate, "SILENT_S", 0.3)
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
         connection.settimeout(5)
@@ -327,7 +327,7 @@ def test_silent_streams_over_one_connection_give_way_to_the_newest(served, home,
         channel.close()
 
 
-def test_of_a_party_whose_streams_have_not_ended_no_further_one_is_let_in(served, home):
+def test_party_with_too_many_open_streams_gets_no_further_one(served, home):
     many = Credentials(home, "many")
     served.server._streams["many"] = STREAMS_OF_A_PARTY
     with Stream(served.port, many.for_grpc) as stream:
@@ -338,7 +338,7 @@ def test_of_a_party_whose_streams_have_not_ended_no_further_one_is_let_in(served
 
 
 @pytest.mark.slow
-def test_a_party_opens_streams_at_a_rate(served, home, keys):
+def test_rate_of_a_party_s_new_streams_is_limited(served, home, keys):
     quick = Credentials(home, "quick")
     codes = []
     for _ in range(int(STREAMS_AT_ONCE) + 20):
@@ -363,7 +363,7 @@ def test_a_party_that_does_not_read_is_cut_off(served, home, monkeypatch):
 
 
 @pytest.mark.slow
-def test_two_hundred_parties_are_held_at_once(served, home):
+def test_two_hundred_parties_stay_connected_at_once(served, home):
     names = [f"p{number}" for number in range(200)]
     streams = []
     try:
@@ -381,7 +381,7 @@ def test_two_hundred_parties_are_held_at_once(served, home):
 
 
 @pytest.mark.slow
-def test_random_frames_change_nothing(served, keys):
+def test_random_frames_do_not_disturb_the_coordinator(served, keys):
     end = time.monotonic() + 15.0
     random_ = random.Random(7)
     sent = 0

@@ -50,7 +50,7 @@ def test_a_renewal_by_file_brings_the_coordinators_new_addresses(operated, hospi
     assert words not in renewed(operated, hospital)
 
 
-def test_a_grant_without_addresses_leaves_them(operated, hospital):
+def test_grant_without_addresses_keeps_the_party_s_own(operated, hospital):
     party = PartyHome(hospital.home)
     before, home = trust.coordinator(party), CoordinatorHome(operated.home)
     home.change(addresses=("moved.example.org:7443",))

@@ -138,7 +138,7 @@ def test_a_plan_that_was_tampered_with_is_refused(alliance, finished_run, name, 
     both_see(alliance, name, "alpha", words, caplog, objection=name != "more dropouts")
 
 
-def test_too_few_parties_are_refused(alliance, finished_run, caplog):
+def test_run_with_too_few_parties_is_refused_by_the_hospitals(alliance, finished_run, caplog):
     alliance.hospitals["beta"]("policy", "set", "--minimum-parties", 9)
     try:
         alliance.start("few")

@@ -103,12 +103,12 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_the_same_sums_open_and_the_same_is_charged(kind, tmp_path, reference):
+def test_every_transport_opens_and_charges_the_same_sums(kind, tmp_path, reference):
     assert opened_by(kind, tmp_path) == reference[frozenset()]
 
 
 @pytest.mark.parametrize("kind", unhurried(OTHERS))
-def test_with_dropouts_the_same_survivors_sums_open(kind, tmp_path, reference):
+def test_every_transport_opens_the_survivors_sum_after_dropouts(kind, tmp_path, reference):
     opened, charges = reference[LOST]
     assert [survivors for _, survivors in opened] == [("p0", "p1", "p3"), ("p0", "p2", "p3")]
     assert opened_by(kind, tmp_path, LOST) == (opened, charges)
@@ -127,7 +127,7 @@ def test_every_transport_carries_the_merkle_graph(kind, tmp_path, reference, mon
 
 
 @pytest.mark.parametrize("kind", slow_but(TRANSPORTS, [REFERENCE, "gRPC"]))
-def test_the_same_is_refused_in_the_same_words(kind, tmp_path):
+def test_every_transport_refuses_in_the_same_words(kind, tmp_path):
     with carried(kind, tmp_path, budget=5.0) as (hospitals, transport):
         with pytest.raises(PrivacyRefusal, match="p0 refuses: the run asks for epsilon 6, more than the policy allows"):
             Run(hospitals, transport, tmp_path, epsilon=6.0, run="too much").federation.agree()
@@ -174,7 +174,7 @@ def test_a_paused_party_is_a_dropout_on_flower(tmp_path):
         assert run.open(2).survivors == ("p0", "p1", "p2", "p3")
 
 
-def test_who_has_left_its_coordinator_answers_nothing_on_flower(tmp_path):
+def test_party_that_left_its_coordinator_answers_nothing_on_flower(tmp_path):
     """The attack: after `revoke --coordinator` the SuperNode signed and answered as before."""
     from tests.doubles.party_home import command
 

@@ -80,7 +80,7 @@ def needed(requirements, python):
     return {name for name, _ in seen}
 
 
-def test_every_line_is_one_exact_version_and_names_no_host():
+def test_every_constraint_is_one_exact_version_and_names_no_host():
     text = (ROOT / "constraints.txt").read_text(encoding="utf-8")
     assert not re.search(r"(?i)https?:|://|--|index|@", text)
     for each in read_constraints():
@@ -89,18 +89,18 @@ def test_every_line_is_one_exact_version_and_names_no_host():
 
 
 @pytest.mark.parametrize("python", slow_but(PYTHONS, PYTHONS[:1]))
-def test_everything_that_is_installed_has_its_version(python):
+def test_every_installed_package_has_a_pinned_version(python):
     assert needed(declared(EXTRAS), python) - set(pins(python)) == set()
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_every_version_is_in_its_range(python):
+def test_every_pinned_version_is_in_its_declared_range(python):
     found = pins(python)
     for each in declared(EXTRAS):
         assert found[canonicalize_name(each.name)] in each.specifier, str(each)
 
 
-def test_the_makefile_installs_with_them():
+def test_makefile_installs_with_the_pinned_versions():
     steps = [line for line in MAKEFILE.replace("\\\n", " ").splitlines() if re.search(r"pip install", line)]
     pinned = r" (-c|--no-deps -r \$\(VENV\)/)\s?constraints.txt "
     of_versions = r"\.venv-\$\$versions/"  # environments of the lowest and the newest versions, of lists of their own
@@ -109,7 +109,7 @@ def test_the_makefile_installs_with_them():
 
 
 @pytest.mark.parametrize("image", ["party", "coordinator"])
-def test_an_image_installs_these_versions_by_hash(image):
+def test_images_install_the_pinned_versions_by_hash(image):
     """All packages of its row in the table and no others; none has torch."""
     text = (ROOT / "docker" / f"{image}.requirements.txt").read_text(encoding="utf-8")
     found = {}
@@ -126,7 +126,7 @@ def test_an_image_installs_these_versions_by_hash(image):
     assert not set(found) & CUDA
 
 
-def test_an_upper_bound_says_why_it_is_there():
+def test_every_upper_bound_states_its_reason():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     for before, line in pairwise(text[: text.index("[project.scripts]")].splitlines()):
         if re.search(r'"[\w\[\]-]+(<|==|[^"]*,<)', line):

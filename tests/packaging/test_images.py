@@ -36,7 +36,7 @@ def test_there_is_an_image_for_each_side():
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.stem)
 class TestDockerfile:
-    def test_instructions_are_known_and_the_base_is_the_tested_python(self, path):
+    def test_dockerfiles_use_known_instructions_and_the_tested_python(self, path):
         found = instructions(path)
         assert {name for name, _ in found} <= INSTRUCTIONS
         assert found[0] == ("ARG", "BASE=python:3.11-slim")  # which a build pins by its digest
@@ -51,7 +51,7 @@ class TestDockerfile:
         order = [name for name, _ in last_stage(path)]
         assert "RUN" not in order[order.index("USER") :]
 
-    def test_no_secret_no_added_archive_no_download_no_root_shell(self, path):
+    def test_dockerfiles_have_no_secret_archive_download_or_root_shell(self, path):
         text = path.read_text()
         assert not re.search(r"\b(ADD|sudo|curl|wget|chmod 777|--privileged|:latest)\b", text)
         assert not re.search(r"(?i)(password|secret|token|api_key)\s*=", text)
@@ -61,7 +61,7 @@ class TestDockerfile:
         assert copies[0] == "--from=build /opt/undersong /opt/undersong"
         assert all(re.search(r"docker/\w+-demo\.sh", copy) for copy in copies[1:])
 
-    def test_it_installs_packages_by_hash_and_then_itself_alone(self, path):
+    def test_image_installs_packages_by_hash_and_then_undersong_alone(self, path):
         steps = [rest for name, rest in instructions(path) if name == "RUN" and "pip install" in rest]
         assert steps[0].endswith(f" --no-deps --require-hashes -r {path.stem}.requirements.txt")
         assert re.search(r" --no-deps --no-build-isolation \. &&", steps[-1])

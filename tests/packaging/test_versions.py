@@ -47,16 +47,16 @@ def test_every_version_of_a_file_is_listed():
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # in Flower's builder
 
 
-def test_the_bundle_holds_no_program():
+def test_flower_bundle_holds_no_program():
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(BUNDLE))) as bundle:
         assert sorted(bundle.namelist()) == [".info/CONTENT", "README.md", "pyproject.toml"]
 
 
-def test_the_bundles_version_is_the_programs():
+def test_flower_bundle_has_the_version_of_the_program():
     assert tomllib.loads((BUNDLE / "pyproject.toml").read_text())["project"]["version"] == VERSION
 
 
-def test_the_bundles_components_are_installed():
+def test_components_of_the_flower_bundle_are_installed():
     components = tomllib.loads((BUNDLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["components"]
     for name, kind in (("serverapp", ServerApp), ("clientapp", ClientApp)):
         module, _, attribute = components[name].partition(":")

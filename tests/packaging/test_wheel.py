@@ -59,12 +59,12 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_holds_just_the_five_packages_with_all_their_files(wheel):
+def test_wheel_holds_only_the_five_packages_with_all_their_files(wheel):
     assert list_contents(wheel) == set().union(*map(packaged, HOMES))
 
 
 @pytest.mark.slow
-def test_the_partys_holds_just_three(party_wheel):
+def test_wheel_of_a_party_holds_only_three_packages(party_wheel):
     assert list_contents(party_wheel) == set().union(*map(packaged, PARTY))
 
 
@@ -75,7 +75,7 @@ def test_every_top_folder_that_is_a_root_is_copied_installed_and_checked():
 
 
 @pytest.mark.slow
-def test_there_is_one_version(wheel):
+def test_wheel_has_the_version_of_the_program(wheel):
     with zipfile.ZipFile(wheel) as archive:
         metadata = archive.read(f"undersong-{VERSION}.dist-info/METADATA").decode()
     assert HeaderParser().parsestr(metadata)["Version"] == VERSION
@@ -90,14 +90,14 @@ def test_beside_a_package_with_a_common_and_a_server_both_keep_their_files(insta
 
 
 @pytest.mark.slow
-def test_its_programs_say_their_version(installed):
+def test_installed_programs_print_their_version(installed):
     for program in ("undersong", "undersong-party"):
         said = wheels.run(installed, str(installed / "bin" / program), "--version")
         assert said.strip() == SOFTWARE
 
 
 @pytest.mark.slow
-def test_all_five_are_imported_from_where_they_were_installed(installed):
+def test_five_packages_are_imported_from_their_installation(installed):
     script = f"import {', '.join(HOMES)}\nfor each in ({', '.join(HOMES)}): print(each.__file__)"
     places = [Path(line) for line in wheels.run(installed, "-c", script).splitlines()]
     assert places == [installed / package / "__init__.py" for package in HOMES]

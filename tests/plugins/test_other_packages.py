@@ -88,7 +88,7 @@ def hospital(**changes) -> HospitalPolicy:
     return HospitalPolicy(**allowed | {"total_delta": 1e-4} | changes)
 
 
-def test_what_is_installed_is_found_and_hashed_without_an_import(package):
+def test_installed_packages_are_found_and_hashed_without_an_import(package):
     assert [plugins.find(kind, name).words for kind, name in (("methods", "sentences"), ("statistics", NAME))] == [
         "undersong_sentences 1.0"
     ] * 2
@@ -103,7 +103,7 @@ def test_what_is_installed_is_found_and_hashed_without_an_import(package):
     assert "sentences" in methods.names()
 
 
-def test_what_was_compiled_of_another_source_is_not_run(package, tmp_path):
+def test_bytecode_compiled_of_another_source_is_not_run(package, tmp_path):
     source = plugins.source_hash(plugins.find("statistics", NAME))
     other = tmp_path / "other.py"
     other.write_text("raise SystemExit('another source')\n")
@@ -115,7 +115,7 @@ def test_what_was_compiled_of_another_source_is_not_run(package, tmp_path):
     assert plugins.source_hash(plugins.find("statistics", NAME)) != source
 
 
-def test_what_the_hash_does_not_cover_is_not_imported(package, tmp_path):
+def test_module_that_the_package_hash_does_not_cover_is_not_imported(package, tmp_path):
     away = tmp_path / "away"
     away.mkdir()
     (away / "linked.py").write_text("")
@@ -129,7 +129,7 @@ def test_what_the_hash_does_not_cover_is_not_imported(package, tmp_path):
             importlib.import_module(module)
 
 
-def test_what_has_changed_since_the_hash_is_not_imported(package):
+def test_module_that_changed_since_the_hash_is_not_imported(package):
     plugin = plugins.find("statistics", NAME)
     source = plugins.source_hash(plugin)
     (package / "sentences" / "later.py").write_text("")
@@ -161,7 +161,7 @@ def test_two_packages_of_one_name_are_an_error(package, tmp_path):
         plugins.find("statistics", NAME)
 
 
-def test_a_plan_carries_name_and_hash(package, tmp_path):
+def test_plan_carries_name_and_hash_of_a_package_s_statistic(package, tmp_path):
     plan = planned(tmp_path)
     source = plugins.source_hash(plugins.find("statistics", NAME))
     assert (plan.sums[0].statistic, plan.sums[0].source) == (NAME, source)
@@ -194,12 +194,12 @@ def test_a_hospital_refuses_another_package_s_statistic_even_if_installed(packag
     assert "is another package's" in first_reply(tmp_path, plan, hospital(statistics=(NAME,)).bounds).refusal.problem
 
 
-def test_a_simulated_party_signs_it(package, tmp_path):
+def test_simulated_party_signs_a_package_s_statistic(package, tmp_path):
     simulated = Policy(largest_epsilon=math.inf)
     assert first_reply(tmp_path, planned(tmp_path / "task"), simulated).WhichOneof("body") == "signature"
 
 
-def test_a_run_that_an_earlier_release_signed_opens_no_sum_of_it(package, tmp_path):
+def test_run_signed_by_an_earlier_release_opens_no_package_s_sum(package, tmp_path):
     planned(tmp_path / "task")
     requests = [SumRequest("sentences", statistics.known(NAME)(most=3))]
     plan = plan_sums(requests, Privacy(4.0, 1e-4), Quorum(1, 1, 0, 0))
@@ -220,7 +220,7 @@ def test_a_run_that_an_earlier_release_signed_opens_no_sum_of_it(package, tmp_pa
 
 
 @pytest.mark.parametrize("source", [7, ["a"], {"b": 1}, "x" * 64, "0" * 65])
-def test_a_source_that_is_none_is_refused(package, tmp_path, source):
+def test_malformed_source_of_a_statistic_is_refused(package, tmp_path, source):
     plan = planned(tmp_path / "task")
     parties = empty_parties(tmp_path)
     manifest = make_manifest(plan, parties, LABELS)
@@ -236,7 +236,7 @@ def test_a_source_that_is_none_is_refused(package, tmp_path, source):
         )
 
 
-def test_the_preview_names_it(package, tmp_path):
+def test_preview_names_a_package_s_statistic(package, tmp_path):
     plan = planned(tmp_path / "task")
     parties = empty_parties(tmp_path)
     (release,) = preview._group_releases(make_manifest(plan, parties, LABELS))
@@ -308,7 +308,7 @@ def test_a_package_that_ends_its_program_at_the_import_is_named(package):
         plugins.load(plugin)
 
 
-def test_it_runs_in_a_simulation_with_its_generator(package, tmp_path, monkeypatch):
+def test_package_s_statistic_and_generator_run_in_a_simulation(package, tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     canned = '[{name="lines", kind="canned", lines=["One. Two.", "Only one.", "A! B? C."]}]'
     given = load_task(tmp_path / "task", f"generators={canned}")

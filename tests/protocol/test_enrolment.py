@@ -42,7 +42,7 @@ def resigned(data: bytes, key: Ed25519PrivateKey, **changes) -> bytes:
     return canonical_json({**value, "body": body, "signature": signature})
 
 
-def test_a_hospital_joins(authority: Authority, party_keys) -> None:
+def test_hospital_enrols_by_package_request_and_grant(authority: Authority, party_keys) -> None:
     tls_key, identity = party_keys
     package = Package.parse(authority.package_bytes("alpha", "undersong.org:7443", "[::1]:7443"))
     assert package.addresses == ("undersong.org:7443", "[::1]:7443")
@@ -56,7 +56,7 @@ def test_a_hospital_joins(authority: Authority, party_keys) -> None:
     assert enrolment.common_name(enrolment.certificate(grant.certificate, "it")) == "alpha"
 
 
-def test_a_fingerprint_is_what_people_type(authority: Authority) -> None:
+def test_fingerprint_is_read_as_people_type_it(authority: Authority) -> None:
     package = authority.package("alpha")
     shown = package.fingerprint
     assert len(shown.split("-")) == 8
@@ -118,7 +118,7 @@ def test_a_package_that_anybody_changed_is_refused(authority: Authority) -> None
         authority.package("alpha").sign(other.signing)
 
 
-def test_one_file_is_not_taken_for_another(authority: Authority, party_keys) -> None:
+def test_enrolment_file_is_not_taken_for_one_of_another_kind(authority: Authority, party_keys) -> None:
     tls_key, identity = party_keys
     package = authority.package_bytes("alpha")
     request = EnrolmentRequest.make("alpha", tls_key, identity, bytes(32)).sign(identity)
@@ -249,13 +249,13 @@ def test_deep_and_long_files_are_refused() -> None:
                 read(data)
 
 
-def test_pairs_are_no_object(authority: Authority) -> None:
+def test_enrolment_package_written_as_a_list_is_refused(authority: Authority) -> None:
     value = json.loads(authority.package_bytes("alpha"))
     with pytest.raises(ConfigurationError, match="damaged"):
         Package.parse(json.dumps(list(value.items())).encode())
 
 
-def test_no_secret_shows(authority: Authority) -> None:
+def test_repr_and_errors_of_a_package_show_no_token(authority: Authority) -> None:
     package = authority.package("alpha")
     assert package.token.hex() not in repr(package)
     assert str(package.token) not in repr(package)

@@ -186,7 +186,7 @@ def test_forged_chunk_spoils_its_message_which_is_asked_for_again() -> None:
 
 
 @pytest.mark.heavy
-def test_promises_do_not_pile_up() -> None:
+def test_announced_messages_do_not_pile_up() -> None:
     limits = FrameLimits(message_bytes=10 * CHUNK_BYTES, held_bytes=20 * CHUNK_BYTES)
     receiver = Reassembler("peer", limits)
     for number in range(20):
@@ -220,7 +220,7 @@ def test_hostile_frames_raise_nothing_but_a_peer_fault(data: bytes, chunk: bool)
         pass
 
 
-def test_nothing_of_a_message_shows() -> None:
+def test_repr_of_a_message_shows_none_of_its_content() -> None:
     outgoing = Outgoing(ID, b"private words")
     (envelope,) = deliver(Reassembler("peer"), outgoing.frames())
     assert "private" not in repr(outgoing) + repr(envelope)
@@ -228,7 +228,7 @@ def test_nothing_of_a_message_shows() -> None:
         Outgoing(b"id", b"")
 
 
-def test_what_shrinks_is_deflated_and_what_does_not_is_left() -> None:
+def test_message_is_deflated_only_if_it_shrinks() -> None:
     assert Outgoing(ID, b"the same words " * 10_000).size < 2000
     assert Outgoing(ID, random.Random(1).randbytes(100_000)).size == 100_000
 
@@ -335,7 +335,7 @@ def test_the_rest_of_a_message_that_nobody_waits_for_any_more_is_no_fault() -> N
     assert (receiver.held_bytes, receiver.held()) == (0, [])
 
 
-def test_who_holds_most_gives_way_where_all_together_hold_too_much() -> None:
+def test_largest_buffer_gives_way_when_all_together_hold_too_much() -> None:
     room = SharedRoom(20 * CHUNK_BYTES)
     small, large = Reassembler("small", room=room), Reassembler("large", room=room)
     honest = list(Outgoing(ID, os.urandom(4 * CHUNK_BYTES)).frames())

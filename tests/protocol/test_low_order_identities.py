@@ -62,7 +62,7 @@ def forged() -> bytes:
 
 
 @pytest.mark.parametrize("y", CANONICAL)
-def test_these_are_the_points_whose_eightfold_is_the_neutral_element(y: int) -> None:
+def test_listed_low_order_points_have_a_neutral_eightfold(y: int) -> None:
     d = -121665 * pow(121666, -1, FIELD) % FIELD
     x = root((y * y - 1) * pow(d * y * y + 1, -1, FIELD) % FIELD)
     assert (-x * x + y * y - 1 - d * x * x * y * y) % FIELD == 0
@@ -84,7 +84,7 @@ def test_no_signature_is_verified_under_a_key_of_low_order(key: bytes) -> None:
         verified(key, b"approve", forged())
 
 
-def test_ordinary_keys_are_taken() -> None:
+def test_ordinary_identity_keys_are_accepted() -> None:
     for _ in range(20):
         key = Ed25519PrivateKey.generate()
         verified(key.public_key().public_bytes_raw(), b"approve", key.sign(b"approve"))
@@ -113,7 +113,7 @@ def make_manifest(identity: bytes) -> Manifest:
 
 
 @EVERY
-def test_a_roster_with_such_an_identity_is_refused_by_name(key: bytes) -> None:
+def test_roster_with_a_low_order_identity_is_refused_by_name(key: bytes) -> None:
     with pytest.raises(PrivacyRefusal, match="beta"):
         make_manifest(key).verify()
 

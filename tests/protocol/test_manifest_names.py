@@ -48,7 +48,7 @@ def test_a_forged_name_is_refused_and_said_in_harmless_words(place):
         assert harmless(refusal.value.problem), ascii(wrong)
 
 
-def test_half_a_pair_cannot_even_be_read():
+def test_manifest_with_half_a_surrogate_pair_cannot_be_read():
     data = GOOD.to_bytes().replace(b'"run":"first"', b'"run":"a\\ud800"')
     with pytest.raises(PrivacyRefusal, match="cannot be read"):
         Manifest.from_bytes(data)
@@ -57,7 +57,7 @@ def test_half_a_pair_cannot_even_be_read():
 @pytest.mark.parametrize(
     "task", [{**TASK, "labels": "ab"}, {**TASK, "description": 5}, {"labels": []}, {**TASK, "labels": [["a"]]}]
 )
-def test_a_task_is_made_of_words(task):
+def test_manifest_with_a_malformed_task_description_is_refused(task):
     with pytest.raises(PrivacyRefusal):
         read_back(dataclasses.replace(GOOD, task=task))
 

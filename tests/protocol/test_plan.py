@@ -164,7 +164,7 @@ def test_a_plan_with_more_sums_or_a_repeated_name_is_refused():
         dataclasses.replace(plan, sums=(*plan.sums, plan.sums[0])).verify()
 
 
-def test_json_round_trip_and_unknown_sums():
+def test_plan_survives_json_and_refuses_unknown_sums():
     for privacy in (Privacy(4, 1e-5), Privacy(math.inf, 1e-5)):
         plan = wasp_plan(privacy)
         assert Plan.from_json(json.loads(json.dumps(plan.to_json()))) == plan

@@ -38,7 +38,7 @@ def block_of_texts(joined: bytes, count: int) -> bytes:
 
 @settings(max_examples=examples(20, 60), deadline=None)
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=30), max_size=20))
-def test_texts_come_back_as_they_were(given_texts):
+def test_public_texts_come_back_unchanged(given_texts):
     assert decode_block(encode_texts(given_texts)).texts == tuple(given_texts)
 
 
@@ -84,7 +84,7 @@ def test_a_block_that_would_grow_is_refused_before_it_does(data, words):
 
 
 @pytest.mark.parametrize("count", [524_289, 3])
-def test_no_one_sends_texts_that_nobody_takes(count):
+def test_texts_beyond_a_party_s_limits_are_not_sent(count):
     long = ["x"] * count if count > 3 else ["x" * 131_073]
     with pytest.raises(ConfigurationError, match="are allowed"):
         encode_texts(long)
@@ -113,7 +113,7 @@ def test_more_inputs_segments_or_rows_than_any_sum_has_are_refused(inputs, monke
         read_inputs(inputs)
 
 
-def test_an_input_has_a_short_name():
+def test_long_name_of_a_public_input_is_refused():
     with raises(PeerFault, "name-too-long"):
         read_inputs([wire.Input(name="x" * 121)])
 

@@ -18,7 +18,7 @@ from undersong_protocol.statistics import LabelHistogram
         (1, 1e-6, ["there is only one party: the sum that opens is its own"]),
     ],
 )
-def test_a_plans_weak_choices(parties, delta, words):
+def test_each_weak_choice_of_a_plan_is_warned_of(parties, delta, words):
     quorum = Quorum(parties=parties, threshold=min(2, parties), tolerated_dropouts=0, colluders=0)
     found = weak_plan(plan_sums([SumRequest("labels", LabelHistogram(2))], Privacy(1.0, delta), quorum))
     assert len(found) == len(words)

@@ -129,7 +129,7 @@ def test_whoever_stops_asking_leaves_no_work_behind(ray):
     assert ray.cancelled == [("one",)]
 
 
-def test_nothing_to_do_begins_nothing(ray):
+def test_cluster_without_work_starts_nothing(ray):
     with connected(None) as none, connected("local") as cluster:
         assert none is None
         assert list(cluster.each(joined, [])) == []
@@ -163,13 +163,13 @@ def test_ray_that_was_loaded_without_a_token_is_not_begun(ray, monkeypatch):
         assert elsewhere.cores
 
 
-def test_what_ray_says_of_a_cluster_that_is_not_there_is_told(ray):
+def test_error_about_a_missing_cluster_tells_ray_s_own_words(ray):
     with Cluster("auto") as cluster, raises(ConfigurationError, "ray-unreachable") as refused:
         _ = cluster.cores
     assert refused.value.problem == "--ray auto: no cluster was found"
 
 
-def test_a_process_has_one_connection(ray):
+def test_process_has_one_connection_to_ray(ray):
     with Cluster("local") as first, Cluster("local") as second:
         assert first.cores
         with raises(ConfigurationError, "ray-in-use"):

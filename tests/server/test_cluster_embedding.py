@@ -30,7 +30,7 @@ def spread_over(cluster, cache, fewest=10):
     return spread(HashedEmbedder(), "packaged", cache, cluster, fewest=fewest)
 
 
-def test_rows_are_those_of_this_machine_in_the_order_of_the_texts():
+def test_cluster_embeds_to_this_machine_s_rows_in_order():
     cluster, seen = PickledCalls(cores=1), []
     found = spread_over(cluster, MemoryCache()).encode(TEXTS, lambda done, total: seen.append((done, total)))
     assert found.tobytes() == CachedEmbedder(HashedEmbedder(), MemoryCache()).encode(TEXTS).tobytes()
@@ -39,7 +39,7 @@ def test_rows_are_those_of_this_machine_in_the_order_of_the_texts():
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
 
 
-def test_few_texts_and_known_ones_ask_no_cluster(tmp_path):
+def test_few_or_cached_texts_ask_no_cluster(tmp_path):
     cluster = PickledCalls()
     embedder = spread_over(cluster, PublicFileCache(tmp_path / "cache"))
     embedder.encode(TEXTS[:50])
@@ -50,7 +50,7 @@ def test_few_texts_and_known_ones_ask_no_cluster(tmp_path):
     assert len(cluster.asked) == 2
 
 
-def test_a_stop_loses_one_slab_at_most(tmp_path):
+def test_stopped_cluster_embedding_loses_one_slab_at_most(tmp_path):
     class Stopped(PickledCalls):
         def each(self, function, calls):
             if self.asked:

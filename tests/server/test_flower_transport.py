@@ -25,7 +25,7 @@ from undersong_server.flower.app import FlowerRunDriver, FlowerRunSettings, Flow
 pytestmark = pytest.mark.heavy
 
 
-def test_names_that_are_missing_are_not_everybody(tmp_path):
+def test_missing_party_names_do_not_mean_every_party(tmp_path):
     home = make_home(tmp_path / "home", ("alpha", "beta", "gamma")).path
     given = {"coordinator": home, "task-file": make_task(tmp_path), "run": "asked"}
     for names in (",", " ", " , "):

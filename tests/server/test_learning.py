@@ -23,7 +23,7 @@ def clusters(rows, classes=3, width=16, spread=0.15, seed=0, flips=0.0):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("head", HEADS)
-def test_learns_separable_classes_and_is_deterministic(head):
+def test_linear_head_learns_separable_classes_deterministically(head):
     x, labels, _ = clusters(300)
     test_x, test_labels, _ = clusters(200, seed=1)
     model = learning.train(x, labels, head=head, seed=3)
@@ -36,7 +36,7 @@ def test_learns_separable_classes_and_is_deterministic(head):
 
 
 @pytest.mark.heavy
-def test_global_random_state_is_left_alone():
+def test_training_leaves_the_global_random_state_alone():
     import torch
 
     torch.manual_seed(5)
@@ -60,7 +60,7 @@ def test_linear_head_is_the_regularised_optimum():
     assert np.abs(model.probabilities(x) - reference.predict_proba(x)).max() < 0.01
 
 
-def test_strength_follows_the_noise():
+def test_regularisation_follows_the_noise_of_the_labels():
     x, labels, _ = clusters(600, spread=0.3, flips=0.6)
     noisy = learning.train(x, labels, head="linear")
     x, labels, _ = clusters(600, spread=0.05)
@@ -69,7 +69,7 @@ def test_strength_follows_the_noise():
 
 
 @pytest.mark.heavy
-def test_auto_takes_the_head_that_validates_better():
+def test_automatic_head_is_the_one_that_validates_better():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 8)).astype(np.float32)
     labels = ["odd" if a * b > 0 else "even" for a, b in x[:, :2]]  # no linear head can do this
@@ -125,7 +125,7 @@ def test_a_class_of_one_text_and_tiny_sets_work():
         ({"head": "svm"}, "unknown-head"),
     ],
 )
-def test_refuses_what_it_cannot_train_on(arguments, code):
+def test_training_refuses_data_that_cannot_be_learned(arguments, code):
     given = {"labels": ["a", "b"] * 5, **arguments}
     with raises(ConfigurationError, code):
         learning.train(np.zeros((10, 4), dtype=np.float32), **given)

@@ -5,7 +5,7 @@ import pytest
 from tools import kernels
 
 
-def test_names_of_one_kernel_make_one_row(monkeypatch):
+def test_names_of_one_kernel_share_a_row_of_the_table(monkeypatch):
     taken = {"Nehalem": ("Nehalem",), "Haswell": ("Haswell",), "Zen": ("Haswell",)}
     monkeypatch.setattr(kernels, "kernels", lambda table=taken: list(table))
     monkeypatch.setattr(kernels, "taken_kernels", taken.__getitem__)
@@ -16,7 +16,7 @@ def test_names_of_one_kernel_make_one_row(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_libraries_take_the_kernel_that_is_named():
+def test_libraries_compute_with_the_named_kernel():
     if "Nehalem" not in kernels.kernels():
         pytest.skip("no processor of x86-64")
     assert kernels.taken_kernels("Nehalem") == ("Nehalem",)

@@ -22,7 +22,7 @@ def test_section_names_every_key_of_its_model(section, model):
     assert re.findall(r"^\| `(\w+)` \|", rows, re.MULTILINE) == keys
 
 
-def test_every_key_is_explained():
+def test_every_key_of_a_task_file_is_explained():
     rows = [line for line in task_keys.page().split("\n") if line.startswith("| `")]
     assert len(rows) > 200
     assert [row for row in rows if row.endswith("|  |")] == []

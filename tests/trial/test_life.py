@@ -202,7 +202,7 @@ def in_this_process(capsys):
 
 
 @pytest.mark.slow
-def test_a_short_life_of_one_hospital(tmp_path, capsys):
+def test_one_hospital_goes_from_init_to_verify_by_commands(tmp_path, capsys):
     life = walk(tmp_path, ["heart-institute"], in_this_process(capsys), weights=False)
     check_quotations(life)
     assert stat_modes(life.folder) == []
@@ -210,7 +210,7 @@ def test_a_short_life_of_one_hospital(tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_life_that_the_page_tells(tmp_path):
+def test_commands_of_the_federation_page_run_as_they_stand(tmp_path):
     life = walk(tmp_path, ["heart-institute", "childrens", "harbour-general"])
     page = (ROOT / "docs" / "federation.md").read_text(encoding="utf-8")
     section = page.partition("## Ten minutes, by hand")[2].partition("\n## ")[0]
@@ -290,12 +290,12 @@ def stat_modes(folder):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_short_life_of_an_ordinary_user(tmp_path):
+def test_ordinary_user_goes_from_init_to_verify_by_commands(tmp_path):
     """In a user namespace whose one user is nobody special: without root's rights, with a home of its own."""
     unshare = ["unshare", "--user", "--map-user=1000", "--map-group=1000"]
     if os.name != "posix" or subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
         pytest.skip("this machine makes no user namespaces")
-    chosen = f"{__file__}::{test_a_short_life_of_one_hospital.__name__}"
+    chosen = f"{__file__}::{test_one_hospital_goes_from_init_to_verify_by_commands.__name__}"
     options = ["-q", "-m", "", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={tmp_path / 'ordinary'}"]
     done = subprocess.run(
         [*unshare, sys.executable, "-m", "pytest", *options, chosen],

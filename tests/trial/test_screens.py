@@ -169,7 +169,7 @@ def _dated(stamp):
 
 @pytest.mark.parametrize("kind", ["60", "80", "120", "nocolor", "pipe"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_screens_are_as_they_were_and_lose_nothing(name, kind, place, monkeypatch):
+def test_screens_keep_every_promised_word(name, kind, place, monkeypatch):
     found = shown(name, place, monkeypatch, kind)
     if kind in WIDTHS:
         lines = [ESCAPES.sub("", line) for line in found.splitlines()]

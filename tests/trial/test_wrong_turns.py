@@ -127,7 +127,7 @@ def prepared(folder, patched):
     hospital("revoke", "--coordinator", "--home", "lung")  # its request stays at the office; it has joined nobody
 
 
-def test_there_are_forty_of_them_and_more():
+def test_at_least_forty_wrong_turns_are_listed():
     assert len({(program, line) for program, line, *_ in TURNS}) == len(TURNS) >= 40
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_turn_says_what_is_wrong_and_what_to_do(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("program", "line", "code", "problem", "remedy"), TURNS, ids=[turn[1] for turn in TURNS])
-def test_the_same_as_a_process(program, line, code, problem, remedy, place):
+def test_wrong_turns_say_the_same_in_a_process_of_their_own(program, line, code, problem, remedy, place):
     check_error(started(program, shlex.split(line), place, separate(place)), code, problem, remedy)
 
 

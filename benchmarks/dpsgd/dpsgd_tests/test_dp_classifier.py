@@ -82,7 +82,7 @@ def test_both_ways_to_clip_give_one_sum_and_no_record_exceeds_the_norm(bert, lay
     assert 0 < np.linalg.norm(one) <= 5 * 0.5
 
 
-def test_a_step_that_drew_nobody_is_noise(bert):
+def test_ghost_step_without_drawn_records_sums_to_zero(bert):
     from undersong_dpsgd.dp_classifier_training import GhostTrainer
 
     trainer, _ = trained(GhostTrainer, bert, 0)
@@ -91,7 +91,7 @@ def test_a_step_that_drew_nobody_is_noise(bert):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["dp-sgd-classifier", "ghost-classifier"])
-def test_a_cell_has_the_scores_of_a_classifier_and_no_corpus(task_file, tmp_path, embedded_by, name):
+def test_cell_of_a_dp_classifier_has_scores_and_no_corpus(task_file, tmp_path, embedded_by, name):
     embedded_by(embed)
     bench = Bench(task_file, (), tmp_path / "test.jsonl", 10, insecure_noise_seed=1)
     grid = compare_table.ComparisonGrid.of(
@@ -130,7 +130,7 @@ def test_private_discriminator_selects_texts_that_are_like_the_records(tmp_path,
         Variant.parse(f"{name}:tutor_epsilon=4").training.check(tasks.load(task))
 
 
-def test_its_preset_writes_by_the_author_s_prompt_of_ours(tmp_path, embedded_by, monkeypatch):
+def test_da_ghost_preset_asks_the_same_prompts_as_discriminator_s(tmp_path, embedded_by, monkeypatch):
     """Song et al. 2024, section 5, "for a fair comparison": one prompt a label, the same as discriminator's preset."""
     embedded_by(lambda texts: embed([text.lower() for text in texts]))
     asked = topic_writer(monkeypatch)
@@ -150,7 +150,7 @@ def test_its_preset_writes_by_the_author_s_prompt_of_ours(tmp_path, embedded_by,
     assert (theirs.samples, theirs.kept, theirs.words, theirs.tutor_epsilon) == (560_000, 6000, 400, 0.4)
 
 
-def test_what_cannot_run_is_refused(task_file):
+def test_dp_sgd_classifier_options_that_cannot_run_are_refused(task_file):
     task = tasks.load(task_file, ["privacy.unit=party"])
     options = Variant.parse("ghost-classifier").training
     assert isinstance(options, dp_classifier.GhostOptions)

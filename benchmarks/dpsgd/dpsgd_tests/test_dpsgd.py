@@ -79,7 +79,7 @@ def released(training, batch, noise=0.0, seed=0):
     return caught[0].double()
 
 
-def test_variants_are_read_and_wrong_ones_are_refused(task_file, llama, tmp_path, monkeypatch):
+def test_dp_sgd_variants_are_parsed_and_wrong_ones_refused(task_file, llama, tmp_path, monkeypatch):
     variant = Variant.parse("dp-lora:model=folder+epochs=5+batch=32+clip=0.5+rate=2e-3+rank=4")
     assert variant.training == dpsgd.LoraOptions(model="folder", epochs=5, batch=32, clip=0.5, rate=2e-3, rank=4)
     assert type(Variant.parse("dp-sgd").training) is dpsgd.Options
@@ -144,7 +144,7 @@ def test_cells_do_not_depend_on_the_parties_and_the_table_says_centralised():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dp-lora", "dp-sgd"])
-def test_a_cell_trains_writes_and_repeats_itself(task_file, llama, monkeypatch, tmp_path, kind):
+def test_dp_sgd_cell_trains_writes_and_is_reproducible(task_file, llama, monkeypatch, tmp_path, kind):
     pytest.importorskip("opacus")
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     variant = f"{kind}:model={llama}+batch=4+epochs=1+tokens=8"
@@ -196,14 +196,14 @@ def test_one_record_moves_a_step_by_at_most_the_clipping_norm(kind, llama):
     assert min(influences) > 0.04  # these gradients are longer than the norm: all of them are clipped
 
 
-def test_chunks_and_padding_change_nothing():
+def test_chunks_and_padding_do_not_change_the_released_gradient():
     batch = examples(7)
     together, apart = (released(trainer(gpt2(), chunk=chunk), batch) for chunk in (7, 1))
     assert float(apart.norm()) > 0.5
     assert float((together - apart).norm()) < 1e-5
 
 
-def test_a_step_that_drew_nobody_is_noise_of_the_charged_deviation():
+def test_step_without_drawn_records_is_noise_of_the_charged_deviation():
     noise = released(trainer(gpt2(), clip=0.5, expected_batch=4.0), [], noise=3.0, seed=8)
     # 0.5 x 3 / 4 over 8 048 coordinates: a deviation off by 5 % would be six standard errors away
     assert float(noise.std()) == pytest.approx(0.375, rel=0.05)
@@ -281,7 +281,7 @@ def test_what_training_releases_is_what_is_charged(task_file, llama, monkeypatch
     ("options", "chat"),
     [(dpsgd.Options(rate=1e-2), False), (dpsgd.Options(rate=1e-2), True), (dpsgd.LoraOptions(rate=3e-2), True)],
 )
-def test_what_is_written_is_what_was_learned(task_file, tmp_path, options, chat):
+def test_dp_sgd_model_writes_the_sentences_that_it_was_trained_on(task_file, tmp_path, options, chat):
     """One sentence a label, no noise: writing shows the model the prompts of its training, and the trained weights."""
     pytest.importorskip("opacus")
     save_tiny_llama(tmp_path / "model", chat=chat)
@@ -307,7 +307,7 @@ def test_what_is_written_is_what_was_learned(task_file, tmp_path, options, chat)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gpt2-untied", "qwen2", "neox"])
-def test_the_usual_architectures_have_their_own_gradients_a_record(kind, llama):
+def test_usual_architectures_give_a_gradient_for_each_record(kind, llama):
     import transformers
 
     torch = pytest.importorskip("torch")

@@ -45,7 +45,7 @@ def envelope(number, data=b"x"):
     return Envelope(number.to_bytes(16, "little"), data)
 
 
-def test_more_requests_than_any_coordinator_has_under_way_are_its_fault(waiting):
+def test_more_open_requests_than_allowed_are_the_coordinator_s_fault(waiting):
     answers, recorded, _ = waiting
     answers.request(envelope(0))
     assert recorded.begun.wait(20)

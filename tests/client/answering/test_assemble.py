@@ -16,7 +16,7 @@ class Unasked(Computation):
         raise AssertionError("a record was read")
 
 
-def test_the_size_of_an_embedding_is_told_while_texts_are_embedded(monkeypatch):
+def test_embedding_size_is_answered_while_texts_are_still_embedded(monkeypatch):
     """A sum's opening asks for it and is answered at once: waiting for the records would show how many there are."""
     begun, go_on = threading.Event(), threading.Event()
 
@@ -52,7 +52,7 @@ def test_the_size_of_an_embedding_is_told_while_texts_are_embedded(monkeypatch):
     assert done
 
 
-def test_a_party_asks_its_embedder_for_that_size_and_no_record(tmp_path, authority, monkeypatch):
+def test_party_asks_its_embedder_for_the_size_and_no_record(tmp_path, authority, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     home = PartyHome(joined(tmp_path, authority))
     embedder = HashedEmbedder()

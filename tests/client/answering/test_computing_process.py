@@ -108,7 +108,7 @@ def test_vectors_equal_one_process_and_core_is_busy_until_they_are_taken(tmp_pat
 
 
 @pytest.mark.slow
-def test_it_has_less_priority_than_the_daemon(process):
+def test_computing_process_has_lower_priority_than_the_daemon(process):
     computing = process(partial(Scripted, "priority"))
     nice, pid, parent = compute_vector(computing)
     assert nice > os.nice(0)
@@ -135,7 +135,7 @@ def test_failed_process_gives_zeros_at_public_time_and_is_replaced(process, capl
 
 
 @pytest.mark.slow
-def test_where_it_cannot_be_started_the_vector_is_zeros_too(process, caplog, monkeypatch):
+def test_vector_is_zeros_where_the_computing_process_cannot_start(process, caplog, monkeypatch):
     computing = process(partial(Scripted, ""))
     with monkeypatch.context() as full:
 
@@ -168,7 +168,7 @@ def test_process_killed_while_idle_is_replaced_before_the_next_vector(process, c
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_this_moment_is_replaced_and_computes(process):
+def test_computing_process_killed_just_now_is_replaced_and_computes(process):
     computing = process(partial(Scripted, ""))
     assert compute_vector(computing) == [7, 7, 7]
     os.kill(computing.pid, signal.SIGKILL)
@@ -246,7 +246,7 @@ def runs(pid: int) -> bool:
     return "R" in found
 
 
-def test_when_the_daemon_stops_nothing_is_answered_and_the_process_is_gone(process):
+def test_computing_process_is_gone_and_silent_once_the_daemon_stops(process):
     computing, answered = process(partial(Scripted, "sleeps")), []
     computing.expect()
     pid = computing.pid
@@ -267,7 +267,7 @@ def test_when_the_daemon_stops_nothing_is_answered_and_the_process_is_gone(proce
 
 
 @pytest.mark.slow
-def test_it_ends_when_the_daemon_is_killed(tmp_path):
+def test_computing_process_ends_when_the_daemon_is_killed(tmp_path):
     code = """
 import sys, time
 from dataclasses import replace

@@ -90,7 +90,7 @@ def test_an_epoch_that_nobody_uses_for_a_day_is_forgotten(tmp_path, caplog, rest
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_requests_of_who_took_over_keep_its_epoch_in_force(tmp_path, restart):
+def test_requests_of_the_new_coordinator_keep_its_epoch_in_force(tmp_path, restart):
     world = World(tmp_path)
     party = world.parties["p0"]
     for hour in range(0, 72, 5):
@@ -119,7 +119,7 @@ def test_an_epoch_heard_by_a_clock_ahead_counts_as_heard_once_it_is_right(tmp_pa
         assert heard(party, 1) is is_heard
 
 
-def test_who_was_replaced_moves_no_sum(tmp_path):
+def test_replaced_coordinator_moves_no_sum(tmp_path):
     world = World(tmp_path)
     world.federation.agree()
     for party in world.parties.values():
@@ -140,7 +140,7 @@ def test_every_request_carries_the_epoch_as_one_message():
 
 
 @pytest.mark.heavy
-def test_what_a_request_writes_and_its_epoch_are_kept_together(tmp_path, monkeypatch):
+def test_writes_of_a_request_and_its_epoch_are_one_transaction(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     with Alliance(tmp_path, ("alpha",)) as alliance:

@@ -95,7 +95,7 @@ def check_that_it_answers(hospital):
     assert any(vectors)
 
 
-def test_no_proposal_is_a_fault_of_a_file(hospital, federated):
+def test_hostile_proposal_is_never_taken_for_a_damaged_file(hospital, federated):
     party = hospital.start()
     for data in proposals(federated.manifest):
         party.answer(make_request(propose=wire.ProposeManifest(manifest=data)))
@@ -103,7 +103,7 @@ def test_no_proposal_is_a_fault_of_a_file(hospital, federated):
     check_that_it_answers(hospital)
 
 
-def test_no_later_message_is_a_fault_of_a_file(hospital, federated):
+def test_hostile_later_message_is_never_taken_for_a_damaged_file(hospital, federated):
     party = hospital.start()
     federated.agree(lambda asked: party.answer(asked).reply)
     hashes = (federated.manifest.hash, b"", bytes(31), bytes(32), bytes(5000), b"../../policy.json\0".ljust(32))

@@ -61,7 +61,9 @@ ROWS = st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("uvwxyz")),
 
 @settings(max_examples=examples(25, 100), deadline=None)
 @given(ROWS, st.sampled_from(["sample", "user"]), st.randoms(use_true_random=False), st.data())
-def test_a_unit_s_coin_is_its_own(rows: list[tuple[str, str]], unit: Unit, random: Any, data: st.DataObject) -> None:
+def test_subsample_coin_of_a_unit_depends_on_no_other_unit(
+    rows: list[tuple[str, str]], unit: Unit, random: Any, data: st.DataObject
+) -> None:
     """One unit less, in any place, and in any order: the others that take part are the same ones."""
     before = taking_part(rows, unit)
     shuffled = list(rows)
@@ -75,14 +77,14 @@ def test_a_unit_s_coin_is_its_own(rows: list[tuple[str, str]], unit: Unit, rando
     assert (Counter(before) - Counter(after)).total() in (0, min(8, len(rows) - len(left)))
 
 
-def test_equal_samples_have_a_coin_each() -> None:
+def test_equal_records_are_subsampled_independently() -> None:
     kept = taking_part([("the same", "u")] * 4000, "sample", rate=0.25)
     assert abs(len(kept) - 1000) < 6 * math.sqrt(4000 * 0.25 * 0.75)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("rate", slow_after([0.01, 0.5, 0.99], 1))
-def test_the_rate_is_what_is_charged_for(rate: float) -> None:
+def test_subsample_takes_units_at_the_charged_rate(rate: float) -> None:
     rows = [(f"text {n}", "u") for n in range(20_000)]
     deviation = math.sqrt(len(rows) * rate * (1 - rate))
     one, two = (taking_part(rows, "sample", rate, coins) for coins in (COINS, bytes(32)))

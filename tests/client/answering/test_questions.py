@@ -94,7 +94,7 @@ def test_the_coordinator_does_not_continue_a_sum_with_other_inputs(tmp_path):
         ([("a", [])], []),
     ],
 )
-def test_different_inputs_have_different_digests(one, other):
+def test_different_public_inputs_have_different_digests(one, other):
     def inputs(described):
         return [
             Input(name, tuple(Segment(block.encode() * 32, rows) for block, rows in segments))

@@ -198,7 +198,7 @@ def history(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return History(tmp_path_factory.mktemp(f"history-{request.param}"), request.param)
 
 
-def test_the_history_has_an_image_of_every_step(history: History) -> None:
+def test_restart_history_has_an_image_of_every_step(history: History) -> None:
     expected = ["agreed on", *STEPS]
     if history.federated.direct:  # only the secrets of pairs are dealt, and the consistency step is the last
         expected.remove("ended")

@@ -163,7 +163,7 @@ def test_data_add_sets_the_budget_where_one_is_given(home, tmp_path):
     assert (allowed["epsilon"], allowed["delta"], allowed["per_run"]) == (3, 1e-4, 1)
 
 
-def test_the_one_plan_that_waits_is_shown_without_its_name(home):
+def test_preview_without_a_name_shows_the_only_waiting_plan(home):
     with raises(ConfigurationError, "which-run"):
         runs.only_waiting(home)
     proposed(home, run="spring")
@@ -294,7 +294,7 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
         assert expected in words, words
 
 
-def test_the_issues_example_of_the_best_guess():
+def test_best_guess_at_epsilon_4_is_right_in_68_of_100_cases():
     """Epsilon 4 at delta 1e-5 of one Gaussian: right in 68 of 100 cases, hardly ever surer than 99.1 %."""
     guess = accounting.best_guess([Gaussian(1 / accounting.gaussian_mu(4.0, 1e-5))])
     assert math.ceil(100 * guess) == 68
@@ -454,7 +454,7 @@ def test_revoking_a_name_revokes_every_plan_approved_under_it(home):
     assert Proposals(PartyHome(home)).find("spring").decision == "revoked"
 
 
-def test_what_the_guard_refuses_cannot_be_approved(home):
+def test_plan_that_the_guard_refuses_cannot_be_approved(home):
     manifest = proposed(home, epsilon=2.5)
     said = command("approve", "spring", plan_words(manifest.hash), "--home", home, code=3)
     assert "the policy allows 2" in said
@@ -583,7 +583,7 @@ def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
     assert "exists already" in command("preview", "spring", "--print", page, "--home", home, code=2)
 
 
-def test_before_and_after_are_of_one_delta_and_subtract(home):
+def test_preview_epsilons_before_and_after_share_one_delta(home):
     proposed(home)
     first = json.loads(command("preview", "spring", "--home", home, "--json"))["cost"]
     assert first["before"] == 0
@@ -670,7 +670,7 @@ def stored(home: Path, text: str) -> None:
     Outbox(PartyHome(home)).record(b"bytes", at=1.0, kind="signature", run=text, query=text)
 
 
-def test_strings_from_outside_forge_nothing_on_any_screen(home):
+def test_strings_from_outside_cannot_forge_text_on_any_screen(home):
     commands = [["requests"], ["outbox"], ["status"]]
     commands += [[*each, "--json"] for each in commands]
     honest = None
@@ -685,14 +685,14 @@ def test_strings_from_outside_forge_nothing_on_any_screen(home):
 
 
 @pytest.mark.parametrize("forged", ["a\x1b[2Jb", "a\nok       budget: no limit"])
-def test_what_the_coordinator_answers_to_check_forges_nothing(home, forged, monkeypatch):
+def test_coordinator_s_answer_to_check_cannot_forge_screen_text(home, forged, monkeypatch):
     monkeypatch.setattr(checks, "_ask_health", lambda *_: (forged, None))
     screen = command("check", "--home", home, code=2).split("\n")
     assert all(map(harmless, screen))
     assert sum(line.startswith("ok       budget") for line in screen) == 1
 
 
-def test_errors_about_strings_from_outside_forge_nothing(home, capsys):
+def test_strings_from_outside_cannot_forge_error_lines(home, capsys):
     for forged in FORGERIES[::4]:
         stored(home, forged)
         for arguments in (["preview", forged], ["approve", forged, "zebra"], ["reject", forged], ["revoke", forged]):
@@ -737,7 +737,7 @@ def test_all_figures_of_the_ledger_are_of_one_moment_of_a_run(home, monkeypatch)
     assert shown["runs"][-1]["releases"] == sum(entry["kind"] == "charge" for entry in shown["entries"])
 
 
-def test_pause_and_status(home):
+def test_status_shows_pause_resume_and_a_daemon_that_is_not_running(home):
     assert json.loads(command("status", "--home", home, "--json", code=6))["running"] is False
     assert json.loads(command("pause", "--home", home, "--json"))["paused"]
     assert not json.loads(command("resume", "--home", home, "--json"))["paused"]
@@ -776,7 +776,7 @@ def test_status_of_a_damaged_file_says_what_is_known(home, data):
     assert "writes it anew" in said
 
 
-def test_leaving_keeps_the_ledger(home, monkeypatch):
+def test_leaving_a_coordinator_keeps_the_ledger(home, monkeypatch):
     command("revoke", "--home", home, code=2)
     command("revoke", "--coordinator", "--home", home)
     assert not (home / "keys/tls.pem").exists()
@@ -817,7 +817,7 @@ def test_check_tells_another_server_from_a_wrong_name(tmp_path, authority):
         assert "certificate is not accepted" in says
 
 
-def test_check_of_a_name_that_does_not_exist(tmp_path, authority):
+def test_check_reports_a_host_name_that_does_not_exist(tmp_path, authority):
     home = joined(tmp_path, authority, address="no-such-host.invalid:7443")
     assert grades(home, code=2)["name"][0] == "problem"
 
@@ -861,7 +861,7 @@ def test_check_reads_no_proxy_as_the_connection_does(tmp_path, authority, monkey
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 403 Forbidden\r\n\r\n", b"\x1b[2J 20\r\n\r\n", b""])
-def test_check_tells_a_proxy_that_refuses(tmp_path, authority, monkeypatch, answer):
+def test_check_names_a_proxy_that_refuses(tmp_path, authority, monkeypatch, answer):
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 
@@ -882,7 +882,7 @@ def test_check_tells_a_proxy_that_refuses(tmp_path, authority, monkeypatch, answ
 
 
 @pytest.mark.parametrize(("days", "grade", "code"), [(-1, "problem", 2), (5, "warning", 0), (60, "ok", 0)])
-def test_check_of_the_certificates_end(tmp_path, authority, days, grade, code):
+def test_check_grades_the_certificate_by_the_days_that_are_left(tmp_path, authority, days, grade, code):
     from datetime import UTC, datetime, timedelta
 
     begin = datetime.now(UTC) - timedelta(days=100)
@@ -891,7 +891,7 @@ def test_check_of_the_certificates_end(tmp_path, authority, days, grade, code):
     assert next(each["grade"] for each in found if each["name"] == "certificate") == grade
 
 
-def test_check_of_proxies_modes_and_clock(home, monkeypatch):
+def test_check_reports_a_proxy_loose_file_modes_and_a_wrong_clock(home, monkeypatch):
     monkeypatch.setenv("https_proxy", "http://proxy:3128")
     (home / "status.json").write_text(json.dumps({"clock_offset_s": -600.0}))
     (home / "status.json").chmod(0o600)

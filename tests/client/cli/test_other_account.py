@@ -25,7 +25,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=" ".join)
-def test_another_account_is_told_the_line_and_changes_nothing(tmp_path, monkeypatch, arguments):
+def test_command_by_another_account_prints_the_right_line_and_stops(tmp_path, monkeypatch, arguments):
     home = joined(tmp_path, Authority())
     before = {path: path.lstat().st_mtime_ns for path in home.rglob("*")}
     uid = os.geteuid()
@@ -37,7 +37,7 @@ def test_another_account_is_told_the_line_and_changes_nothing(tmp_path, monkeypa
     assert {path: path.lstat().st_mtime_ns for path in home.rglob("*")} == before
 
 
-def test_heads_beside_the_folder_are_found_without_a_variable(tmp_path, monkeypatch):
+def test_ledger_heads_beside_the_folder_need_no_environment_variable(tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "somebody"))
     home = tmp_path / "service" / "home"

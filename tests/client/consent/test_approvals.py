@@ -63,7 +63,7 @@ def test_a_run_waits_until_a_person_approves_it(home, consent):
     consent.check(wanted)
 
 
-def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, consent):
+def test_first_of_two_approvals_lapses_with_its_sheet_and_is_signed(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     request = requests.find("first")
@@ -86,7 +86,7 @@ def test_half_an_approval_lapses_with_its_sheet_and_signs_who_decided(home, cons
 
 
 @pytest.mark.parametrize(("approved_s", "restored_s"), [(6.0, 7.0), (6.0, 1e9), (1e9, 7.0)])
-def test_half_an_approval_from_before_a_restoration_counts_never(home, consent, approved_s, restored_s):
+def test_first_of_two_approvals_from_before_a_restore_never_counts(home, consent, approved_s, restored_s):
     """Also where either time was read while the clock was ahead; who approves later counts at once."""
     requests = Proposals(home)
     consent.reason_to_wait(manifest())
@@ -137,7 +137,7 @@ def change_request(home, wanted, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_an_approval_that_nobody_signed_is_none_of_two(home, consent):
+def test_unsigned_approval_does_not_count_as_one_of_two(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.reason_to_wait(wanted)
     ada = PersonalDecision("Ada", "privacy officer", account="ada", decision="approved", at_s=6.0)
@@ -153,7 +153,7 @@ def test_an_approval_that_nobody_signed_is_none_of_two(home, consent):
     assert decide("rejected").decision == "rejected"
 
 
-def test_an_approval_of_another_plan_that_is_copied_here_is_none_of_two(home, consent):
+def test_approval_copied_from_another_plan_counts_for_nothing(home, consent):
     requests = Proposals(home)
     for wanted in (manifest(), manifest("second")):
         consent.reason_to_wait(wanted)
@@ -271,7 +271,7 @@ def test_decision_counts_for_the_plan_shown_and_no_later_one(home, consent):
     assert [each.decision for each in requests.under("first")] == ["pending", "pending"]
 
 
-def test_words_of_another_plan_are_refused(home, consent):
+def test_approval_with_the_words_of_another_plan_is_refused(home, consent):
     requests = Proposals(home)
     consent.reason_to_wait(manifest())
     first = requests.find("first")
@@ -284,7 +284,7 @@ def test_words_of_another_plan_are_refused(home, consent):
         requests.check_words(requests.find("first"), first.words)
 
 
-def test_words_that_were_written_into_the_file_are_not_believed(home, consent):
+def test_plan_words_written_into_the_request_file_are_not_believed(home, consent):
     consent.reason_to_wait(manifest())
     path = next(home.requests.glob("*.json"))
     path.write_text(json.dumps(json.loads(path.read_text()) | {"words": "acid"}))
@@ -327,7 +327,7 @@ def test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen(home, consent)
 
 
 @pytest.mark.heavy
-def test_a_name_takes_some_plans_and_no_more(home, consent):
+def test_number_of_plans_under_one_run_name_is_bounded(home, consent):
     for number in range(MOST_PLANS):
         consent.reason_to_wait(manifest(epsilon=1.0 + number / 10))
     with raises(PrivacyRefusal, "too-many-plans"):
@@ -376,7 +376,7 @@ def test_daemon_and_commands_lose_no_decision_to_each_other(home, consent):
         (lambda m: _more_sums(m), "private sums 1 -> 2"),
     ],
 )
-def test_every_difference_is_named(changed, says):
+def test_every_difference_between_two_plans_is_named(changed, says):
     found = differences(manifest(), changed(manifest()))
     assert any(line.startswith(says) for line in found), found
     assert differences(manifest(), manifest()) == ()
@@ -413,7 +413,7 @@ def test_an_approval_that_was_written_by_hand_is_refused(home, consent, forged):
             ask(wanted)
 
 
-def test_what_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
+def test_plan_that_the_guard_refuses_is_shown_and_waits_for_nobody(home, consent):
     wanted, requests = manifest(), Proposals(home)
     consent.refused(wanted, "asks for epsilon 2, the policy allows 1")
     (request,) = requests.all()
@@ -449,7 +449,7 @@ def test_a_flood_of_proposals_is_refused(home, consent, monkeypatch):
     consent.reason_to_wait(dataclasses.replace(plain, run="run 1"))
 
 
-def test_undecided_ended_runs_take_no_place_and_bounded_room(home, consent, monkeypatch):
+def test_undecided_ended_runs_free_their_place_and_use_bounded_room(home, consent, monkeypatch):
     monkeypatch.setattr(approvals, "MOST_PENDING", 4)
     plain = manifest()
     for number in range(12):

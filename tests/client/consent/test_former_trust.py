@@ -22,13 +22,13 @@ def home(tmp_path, authority, monkeypatch):
     return joined(tmp_path, authority)
 
 
-def test_a_policy_without_trust_says_nothing(home):
+def test_policy_without_former_trust_gives_no_notice(home):
     assert former_trust(PartyHome(home)) == ""
     sign_former_trust(home)
     assert former_trust(PartyHome(home)) == ""
 
 
-def test_a_policy_with_trust_stays_valid_and_as_it_was_signed(home):
+def test_policy_with_former_trust_stays_valid_as_it_was_signed(home):
     before = policy.read(PartyHome(home))
     signed = sign_former_trust(home, NAME, "another")
     assert policy.read(PartyHome(home)) == before
@@ -56,7 +56,7 @@ def test_trust_that_was_changed_by_hand_makes_the_policy_invalid(home):
     assert former_trust(PartyHome(home)) == ""
 
 
-def test_a_strange_name_of_a_statistic_is_made_printable(home):
+def test_statistic_names_in_a_former_trust_are_made_printable(home):
     sign_former_trust(home, "\x1b[2Jnothing\n" + "x" * 1000)
     sentence = former_trust(PartyHome(home))
     assert sentence.isprintable()

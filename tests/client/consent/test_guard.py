@@ -177,7 +177,7 @@ def with_quorum(**changes):
     return dataclasses.replace(plan_of(), quorum=dataclasses.replace(QUORUM, **changes))
 
 
-def test_too_few_parties_are_refused(parties):
+def test_run_with_fewer_parties_than_the_policy_asks_is_refused(parties):
     three = {name: parties[name] for name in ("p0", "p1", "p2")}
     plan = plan_of(quorum=Quorum(3, 2, 1, 0))
     words = refused(propose(parties["p0"], make_manifest(plan, three, LABELS)))
@@ -188,7 +188,7 @@ def test_too_few_parties_are_refused(parties):
 
 
 @pytest.mark.parametrize(("dropouts", "accepted"), [(1, False), (0, True)])
-def test_the_number_of_others_bounds_what_opens_and_not_the_list(parties, dropouts, accepted):
+def test_minimum_parties_bounds_the_survivors_and_not_the_roster(parties, dropouts, accepted):
     """The case: "hospitals of a run: 3" promised two others, and a sum of two opened with one dropout."""
     three = {name: parties[name] for name in ("p0", "p1", "p2")}
     parties["p0"].allow(Policy(**{**vars(HOSPITAL), "minimum_parties": 3}))
@@ -272,13 +272,13 @@ def test_a_hospital_demands_the_colluders_that_a_plan_assumes_by_default():
         HospitalPolicy(minimum_colluders=-1)
 
 
-def test_a_figure_that_is_neither_on_nor_off_is_refused(parties):
+def test_switch_of_a_plan_that_is_no_boolean_is_refused(parties):
     plan = with_quorum(post_quantum=1)
     assert "quorum.post_quantum" in refused(propose(parties["p0"], make_manifest(plan, parties, LABELS)))
 
 
 @pytest.mark.parametrize("changes", [{"threshold": 3}, {"tolerated_dropouts": 2}, {"colluders": 3}])
-def test_a_quorum_that_cannot_hold_is_refused(parties, changes):
+def test_quorum_with_inconsistent_numbers_is_refused(parties, changes):
     assert refused(propose(parties["p0"], make_manifest(with_quorum(**changes), parties, LABELS)))
 
 

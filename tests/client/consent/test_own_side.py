@@ -63,7 +63,7 @@ def test_the_sheet_begins_with_who_asks(home):
         (("policy", "set", "--unit", "party"), ["privacy.unit"]),
     ],
 )
-def test_the_first_remedy_is_what_the_operator_can_plan(home, settings, changes):
+def test_first_remedy_of_the_sheet_is_a_change_the_operator_can_plan(home, settings, changes):
     command(*settings, "--home", home)
     proposed(home, task=WHO)
     value, sections = sheet(home)
@@ -97,7 +97,7 @@ def test_only_columns_named_like_a_case_are_asked_about(tmp_path, column, asked)
     command("data", "add", notes, "--user-field", column, "--home", home, code=2 if asked else 0)
 
 
-def test_a_case_is_a_case_in_every_sentence_of_the_sheet(home):
+def test_sheet_calls_the_unit_a_case_in_every_sentence(home):
     PartyHome(home).change(user_is="case")
     proposed(home)
     _, sections = sheet(home)
@@ -116,7 +116,7 @@ def test_the_sheet_shows_the_hospital_s_own_figures(home):
     assert own["labels that the plan knows"] == "those of 100 % of the records"
 
 
-def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
+def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     ledger = Ledger.read(home / "ledger.jsonl")
     earlier = Charge("earlier", "00" * 32, "votes", 0, (Gaussian(4.0),), alone=(Gaussian(2.0),))
     ledger.charge(earlier, at=5.0)
@@ -142,7 +142,7 @@ def test_the_risk_of_all_runs_is_in_the_words_of_one_and_says_why_less(home):
 @pytest.mark.parametrize(
     ("fewest", "allowed"), [(1, "none"), (2, "only 1, which could subtract its own numbers and see yours")]
 )
-def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, allowed):
+def test_sheet_shows_the_run_s_number_of_others_beside_the_policy_s(home, fewest, allowed):
     command("policy", "set", "--minimum-parties", fewest, "--home", home)
     proposed(home)
     value, sections = sheet(home)
@@ -155,7 +155,7 @@ def test_the_run_s_number_of_others_stands_beside_the_policy_s(home, fewest, all
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
-def test_the_four_risks_stand_side_by_side_in_cases_of_100(home):
+def test_sheet_shows_four_risks_side_by_side_in_cases_of_100(home):
     proposed(home)
     value, sections = sheet(home)
     (table,) = [section.table for section in sections if section.title.startswith("The risk in cases of 100")]
@@ -189,12 +189,12 @@ def test_the_sheet_says_how_few_helpers_undo_the_promise(home, others, says):
     assert ("it lies between" in words_of_risk) == (others > 1)
 
 
-def test_shares_that_do_not_show_a_saving_are_not_explained():
+def test_rounded_risks_that_show_no_saving_are_not_explained():
     assert preview._why_less(0.214, 0.104, 0.312) == []  # 21 % and 10 %, and together 31 %
     assert "Together it is 25 % and not 31 %." in preview._why_less(0.214, 0.104, 0.25)[0]
 
 
-def test_the_short_half_names_limit_steps_and_what_ends_a_run(home):
+def test_short_part_of_the_sheet_names_limit_and_steps(home):
     proposed(home)
     value, sections = sheet(home)
     figures = dict(sections[0].figures)
@@ -217,7 +217,7 @@ def test_the_short_half_names_limit_steps_and_what_ends_a_run(home):
         (3, "3 in the file, left out"),
     ],
 )
-def test_no_list_of_objections_is_told_from_one_without_effect(objectors, told):
+def test_sheet_tells_a_missing_objection_list_from_one_without_effect(objectors, told):
     figures = OwnFigures("notes.csv", 0.0, 12, 6, "patient", objectors, {})
     assert dict(figures.rows())["patients who object"] == told
 
@@ -239,7 +239,7 @@ def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
     assert "How long an answer takes is seen, too" in leaves
 
 
-def test_the_first_screen_has_no_inner_word(home):
+def test_consent_sheet_has_no_word_of_the_implementation(home):
     proposed(home)
     value, sections = sheet(home)
     shown = repr(sections).replace(value["words"], "")  # drawn from a list that holds "chain" and "grant"
@@ -271,7 +271,7 @@ def test_proposed_delta_is_the_largest_allowed_power_of_ten(units):
 @pytest.mark.parametrize(
     ("patients", "delta", "number"), [(9_000, 1e-5, "number of patients, 9,000"), (None, 1e-6, "records, 20,000")]
 )
-def test_delta_goes_by_patients_and_without_them_by_records(home, monkeypatch, patients, delta, number):
+def test_proposed_delta_follows_patients_and_without_them_records(home, monkeypatch, patients, delta, number):
     many = replace(own_figures(PartyHome(home)), records=20_000, patients=patients)
     monkeypatch.setattr("undersong_client.storage.own_figures.own_figures", lambda _: many)
     proposed_value, sentence = delta_of(PartyHome(home))
@@ -300,7 +300,7 @@ def test_words_that_do_not_match_are_logged_with_the_word_that_differs(home):
     assert nine[4] not in entry.about  # nothing to copy
 
 
-def test_an_answer_that_is_not_here_yet_says_who_helps(home, tmp_path):
+def test_missing_grant_file_is_refused_with_whom_to_ask(home, tmp_path):
     said = command("enroll", "--grant", tmp_path / "not-here.grant", "--home", home, code=2)
     assert "the operator's answer is not here yet" in said
     assert "Nothing is lost" in said

@@ -54,7 +54,7 @@ def stored_sheet(home: Path, manifest: Manifest) -> str:
 
 
 @pytest.mark.parametrize("name", ["pending", "revised"])
-def test_signed_sheet_is_the_one_that_was_signed_before(home, name):
+def test_signed_sheet_has_the_bytes_of_its_golden_file(home, name):
     if name == "revised":
         PartyHome(home).change(user_is="case")
         beta = f"beta={party_fingerprint('beta', bytes([2]) * 32)}"
@@ -76,14 +76,14 @@ def test_signed_sheet_is_the_one_that_was_signed_before(home, name):
     assert request.sheet == tagged_hash("undersong sheet", canonical_json(stored)).hex()
 
 
-def test_manifest_has_the_bytes_and_the_hash_of_before():
+def test_manifest_has_the_bytes_and_hash_of_its_golden_file():
     content = PLAN.read_bytes()
     manifest = Manifest.from_bytes(content)
     assert manifest.to_bytes() == content
     assert manifest.hash.hex() == (GOLDEN / "manifest.hash").read_text(encoding="ascii").strip()
 
 
-def test_ledger_and_receipt_have_the_bytes_of_before(tmp_path):
+def test_ledger_and_receipt_have_the_bytes_of_their_golden_files(tmp_path):
     manifest = Manifest.from_bytes(PLAN.read_bytes())
     path = tmp_path / "ledger.jsonl"
     ledger = Ledger.open(path, "ab" * 32, None, at=1.0)

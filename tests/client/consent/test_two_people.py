@@ -106,7 +106,7 @@ def home(tmp_path, authority, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_at_a_terminal_the_two_are_two_accounts_of_the_machine(home, monkeypatch):
+def test_two_approvers_at_a_terminal_are_two_accounts_of_the_machine(home, monkeypatch):
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
     command("preview", "spring", "--home", home)
@@ -160,7 +160,7 @@ def party(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("namespace", ["_is_in_user_namespace", "_is_time_shifted"])
-def test_no_page_decides_by_an_uptime_of_its_own(party, monkeypatch, namespace):
+def test_page_in_a_user_or_time_namespace_decides_nothing(party, monkeypatch, namespace):
     """The attack: a page in a time namespace, in which the day after an act has passed."""
     for name in ("_is_in_user_namespace", "_is_time_shifted"):
         monkeypatch.setattr(owner, name, lambda name=name: name == namespace)
@@ -183,7 +183,7 @@ def set_policy(party, person, **changes):
     return True
 
 
-def test_a_wish_that_lies_ahead_of_now_is_none(party, monkeypatch):
+def test_loosening_wish_dated_in_the_future_does_not_count(party, monkeypatch):
     assert not set_policy(party, ADA, run_epsilon=1.5)
     now = uptime.instant(time.time)
     assert two_people.pending_wish(party).person == ADA
@@ -196,7 +196,7 @@ def test_a_wish_that_lies_ahead_of_now_is_none(party, monkeypatch):
             assert two_people.pending_wish(party) is None
 
 
-def test_no_clock_makes_an_old_wish_a_new_one(party, monkeypatch):
+def test_no_clock_setting_revives_an_expired_loosening_wish(party, monkeypatch):
     """The attack: a month later, one person's clock says that it is the day of the other one's wish."""
     monkeypatch.setattr(two_people, "instant", lambda _clock: uptime.Instant(1e9, "boot", 100.0))
     assert not set_policy(party, ADA, run_epsilon=1.5)
@@ -210,7 +210,7 @@ def test_no_clock_makes_an_old_wish_a_new_one(party, monkeypatch):
 
 
 @pytest.mark.parametrize("change", [{"signature": ""}, {"at_s": 5e9}, {"change": "ab"}, {"person": asdict(BERT)}, None])
-def test_a_wish_that_nobody_signed_is_none(party, change):
+def test_unsigned_loosening_wish_does_not_count(party, change):
     assert not set_policy(party, ADA, run_epsilon=1.5)
     path = party.page / two_people.WISH_FILE
     wish = json.loads(path.read_text())
@@ -221,7 +221,7 @@ def test_a_wish_that_nobody_signed_is_none(party, change):
     assert not set_policy(party, BERT, run_epsilon=1.5), "and so it is the first one"
 
 
-def test_a_wish_that_was_spent_is_no_second_one(party):
+def test_spent_loosening_wish_cannot_be_used_again(party):
     assert not set_policy(party, BERT, run_epsilon=1.5)
     wish = (party.page / two_people.WISH_FILE).read_bytes()
     assert set_policy(party, ADA, run_epsilon=1.5)
@@ -243,7 +243,7 @@ def test_an_older_policy_that_is_put_back_is_refused(party):
     assert policy.read(party, latest=False).run_epsilon == 1.5
 
 
-def test_who_reads_a_policy_while_it_is_replaced_reads_the_new_one(party, monkeypatch):
+def test_policy_read_during_its_replacement_is_the_new_one(party, monkeypatch):
     before = party.policy.read_bytes()
     policy.write(party, replace(POLICY, two_people=True, minimum_parties=9))
     after = party.policy.read_bytes()
@@ -299,7 +299,7 @@ def test_a_policy_without_two_people_is_not_noted(tmp_path):
     assert not home.page.exists()
 
 
-def test_no_text_in_the_log_stands_for_a_signed_policy(party):
+def test_text_in_the_audit_log_cannot_pass_for_a_signed_policy(party):
     before = policy_file.last_signed(party)
     log = AuditLog(party.page / FILE_NAME)
     log.note(
@@ -312,7 +312,7 @@ def test_no_text_in_the_log_stands_for_a_signed_policy(party):
 
 
 @pytest.mark.heavy
-def test_another_coordinator_is_trusted_by_two(home, tmp_path):
+def test_trusting_another_coordinator_needs_two_people(home, tmp_path):
     party = PartyHome(home)
     policy.change(party, two_people=True)
     command("revoke", "--coordinator", "--home", home)
@@ -326,7 +326,7 @@ def test_another_coordinator_is_trusted_by_two(home, tmp_path):
     assert not party.coordinator.exists()
 
 
-def test_a_page_s_and_a_machine_s_account_are_not_two_people():
+def test_page_account_and_machine_account_are_not_two_people():
     ada = Person("Ada", "privacy officer", account="ada", log_in="password")
     bert = Person("Bert", "IT", account="bert at the terminal", log_in="terminal")
     with raises(ConfigurationError, "same-person"):
@@ -346,7 +346,7 @@ def test_two_accounts_of_one_person_are_not_two_people(behind):
         check_another([replace(ada, **behind)], replace(bert, **behind), ROLES_OF_TWO)
 
 
-def test_who_let_one_in_today_may_be_the_other():
+def test_person_and_the_account_they_let_in_today_are_not_two_people():
     """The attack: one with an account of the page lets another's in from a terminal, and decides by both."""
     ada = Person("Ada", "privacy officer", account="ada", log_in="password")
     bert = Person("Bert", "IT", account="bert", log_in="link", let_in_by="ada at the terminal")
@@ -356,7 +356,7 @@ def test_who_let_one_in_today_may_be_the_other():
     check_another([replace(ada, let_in_by="cleo at the terminal")], bert, ROLES_OF_TWO)
 
 
-def test_nobody_decides_by_two_beside_a_log_that_was_changed(home):
+def test_nobody_decides_under_two_people_beside_a_changed_log(home):
     party = PartyHome(home)
     give_duty(party, "ada", "IT", by=("root",))
     log = AuditLog(party.page / FILE_NAME)
@@ -366,7 +366,7 @@ def test_nobody_decides_by_two_beside_a_log_that_was_changed(home):
         check_one_of_two(party, Person("Ada", "IT", account="ada", log_in="password", role_from="root"), [])
 
 
-def test_whoever_gave_a_role_is_none_of_the_two(home):
+def test_person_who_gave_a_role_is_none_of_the_two(home):
     party = PartyHome(home)
     give_duty(party, "ada", "privacy officer", by=("root",))
     ada = Person("Ada", "privacy officer", account="ada", log_in="password", role_from="root", let_in_by="root")

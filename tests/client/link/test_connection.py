@@ -69,7 +69,7 @@ def dialled(authority: Authority, address: str, told: Told | None = None) -> Ite
         connection.close("the test ends")
 
 
-def test_a_stream_is_closed_at_once_and_quietly_in_whichever_moment(authority, caplog):
+def test_stream_closes_at_once_and_quietly_at_any_moment(authority, caplog):
     with socket.create_server(("127.0.0.1", 0)) as silent, ScriptedCoordinator(authority) as coordinator:
         for address in (f"localhost:{silent.getsockname()[1]}", coordinator.address):
             for wait_s in (0.0, 0.003, 0.01):
@@ -119,7 +119,7 @@ def test_a_coordinator_that_asks_and_does_not_read_is_given_up(authority, monkey
         assert "does not read what it is sent" in connection.ended.reason
 
 
-def test_a_long_request_is_opened_beside_the_streams_which_go_on_meanwhile(authority, monkeypatch):
+def test_long_request_is_inflated_while_other_streams_go_on(authority, monkeypatch):
     go_on, opens, opened = threading.Event(), threading.Event(), framing.Arrived.open
 
     def slowly(arrived):

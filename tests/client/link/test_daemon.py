@@ -117,7 +117,7 @@ def status(home: PartyHome) -> dict[str, Any]:
     return read_json(home.status) if home.status.exists() else {}
 
 
-def test_it_says_who_it_is_answers_and_writes_down_what_left(running, coordinator, home):
+def test_daemon_introduces_itself_answers_and_records_what_left(running, coordinator, home):
     stream = coordinator.next_stream()
     assert stream.hello.party == "alpha"
     assert stream.hello.embedder.hex() == EMBEDDER
@@ -386,7 +386,7 @@ def test_pings_are_answered_while_a_long_answer_is_computed(running, coordinator
     stream.reply()
 
 
-def test_it_finds_a_coordinator_that_was_away(running, coordinator, authority):
+def test_daemon_reconnects_to_a_coordinator_that_was_away(running, coordinator, authority):
     coordinator.next_stream().ask(INTRODUCE)
     coordinator.close()
     time.sleep(0.6)
@@ -406,7 +406,7 @@ def test_a_coordinator_that_is_away_is_told_once_in_words(tmp_path, authority, c
     assert "UNAVAILABLE" not in warned[0].message
 
 
-def test_coordinator_of_another_authority_gets_nothing(tmp_path, authority, caplog):
+def test_coordinator_of_another_authority_gets_no_message(tmp_path, authority, caplog):
     with ScriptedCoordinator(Authority()) as foreign:
         home = PartyHome(joined(tmp_path, authority, address=foreign.address))
         with caplog.at_level(logging.INFO), contextlib.closing(Started(home, tmp_path)):
@@ -415,7 +415,7 @@ def test_coordinator_of_another_authority_gets_nothing(tmp_path, authority, capl
             assert status(home).get("state") in ("waiting", "connecting")
 
 
-def test_a_refused_certificate_is_said_and_tried_again_later(tmp_path, authority, coordinator, home):
+def test_daemon_reports_a_refused_certificate_and_retries_later(tmp_path, authority, coordinator, home):
     coordinator.refuse = "this certificate is not accepted here any more"
     with contextlib.closing(Started(home, tmp_path)):
         wait_for(lambda: "not accepted here" in status(home).get("problem", ""))
@@ -442,14 +442,14 @@ def test_a_goodbye_for_good_ends_the_daemon_with_its_reason(running, coordinator
 
 
 @pytest.mark.parametrize("frame", [{"welcome": wire.Welcome(version=1)}, {"chunk": wire.Chunk(content=b"x")}, {}])
-def test_a_coordinator_that_breaks_the_protocol_is_left(running, coordinator, home, frame):
+def test_daemon_leaves_a_coordinator_that_breaks_the_protocol(running, coordinator, home, frame):
     stream = coordinator.next_stream()
     stream.send(**frame)
     assert stream.over.wait(5)
     wait_for(lambda: "protocol fault" in status(home).get("problem", ""))
 
 
-def test_another_version_of_the_transport_is_left(tmp_path, home, coordinator):
+def test_daemon_leaves_a_coordinator_of_another_transport_version(tmp_path, home, coordinator):
     coordinator.version = 2
     with contextlib.closing(Started(home, tmp_path)):
         words = "(scripted) speaks version 2 of the transport, this program (undersong"
@@ -561,7 +561,7 @@ def test_a_run_that_ends_before_it_was_agreed_on_is_signed_no_more(running, coor
 
 
 @pytest.mark.usefixtures("hashed_embedder")
-def test_what_is_asked_of_a_suspended_run_says_that_it_goes_on(running, coordinator, home):
+def test_request_for_a_suspended_run_shows_it_as_going_on(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home)
     agree = agreement(stream, home, manifest)
@@ -652,7 +652,7 @@ def test_only_the_approved_plan_is_signed_and_another_is_reported(running, coord
     assert "another manifest already" in propose(stream, changed).refusal.problem
 
 
-def test_a_changed_policy_counts_at_once(running, coordinator, home):
+def test_changed_policy_takes_effect_in_a_running_daemon(running, coordinator, home):
     stream = coordinator.next_stream()
     manifest = manifest_for(home, epsilon=1.5)
     assert propose(stream, manifest).WhichOneof("body") == "pending"
@@ -717,7 +717,7 @@ def test_a_stop_lets_the_answer_under_way_leave(running, coordinator, held):
     assert running.error is None
 
 
-def test_what_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch, caplog):
+def test_reply_that_cannot_be_journaled_is_not_sent(running, coordinator, monkeypatch, caplog):
     stream = coordinator.next_stream()
 
     def full(*_, **__):
@@ -770,7 +770,7 @@ def test_embeddings_are_computed_once_and_stored_encrypted(tmp_path, home):
     assert json.dumps(home.settings.cache).strip('"') == str(cache.parent)
 
 
-def test_waits_grow_with_failures_and_differ():
+def test_reconnection_pauses_grow_with_failures_and_are_random():
     backoff = Backoff(first_s=0.5, largest_s=60.0)
     assert [backoff.wait_s(failures, 1.0) for failures in (1, 2, 3, 8, 1000)] == [0.5, 1.0, 2.0, 60.0, 60.0]
     assert backoff.wait_s(3, 0.0) == pytest.approx(0.2)

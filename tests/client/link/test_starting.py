@@ -83,7 +83,7 @@ def heard(coordinator, seconds=2.0):
         (nothing, lambda: time.time() + 2000 * DAY_S, wire.DoesNotStart.CLOCK, TransportError),
     ],
 )
-def test_the_code_is_told_and_is_the_same_whatever_the_records_are(
+def test_start_failure_code_is_the_same_whatever_the_records_are(
     spoil, clock, reason, kind, pair, scripted_coordinator
 ):
     pair[1].sealed.unlink()
@@ -100,7 +100,7 @@ def test_the_code_is_told_and_is_the_same_whatever_the_records_are(
     assert told[0] == wire.Hello(version=1, party="alpha", software=told[0].software, does_not_start=reason)
 
 
-def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, scripted_coordinator):
+def test_start_failure_by_records_or_ledger_is_not_told_outside(home, scripted_coordinator):
     for path in (home.sealed, home.ledger):
         path.write_bytes(b"damaged")
     daemon.check_start(home, use_proxy=False)
@@ -110,14 +110,14 @@ def test_faults_of_records_or_ledger_are_neither_read_nor_told(home, scripted_co
         heard(scripted_coordinator, 0.3)
 
 
-def test_a_coordinator_that_the_policy_does_not_trust_is_told_nothing(home, scripted_coordinator):
+def test_untrusted_coordinator_is_not_told_of_a_start_failure(home, scripted_coordinator):
     policy.change(home, coordinators=())
     assert isinstance(catch_refusal(home, lambda: time.time() - 2 * DAY_S), PrivacyRefusal)
     with pytest.raises(queue.Empty):
         heard(scripted_coordinator, 0.3)
 
 
-def test_where_nobody_answers_the_reason_stays_here(tmp_path, authority):
+def test_start_failure_stays_local_where_no_coordinator_answers(tmp_path, authority):
     home = PartyHome(joined(tmp_path, authority, address="localhost:1"))
     unsigned(home)
     assert "is not signed" in catch_refusal(home).problem

@@ -122,7 +122,7 @@ def test_a_new_folder_that_holds_out_other_records_has_no_fresh_budget(tmp_path,
     assert "restore-ledger" in command(*again, "--home", tmp_path / "second", code=3)
 
 
-def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
+def test_corpus_check_finds_a_copied_corpus_and_clears_an_honest_one(party, tmp_path):
     notes = write_notes(tmp_path / "notes.jsonl", records=400)
     with notes.open("a") as file:
         file.write(json.dumps({"text": SECRET, "label": "good", "patient": "patient 0"}) + "\n")
@@ -147,7 +147,7 @@ def test_a_copied_corpus_is_found_and_an_honest_one_is_not(party, tmp_path):
     assert "Quux" not in json.dumps(figures)
 
 
-def test_names_and_numbers_of_a_record_are_counted_by_row(party, tmp_path):
+def test_corpus_check_counts_names_and_numbers_of_records_by_row(party, tmp_path):
     notes = tmp_path / "notes.jsonl"
     notes.write_text("".join(json.dumps({"text": f"{SECRET} {n}"}) + "\n" for n in range(3)))
     command("data", "add", notes, "--home", party)

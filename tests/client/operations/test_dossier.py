@@ -43,7 +43,7 @@ def home(tmp_path, authority):
     return joined(tmp_path, authority)
 
 
-def test_a_run_is_one_page_for_the_files(home, tmp_path):
+def test_dossier_tells_a_run_on_one_page(home, tmp_path):
     manifest = proposed(home, task={"purpose": "<script>alert(1)</script>"})
     command("preview", "spring", "--home", home)
     command("approve", "spring", plan_words(manifest.hash), "--home", home)
@@ -78,7 +78,7 @@ def test_a_run_is_one_page_for_the_files(home, tmp_path):
     assert "exists already" in command("dossier", "spring", "--out", page, "--home", home, code=2)
 
 
-def test_what_is_no_audit_is_refused_before_anything_is_written(home, tmp_path):
+def test_file_that_is_no_audit_is_refused_before_a_dossier_is_written(home, tmp_path):
     proposed(home)
     audit, page = tmp_path / "audit.json", tmp_path / "dossier.html"
     for text in ("[]", "{", '{"confidence": "x"}', json.dumps({**AUDIT, "verdicts": [{}]})):

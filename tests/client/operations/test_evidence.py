@@ -109,7 +109,7 @@ def test_a_restored_approval_consents_to_nothing_until_given_again(home, tmp_pat
         assert len(requests.find("spring").people) == 1
 
 
-def test_what_is_here_stays_when_evidence_comes_back(home, tmp_path):
+def test_restored_evidence_overwrites_no_local_decision(home, tmp_path):
     approved, _ = decided(home)
     saved = tmp_path / "alpha.zip"
     command("evidence", saved, "--home", home)
@@ -174,7 +174,7 @@ def test_changed_or_added_file_of_evidence_is_refused_and_none_written(home, tmp
 
 
 @pytest.mark.parametrize("data", [b"", b"PK\x05\x06", b"PK\x03\x04" + bytes(40), b"{}"])
-def test_what_is_no_evidence_is_refused(home, tmp_path, data):
+def test_file_that_is_no_evidence_is_refused(home, tmp_path, data):
     file = tmp_path / "any.zip"
     file.write_bytes(data)
     assert "restore" not in command("restore-evidence", file, "--home", home, code=2)

@@ -115,7 +115,7 @@ def check_in_service(place):
         assert len(datasets.load(home).table) == 12
 
 
-def test_the_folder_moves_with_owner_heads_and_cache(place):
+def test_service_install_moves_the_folder_with_owner_heads_and_cache(place):
     before = digests(place.source)
     record = place.installation().install()
     check_in_service(place)
@@ -140,7 +140,7 @@ def test_units_name_the_programs_of_this_environment(place):
     assert sorted(path.name for path in units.iterdir()) == sorted(services.service().units)
 
 
-def test_print_changes_nothing_and_shows_every_unit(place):
+def test_service_install_print_shows_every_unit_and_changes_nothing(place):
     before = digests(place.machine.root), digests(place.person)
     lines = list(place.installation().printed())
     assert (digests(place.machine.root), digests(place.person), place.machine.calls) == (*before, [])
@@ -149,7 +149,7 @@ def test_print_changes_nothing_and_shows_every_unit(place):
     ]
 
 
-def test_removal_undoes_everything(place):
+def test_service_remove_undoes_the_installation(place):
     before = digests(place.source), owners(place.person), os.listdir(place.machine.path("/etc"))
     place.installation().install()
     place.installation(source=False).remove()
@@ -166,7 +166,7 @@ def test_removal_undoes_everything(place):
         assert len(heads.read()) == 2
 
 
-def test_the_same_command_twice_changes_nothing_more(place):
+def test_service_install_twice_changes_nothing_more(place):
     place.installation().install()
     before = digests(place.machine.root)
     place.installation().install()
@@ -174,7 +174,7 @@ def test_the_same_command_twice_changes_nothing_more(place):
     check_in_service(place)
 
 
-def test_the_old_account_has_no_fresh_budget_afterwards(place, monkeypatch):
+def test_old_account_has_no_fresh_budget_after_service_install(place, monkeypatch):
     place.installation().install()
     monkeypatch.setenv("XDG_STATE_HOME", str(place.state.parent))
     shutil.rmtree(place.person / ".alpha.jsonl.undersong")
@@ -184,7 +184,7 @@ def test_the_old_account_has_no_fresh_budget_afterwards(place, monkeypatch):
     assert "ledger is not here" in command("data", "add", place.person / "alpha.jsonl", *options, code=3)
 
 
-def test_a_party_that_runs_or_is_read_does_not_move(place):
+def test_service_install_moves_no_folder_in_use(place):
     with acting_as(PERSON):
         running = PartyHome(place.source).running()
         running.__enter__()
@@ -211,14 +211,14 @@ def _until_it_is_used(place):
         machinery.check_unused(place.source)
 
 
-def test_a_link_in_the_folder_stops_the_move(place):
+def test_service_install_stops_at_a_link_in_the_folder(place):
     (place.source / "requests" / "out").symlink_to("/etc")
     with raises(ConfigurationError, "is-a-link"):
         place.installation().install()
     assert place.parties() == [place.source]
 
 
-def test_two_parties_are_never_joined(place, party):
+def test_service_install_never_joins_two_party_folders(place, party):
     place.installation().install()
     shutil.copytree(party / "alpha", place.source)
     change_owner(place.source, PERSON)
@@ -228,7 +228,7 @@ def test_two_parties_are_never_joined(place, party):
         place.installation(source=False).remove()
 
 
-def test_a_unit_of_somebody_else_is_not_replaced(place):
+def test_service_install_replaces_no_unit_of_somebody_else(place):
     unit = place.machine.path(machinery.ADMINISTRATOR_UNITS) / "undersong-page.service"
     unit.write_text("[Service]\n")
     with raises(ConfigurationError, "unit-exists"):
@@ -237,7 +237,7 @@ def test_a_unit_of_somebody_else_is_not_replaced(place):
     assert place.parties() == [place.source]
 
 
-def test_heads_in_another_state_folder_are_asked_for(place):
+def test_service_install_asks_for_ledger_heads_in_another_folder(place):
     shutil.move(place.state, place.person / "elsewhere")
     with raises(ConfigurationError, "other-state-folder"):
         place.installation().install()
@@ -288,12 +288,12 @@ def killed_at(nth: int, action) -> bool:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("disk", [None, "/var/tmp"])
-def test_a_kill_at_any_step_leaves_one_party_and_the_command_goes_on(party, monkeypatch, disk):
+def test_service_install_killed_at_any_step_goes_on_with_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=3)
 
 
 @pytest.mark.parametrize("disk", slow_after([None, "/var/tmp"], 1))
-def test_a_kill_at_some_steps_leaves_one_party(party, monkeypatch, disk):
+def test_service_install_killed_at_some_steps_leaves_one_party(party, monkeypatch, disk):
     every_kill(party, monkeypatch, disk, stride=29)
 
 
@@ -320,7 +320,7 @@ def every_kill(party, monkeypatch, disk, stride):
     assert nth > 40
 
 
-def test_the_line_for_root_names_the_folders_that_it_would_not_know(place, monkeypatch):
+def test_command_line_for_root_names_the_folders_root_cannot_know(place, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1)
     with raises(ConfigurationError, "not-root") as refused:
         place.installation().install()

@@ -74,7 +74,7 @@ def test_every_screen_of_a_new_party_says_something(page, home):
     PartyHome(home).check_modes()  # the page's own files are private too
 
 
-def test_the_next_step_follows_from_what_waits_and_what_was_decided(page, home, monkeypatch):
+def test_page_s_next_step_follows_waiting_and_decided_requests(page, home, monkeypatch):
     manifest = proposed(home, run="spring")
     address = f"/requests/{manifest.hash.hex()}"
     assert "Read what spring asks for, and decide" in next_step_of(page.get("/").text)
@@ -249,7 +249,7 @@ def test_whatever_loosens_the_policy_needs_a_second_person(page, home, path, fie
     assert policy.loosened(before, policy.read(PartyHome(home)))
 
 
-def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkeypatch):
+def test_person_who_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkeypatch):
     """The attack: an administrator approves, makes a link to another's account, and approves by it too."""
     manifest = proposed(home, run="spring")
     command("policy", "set", "--two-people", "--home", home)
@@ -272,7 +272,7 @@ def test_who_has_let_somebody_in_is_none_of_the_two_for_a_day(page, home, monkey
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_who_lets_an_account_in_at_a_terminal_decides_by_no_page(page, home, monkeypatch):
+def test_letting_an_account_in_at_a_terminal_closes_the_page_s_decisions(page, home, monkeypatch):
     """The attack: a person gives a role, or makes a link, at a terminal, and decides by an account of the page."""
     command("policy", "set", "--two-people", "--home", home)
     for name in ("bert", "cleo"):
@@ -301,7 +301,7 @@ def test_who_lets_an_account_in_at_a_terminal_decides_by_no_page(page, home, mon
     assert Proposals(PartyHome(home)).find("spring").decision == "approved"
 
 
-def test_who_lets_themselves_in_by_a_link_is_excluded_all_the_same(page, home):
+def test_person_who_lets_themselves_in_by_a_link_is_also_excluded(page, home):
     command("policy", "set", "--two-people", "--home", home)
     manifest = proposed(home, run="spring")
     page.site.accounts.set_role("bert", "operator")
@@ -608,7 +608,7 @@ def test_a_remedy_leads_to_the_page_s_own_action(tmp_path, monkeypatch):
         2,
     ),
 )
-def test_a_blank_name_seals_nothing(page, home, tmp_path, monkeypatch, names, known):
+def test_blank_file_name_on_the_page_seals_no_records(page, home, tmp_path, monkeypatch, names, known):
     """The attack: an empty file name sealed the working folder."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -647,7 +647,7 @@ def test_the_officer_s_page_has_the_steps_of_the_first_screen(page, home):
     ]
 
 
-def test_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):
+def test_page_of_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):
     manifest = proposed(home)
     page.post(f"/requests/{manifest.hash.hex()}/reject", OFFICER, of=f"/requests/{manifest.hash.hex()}", sure="yes")
     assert '/log/evidence.zip"' in page.get("/log").text
@@ -660,7 +660,7 @@ def test_the_log_saves_all_evidence_in_one_file(page, home, tmp_path):
     assert "evidence restored" in page.get("/log").text
 
 
-def test_a_restored_approval_is_given_again_on_the_page(page, home, tmp_path):
+def test_restored_approval_needs_a_new_approval_on_the_page(page, home, tmp_path):
     manifest = proposed(home)
     address = f"/requests/{manifest.hash.hex()}"
     page.post(f"{address}/approve", OFFICER, words=spoken(manifest))
@@ -735,7 +735,7 @@ def test_hostile_names_are_shown_as_text(page, home):
         assert r"\x1b[2J" in shown
 
 
-def test_a_viewer_reads_and_decides_nothing(page, home):
+def test_viewer_of_the_page_reads_and_decides_nothing(page, home):
     address = f"/requests/{proposed(home, run='spring').hash.hex()}"
     site = page.site
     site.accounts.set_role("reader", "viewer")
@@ -755,7 +755,7 @@ def test_the_policy_s_number_of_others_reads_as_a_sentence(page, others, verb):
 
 
 @pytest.mark.parametrize("number", slow_after(["\u00b2", "-1", "9" * 5000, "9" * 30], 2))
-def test_digits_that_are_no_number_are_refused_in_words(page, number):
+def test_page_refuses_odd_numbers_in_words(page, number):
     assert page.get(f"/outbox/{number}").status_code == 404
     for path in ("/requests", "/outbox"):
         assert "internal error" not in page.get(f"{path}?page={number}").text

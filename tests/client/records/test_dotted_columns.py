@@ -87,7 +87,7 @@ def test_a_key_with_a_dot_is_read_beside_other_values(tmp_path, write, also):
 
 @pytest.mark.parametrize("write", KEYS_AND_VALUES)
 @pytest.mark.parametrize("inner", [{"body": "Zebedee"}, {"body": None, "x": 1}, [{"body": "Zebedee"}]])
-def test_a_source_with_both_is_refused_by_name(tmp_path, write, inner):
+def test_source_with_a_flat_and_a_nested_column_is_refused(tmp_path, write, inner):
     with raises(ConfigurationError, "name-twice") as caught:
         sources.read(write(tmp_path, [{**row, "note": inner} for row in FLAT]))
     assert "'note.body' and as 'body' in 'note'" in caught.value.problem
@@ -95,7 +95,7 @@ def test_a_source_with_both_is_refused_by_name(tmp_path, write, inner):
 
 
 @pytest.mark.parametrize("write", [declare_rows, through_a_filter])
-def test_rows_of_both_forms_are_refused_by_name(tmp_path, write):
+def test_rows_that_mix_flat_and_nested_columns_are_refused(tmp_path, write):
     with raises(ConfigurationError, "name-twice"):
         sources.read(write(tmp_path, [FLAT[0], NESTED[1]]))
 
@@ -105,7 +105,7 @@ def test_a_key_with_a_dot_that_a_row_leaves_out_is_missing(tmp_path):
     assert (len(reading.table), reading.empty) == (2, 1)
 
 
-def test_a_key_inside_that_stands_twice_is_refused(tmp_path):
+def test_nested_key_that_stands_twice_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"note": [{"body": "x", "body": "y"}], "pat": {"no": 1}}\n')
     with raises(ConfigurationError, "name-twice"):
         sources.read(Declared(str(tmp_path / "a.jsonl"), **FIELDS))
@@ -140,7 +140,7 @@ def test_several_texts_of_one_row_are_named(tmp_path):
     assert (len(reading.table), reading.lost) == (0, 1)
 
 
-def test_of_several_labels_and_further_values_the_first_counts(tmp_path):
+def test_first_of_several_labels_or_attribute_values_counts(tmp_path):
     row = {"note": {"body": "x"}, "pat": {"no": 1}, "codes": [{"code": "A"}, {"code": "B"}]}
     declared = replace(declare_rows(tmp_path, [row]), label_field="codes.code", attribute_fields={"code": "codes.code"})
     table = sources.read(declared).table

@@ -59,7 +59,7 @@ def home(tmp_path, monkeypatch):
         ("fhir_stu3_binary", {"stu3 text"}, 1, {}),
     ],
 )
-def test_each_export_gives_its_records_and_reasons(home, name, texts, patients, reasons):
+def test_each_fhir_export_gives_its_records_and_skip_reasons(home, name, texts, patients, reasons):
     code, value, error = dry(home, CASES / name, *PATIENTS)
     lost = [row["why"] for row in value["skipped"] if row["cause"] == "lost"]
     assert (value["records"], value["users"], Counter(lost)) == (len(texts), patients, reasons)
@@ -147,7 +147,7 @@ def test_forms_of_a_reference_are_one_patient():
     assert set(users[:11]) == {"0f2c6f2e-6e0b-4f53-9d6f-2f6f6f6f6f6f"}
 
 
-def test_one_more_status_counts_where_it_is_named():
+def test_documents_of_a_status_named_by_the_hospital_count():
     assert set(read_case("fhir_docstatus", also_status=("preliminary",)).table.texts) == {
         "final",
         "amended",
@@ -185,7 +185,7 @@ def test_an_accepted_share_of_documents_is_asked_about_only_beyond_it(home, tmp_
 
 
 @pytest.mark.parametrize("column", ["text", "patient"])
-def test_the_note_or_the_patient_is_no_label(column):
+def test_column_of_notes_or_patients_is_refused_as_label(column):
     with raises(ConfigurationError, "no-label-column") as caught:
         read_case("fhir_versions", label_field=column)
     assert "--label-field type" in caught.value.remedy
@@ -206,7 +206,7 @@ def shared(tmp_path):
     return folder
 
 
-def test_a_listed_identifier_of_two_patients_stops(tmp_path, shared):
+def test_objection_to_an_identifier_of_two_patients_stops_the_seal(tmp_path, shared):
     (tmp_path / "objectors.txt").write_text("http://a.example/mrn|55\n", encoding="utf-8")
     declared = Declared(str(shared), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     with raises(ConfigurationError, "no-exclusions"):
@@ -265,7 +265,7 @@ def merged(tmp_path):
         ("M-7", "being an identifier", "identifiers"),
     ],
 )
-def test_a_look_alike_of_any_id_of_a_patient_stops(tmp_path, merged, line, words, kinds):
+def test_objection_like_any_id_of_a_patient_stops_the_seal(tmp_path, merged, line, words, kinds):
     (tmp_path / "objectors.txt").write_text(f"third\n{line}\n", encoding="utf-8")
     declared = Declared(str(merged), user_field="patient", exclusions=str(tmp_path / "objectors.txt"))
     for other in ([], kinds.split(",")):
@@ -341,7 +341,7 @@ def test_an_attachment_that_is_not_read_is_named_by_its_true_reason(tmp_path, ur
     assert skipped.why == why
 
 
-def test_an_address_as_windows_writes_it_is_found(tmp_path):
+def test_attachment_address_with_backslashes_is_found(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "1.txt").write_text("a note")
     write_lines(tmp_path / "a.ndjson", [document(1, attachment("text/plain", url="texts\\1.txt"))])
@@ -349,7 +349,7 @@ def test_an_address_as_windows_writes_it_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.ndjson"])
-def test_an_empty_source_is_named_as_empty(home, tmp_path, name):
+def test_empty_fhir_source_is_reported_as_empty(home, tmp_path, name):
     (tmp_path / name).write_text("text,patient\n" if name == "a.csv" else "")
     for options in ((), ("--dry-run",)):
         said = command("data", "add", tmp_path / name, *PATIENTS, *options, "--home", home, code=2)
@@ -368,7 +368,7 @@ def test_a_bundle_that_is_not_on_one_line_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["more.NDJSON", "more.JSONL", "more.ndjson.GZ", "More.Ndjson.Gz"])
-def test_a_suffix_in_capitals_is_read(tmp_path, name):
+def test_fhir_file_with_a_suffix_in_capitals_is_read(tmp_path, name):
     """The newer version, which is withdrawn, stands in the file with capitals."""
     rows = [
         document(1, attachment("text/plain", b"a note"), meta={"versionId": "1"}),

@@ -34,7 +34,7 @@ def look(folder):
     return found
 
 
-def test_two_kinds_are_read_and_all_others_named(tmp_path):
+def test_two_fhir_resource_types_are_read_and_all_others_named(tmp_path):
     for kind in KINDS:
         status = "current" if kind == "DocumentReference" else "final"
         row = {"resourceType": kind, "id": kind, "status": status, "subject": {"reference": "Patient/7"}}

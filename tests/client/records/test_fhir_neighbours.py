@@ -121,12 +121,12 @@ def plant_bare_ids_of_binaries(monkeypatch):
 
 
 @pytest.mark.parametrize("plant", [plant_raw_ids, plant_all_versions, plant_ignored_links, plant_bare_ids_of_binaries])
-def test_each_planted_mistake_moves_the_sum_beyond_its_bound(tmp_path, monkeypatch, plant):
+def test_each_planted_fhir_mistake_moves_the_sum_beyond_its_bound(tmp_path, monkeypatch, plant):
     plant(monkeypatch)
     assert changed_units(tmp_path) != UNCHANGED
     assert moved_by(tmp_path) > 1.1
 
 
-def test_a_note_of_two_resources_that_counts_twice_is_noticed(tmp_path, monkeypatch):
+def test_counting_a_note_of_two_resources_twice_is_noticed(tmp_path, monkeypatch):
     monkeypatch.setattr(documents.NoteRegister, "with_text", lambda *_: "")
     assert changed_units(tmp_path) == (1, 7)  # the texts differ by a space, so that they count here

@@ -68,7 +68,7 @@ def test_a_key_that_a_part_leaves_out_is_missing(folder):
 
 
 @pytest.mark.parametrize("suffix", ["json", "ndjson"])
-def test_a_folder_of_resources_is_no_table(folder, suffix):
+def test_folder_of_fhir_resources_is_not_read_as_a_table(folder, suffix):
     resource = {"resourceType": "Patient", "id": "1"}
     (folder / f"a.{suffix}").write_bytes(lines([resource]))
     if suffix == "ndjson":
@@ -108,7 +108,7 @@ def test_values_in_names_of_folders_are_columns_and_are_not_shown(folder, suffix
     assert "0815" not in str(caught.value)
 
 
-def test_rows_of_two_folders_have_two_places(folder):
+def test_skipped_rows_of_two_folders_are_told_apart(folder):
     for name in ("jahr=2019", "jahr=2020", "jahr=2021"):
         (folder / name).mkdir(parents=True)
         (folder / name / "part-0.csv").write_text('text\n" "\nnote\n')

@@ -37,7 +37,7 @@ def add_notes(home, *options):
     return command("data", "add", home.parent / "notes.jsonl", "--home", home, *options)
 
 
-def test_long_and_cut_texts_are_counted_where_its_people_look(home):
+def test_long_and_cut_texts_are_counted_for_the_party_s_people(home):
     assert LENGTHS.words in add_notes(home)
     assert snapshot.facts(PartyHome(home)).lengths == LENGTHS
     assert json.loads(add_notes(home, "--json"))["lengths"] == {"texts": 5, "long": 3, "cut": 1}
@@ -70,7 +70,7 @@ def test_lost_cache_is_embedded_within_a_rung_and_else_no_record_is(home):
     assert embedder.asked == [len(ONE_OF_EACH)]
 
 
-def test_one_version_of_a_data_set_keeps_its_encoder(home, monkeypatch):
+def test_changing_the_encoder_needs_a_new_version_of_the_data_set(home, monkeypatch):
     add_notes(home)
     opened = PartyHome(home)
     assert embedder_of(opened).fingerprint == HashedEmbedder().fingerprint

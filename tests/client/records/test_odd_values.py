@@ -55,7 +55,7 @@ def test_half_a_character_is_refused_by_row_and_by_column(tmp_path, column):
     assert f"a.jsonl:2: the {'user ' if column == 'patient' else ''}column {column!r}: half of" in refused.value.problem
 
 
-def test_a_number_of_too_many_digits_is_json_and_no_id(tmp_path):
+def test_number_with_too_many_digits_is_valid_json_and_no_patient_id(tmp_path):
     (tmp_path / "a.jsonl").write_text(f'{{"text": "a note", "patient": {TOO_MANY_DIGITS}}}\n')
     with raises(ConfigurationError, "refused-row"):
         sources.read(Declared(str(tmp_path / "a.jsonl"), user_field="patient"))

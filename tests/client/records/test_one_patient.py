@@ -111,7 +111,7 @@ def written_ids(draw):
 @pytest.mark.parametrize("suffix", WRITERS)
 @settings(max_examples=examples(4, 15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(written_ids())
-def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_path, suffix, ids):
+def test_sure_forms_of_an_id_are_one_patient_and_one_objection(tmp_path, suffix, ids):
     forms, _, listed = ids
     path, wishes = tmp_path / f"notes.{suffix}", tmp_path / "wishes.txt"
     WRITERS[suffix](path, [*forms, "q-another"])
@@ -127,7 +127,7 @@ def test_one_id_in_every_sure_form_is_one_patient_and_none_with_the_list(tmp_pat
 
 @settings(max_examples=examples(4, 15), deadline=None)
 @given(written_ids())
-def test_a_frame_joins_the_same_forms(ids):
+def test_data_frame_joins_the_sure_forms_of_an_id(ids):
     pandas = pytest.importorskip("pandas")
     from undersong.run.frames import rows_of, with_patient_ids
 
@@ -281,7 +281,7 @@ def test_an_objection_that_lapses_beside_one_that_starts_stops(party, tmp_path):
 
 
 @pytest.mark.parametrize("cause", ["no sealed copy", "the daemon runs"])
-def test_every_stop_of_a_refresh_is_told(party, tmp_path, monkeypatch, cause):
+def test_every_stopped_refresh_sends_a_notice(party, tmp_path, monkeypatch, cause):
     monkeypatch.setattr(Embedder, "load", lambda *_: HashedEmbedder())
     notes, told = tmp_path / "notes.jsonl", tmp_path / "told.json"
     write_patients(notes, ["42", "43"])
@@ -328,7 +328,7 @@ def test_ids_that_become_one_patient_are_counted_and_stay_paid(party, tmp_path):
         ("a\n'b'\n".encode("utf-16"), 2),
     ],
 )
-def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path, content, line):
+def test_exclusion_line_without_an_identifier_is_refused_by_number(party, tmp_path, content, line):
     write_patients(tmp_path / "notes.jsonl", ["42"])
     (tmp_path / "wishes.txt").write_bytes(content)
     add = ("data", "add", tmp_path / "notes.jsonl", "--user-field", "patient", "--dry-run", "--home", party)
@@ -337,7 +337,7 @@ def test_a_line_that_is_no_identifier_is_refused_with_its_number(party, tmp_path
 
 
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\u2028", "\x0b", "\x85"])
-def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
+def test_exclusion_list_takes_line_ends_of_other_systems(tmp_path, end):
     write_patients(tmp_path / "notes.jsonl", ["42", "43", "44", "45"])
     wishes = tmp_path / "wishes.txt"
     wishes.write_bytes(f"42\n43{end}44{end}".encode())
@@ -349,7 +349,7 @@ def test_lines_of_a_list_end_as_other_systems_end_them(tmp_path, end):
     "line",
     ["43 Jane", "43/45", "43+45", "43.", "a) 43", "Nr.43", "MRN:43", "43*", "Patient 43", "43 / 45", "43 (phone)"],
 )
-def test_a_line_with_an_id_and_something_else_is_asked_about(tmp_path, line):
+def test_exclusion_line_with_an_id_and_more_is_asked_about(tmp_path, line):
     write_patients(tmp_path / "notes.jsonl", ["42", "43", "p 44"])
     wishes = tmp_path / "wishes.txt"
     wishes.write_text(f"42\n{line}\np 44\n46/17\n")
@@ -358,7 +358,7 @@ def test_a_line_with_an_id_and_something_else_is_asked_about(tmp_path, line):
     assert caution.startswith("1 identifier on the list matches an id of the source but for ")
 
 
-def test_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
+def test_exclusion_lists_in_utf_16_and_with_a_system_are_read(tmp_path):
     write_patients(tmp_path / "notes.jsonl", ["42", "Patient?identifier=http://h/mrn|7"])
     source = {
         "data": str(tmp_path / "notes.jsonl"),

@@ -180,7 +180,7 @@ def test_numeric_ids_of_a_database_are_one_patient_and_casts_are_asked(home, tmp
     assert (code, value["users"], value["excluded_patients"], value["excluded_records"]) == (0, 1, 1, 2)
 
 
-def test_a_list_by_query_selects_one_column(home, tmp_path, ids):
+def test_exclusion_list_by_query_selects_one_column(home, tmp_path, ids):
     (tmp_path / "two.sql").write_text("SELECT person_id, 1 FROM optout")
     code, _, error = dry(home, tmp_path / "plain.sql", *ids, "--exclude", tmp_path / "two.sql")
     assert code == 2
@@ -318,7 +318,7 @@ def test_a_sheet_is_chosen_by_its_name(home, tmp_path):
 @pytest.mark.parametrize(
     "content", [b"", b"\x00" * 200, b"PK\x03\x04" + b"\xff" * 200, b'{"text": ' + b"[" * 5000, b'"\n"' * 9]
 )
-def test_what_a_parser_raises_is_an_error_and_no_bug(home, tmp_path, suffix, content):
+def test_exception_of_a_parser_is_a_file_error_and_no_bug(home, tmp_path, suffix, content):
     (tmp_path / f"a{suffix}").write_bytes(content)
     code, _, error = dry(home, tmp_path / f"a{suffix}", "--user-field", "text")
     assert code in (0, 2)
@@ -338,7 +338,7 @@ def test_a_dry_run_that_would_stop_prints_one_object(home, monkeypatch, capsys):
 
 
 @pytest.mark.heavy
-def test_what_a_dry_run_would_stop_at_is_not_sealed_until_somebody_decides(home):
+def test_source_that_stops_a_dry_run_is_sealed_only_after_a_decision(home):
     add = ("data", "add", CASES / "csv_empty_text.csv", "--user-field", "person_id", "--home", home)
     command(*add, code=2)
     assert not (home / "data.sealed").exists()

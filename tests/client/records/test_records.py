@@ -40,7 +40,7 @@ def records_of(table, labels, unit="sample"):
     return PrivateRecords(table, labels, privacy, key=KEY, embed=lambda _: pytest.fail("not asked for"))
 
 
-def test_label_outside_the_list_is_none_and_counted_for_the_party_only():
+def test_label_outside_the_list_counts_as_none_and_is_told_inside_only():
     table = Table(("a", "b", "c"), ("x", "elsewhere", "y"), None)
     found = records_of(table, ("y", "x"))
     assert found.labels.tolist() == [1, -1, 0]
@@ -61,7 +61,7 @@ def test_records_without_user_ids_take_no_part_in_runs_for_users():
     )
 
 
-def test_an_empty_data_set_is_a_party_of_no_unit():
+def test_empty_data_set_gives_a_party_without_units():
     found = records_of(Table((), (), ()), ("x",), "party")
     assert (len(found), found.unit_count) == (0, 0)
     assert "would answer with zeros" in cautions.of_run(Privacy(1.0, 1e-5, "party", 2), found, has_users=True)[0]
@@ -77,7 +77,7 @@ def test_an_empty_data_set_is_a_party_of_no_unit():
         (1e-7, 0, 1000, []),
     ],
 )
-def test_what_speaks_against_standing_consent(delta, declared, users, words):
+def test_standing_consent_warns_of_each_fact_against_it(delta, declared, users, words):
     table = Table(("a",) * 2000, None, tuple(str(number % users) for number in range(2000)))
     policy = HospitalPolicy(total_delta=delta, declared_units=declared, approval="standing")
     found = cautions.of_standing_consent(policy, table, "patient")

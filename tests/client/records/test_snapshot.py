@@ -46,13 +46,13 @@ def seal(home, table):
     ],
     ids=["odd texts", "no columns", "empty", "several slabs"],
 )
-def test_what_was_sealed_is_read_again(home, table):
+def test_sealed_records_are_read_back_unchanged(home, table):
     seal(home, table)
     assert snapshot.table(home) == table
     assert snapshot.facts(home).rows == len(table)
 
 
-def test_neither_a_text_nor_a_label_is_in_the_file(home):
+def test_sealed_file_shows_neither_text_nor_label(home):
     seal(home, Table(("a private note",), ("rare disease",), ("patient 7",)))
     data = home.sealed.read_bytes()
     assert not any(word in data for word in (b"private", b"rare", b"patient", b"texts"))
@@ -60,7 +60,7 @@ def test_neither_a_text_nor_a_label_is_in_the_file(home):
 
 
 @pytest.mark.parametrize("where", [3, 40, 500, -1])
-def test_a_damaged_copy_is_named(home, where):
+def test_damaged_sealed_copy_is_named(home, where):
     seal(home, Table(tuple(f"note {n}" for n in range(MANY)), None, None))
     data = bytearray(home.sealed.read_bytes())
     data[where] ^= 1
@@ -69,7 +69,7 @@ def test_a_damaged_copy_is_named(home, where):
         snapshot.table(home)
 
 
-def test_a_copy_that_is_cut_off_or_mixed_with_another_is_named(home, tmp_path):
+def test_truncated_or_mixed_sealed_copy_is_named(home, tmp_path):
     table = Table(tuple(f"note {n}" for n in range(MANY)), None, None)
     seal(home, table)
     first = home.sealed.read_bytes()
@@ -97,7 +97,7 @@ def hospital(tmp_path, authority, monkeypatch):
 
 
 @pytest.mark.parametrize("happens", ["changed", "broken", "gone"])
-def test_whatever_becomes_of_the_file_the_party_has_what_was_added(hospital, tmp_path, happens):
+def test_party_keeps_the_sealed_records_whatever_becomes_of_the_file(hospital, tmp_path, happens):
     before = computation(hospital).data.table
     notes = tmp_path / "alpha.jsonl"
     if happens == "changed":

@@ -405,7 +405,7 @@ def test_patients_on_the_exclusion_list_are_not_sealed(party, tmp_path):
     assert len(datasets.load(home).table) == 12
 
 
-def test_a_list_needs_the_column_of_patients(party, tmp_path):
+def test_exclusion_list_needs_the_column_of_patients(party, tmp_path):
     (tmp_path / "wishes.txt").write_text("7\n")
     notes = write_notes(tmp_path / "notes.jsonl")
     command("data", "add", notes, "--exclude", tmp_path / "wishes.txt", "--home", party, code=2)

@@ -82,7 +82,7 @@ def test_an_older_ledger_is_refused_as_long_as_one_newer_head_can_be_read(kept, 
     assert not kept.starts(kept.ledgers[-2])
 
 
-def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
+def test_checkpoint_place_without_a_readable_line_counts_as_damaged(kept):
     place = kept.places[0]
     for damaged in (b"", bytes(len(place.read_bytes())), place.read_bytes()[:-1]):
         place.write_bytes(damaged)
@@ -90,7 +90,7 @@ def test_a_place_of_which_nothing_can_be_read_is_damaged(kept):
             datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
 
 
-def test_lines_of_version_0_2_0_are_read_and_broken_ones_are_not(kept):
+def test_checkpoint_lines_of_0_2_0_are_read_and_broken_ones_are_not(kept):
     def slots(*orders):
         contents = [b"%016d %s" % (order, kept.marks[order][0]) for order in orders]
         return b"".join(
@@ -144,7 +144,7 @@ def test_a_ledger_that_goes_on_leaves_no_head_of_the_one_that_was_lost(kept):
         assert json.loads(place.read_bytes())["ledger_head"] in chain
 
 
-def test_a_process_that_knows_less_leaves_what_another_has_kept(kept, monkeypatch):
+def test_process_with_an_older_head_leaves_the_newer_checkpoint(kept, monkeypatch):
     """A command has read the ledger; while it keeps the head, the daemon releases and keeps its own."""
     ledger, marks = datasets.open_ledger(kept.home, POLICY, kept.folder / "marks", at=9.0)
     ledger.close("run 0", "00" * 32)

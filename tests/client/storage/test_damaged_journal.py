@@ -55,7 +55,7 @@ def test_a_damaged_journal_is_told_with_its_file_and_begins_nothing_anew(path, d
 
 
 @pytest.mark.parametrize("torn", [lambda log: log[:-100], lambda log: log[:-4200] + bytes(4200)], ids=["cut", "zeros"])
-def test_the_write_that_a_crash_cut_off_is_dropped(path, torn):
+def test_journal_drops_the_write_that_a_crash_cut_off(path, torn):
     """It was not yet on the disk, so nothing that follows from it has left."""
     log_path = path.with_name(f"{path.name}-wal")
     journal = PartyJournal(path)

@@ -58,7 +58,7 @@ def notes(tmp_path):
     return write_notes(tmp_path / "notes.jsonl")
 
 
-def test_what_is_in_the_file_is_counted(home, tmp_path):
+def test_data_add_counts_records_duplicates_labels_and_users(home, tmp_path):
     rows = [("a", "x", "1"), ("a", "y", "1"), ("  ", "x", "2"), ("b", "x", "3"), (None, "x", "3"), ("c", "x", "1")]
     file = tmp_path / "notes.jsonl"
     file.write_text("".join(json.dumps({"text": t, "label": label, "patient": p}) + "\n" for t, label, p in rows))
@@ -85,7 +85,7 @@ def test_adding_the_same_file_again_changes_nothing(home, notes, tmp_path):
     assert declare_and_add(home, notes, tmp_path)[1].entries() == first
 
 
-def test_another_version_is_declared_and_what_was_spent_stays_spent(home, notes, tmp_path):
+def test_new_version_of_a_data_set_keeps_what_was_spent(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     spent = release(home, tmp_path).spent(1e-4)
     write_notes(notes, records=14)
@@ -100,7 +100,7 @@ def test_another_version_is_declared_and_what_was_spent_stays_spent(home, notes,
     assert all(total.closed for total in ledger.totals())
 
 
-def test_without_a_release_a_lost_folder_costs_nothing(home, notes, tmp_path):
+def test_lost_folder_costs_nothing_before_the_first_release(home, notes, tmp_path):
     declare_and_add(home, notes, tmp_path)
     shutil.rmtree(home.path)
     declare_and_add(make_home(home.path), notes, tmp_path)

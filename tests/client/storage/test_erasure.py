@@ -185,7 +185,7 @@ KEPT = [*(case for case in CASES[::2] if case[0] == "shares"), ("direct", "left"
 
 
 @pytest.mark.parametrize(("erased", "ending"), slow_but(CASES, KEPT), indirect=["erased"])
-def test_an_attempt_that_ends_otherwise_leaves_none_either(erased: Erased, ending: str) -> None:
+def test_attempt_that_ends_early_leaves_no_secret_in_any_file(erased: Erased, ending: str) -> None:
     with erased.secrets.watched():
         erased.run(until="mask")
         under_way = {kind(name) for name in erased.found}
@@ -206,7 +206,7 @@ def test_an_attempt_that_ends_otherwise_leaves_none_either(erased: Erased, endin
     assert found == set()
 
 
-def test_an_end_that_a_crash_cut_off_is_finished_at_the_next_start(
+def test_erasure_cut_off_by_a_crash_is_finished_at_the_next_start(
     erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows are gone and the key is not: the write-ahead log still holds what it opens."""
@@ -227,7 +227,7 @@ def test_an_end_that_a_crash_cut_off_is_finished_at_the_next_start(
     assert erased.found == set()
 
 
-def test_log_left_by_a_crash_after_key_destruction_is_emptied_at_start(
+def test_write_ahead_log_left_by_a_crash_is_emptied_at_the_next_start(
     erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(_: object) -> None:
@@ -246,7 +246,7 @@ def test_log_left_by_a_crash_after_key_destruction_is_emptied_at_start(
     assert held not in log.read_bytes()
 
 
-def test_a_row_that_holds_no_bytes_is_refused_by_name(tmp_path: Path) -> None:
+def test_journal_row_that_holds_no_bytes_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     opened = store.Store(path, "alpha", bytes(32))
     opened.put("answered/1", b"reply")
@@ -256,7 +256,7 @@ def test_a_row_that_holds_no_bytes_is_refused_by_name(tmp_path: Path) -> None:
         opened.get("answered/1")
 
 
-def test_a_log_that_another_process_reads_is_emptied_later(erased: Erased) -> None:
+def test_write_ahead_log_read_by_another_process_is_emptied_later(erased: Erased) -> None:
     journal = erased.hospital.path / "journal.sqlite"
     log = erased.hospital.path / "journal.sqlite-wal"
     with erased.secrets.watched():

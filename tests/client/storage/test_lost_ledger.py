@@ -51,7 +51,7 @@ def interrupted(tmp_path: Path) -> Interrupted:
 
 
 @pytest.mark.parametrize("here", ["nothing", "an older ledger"])
-def test_from_the_checkpoints_it_goes_on_at_the_price_of_the_whole_plan(interrupted: Interrupted, here: str) -> None:
+def test_lost_ledger_goes_on_at_the_price_of_the_whole_plan(interrupted: Interrupted, here: str) -> None:
     hospital = interrupted.hospital
     if here != "nothing":
         shutil.copyfile(interrupted.older, interrupted.ledger)

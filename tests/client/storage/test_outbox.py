@@ -49,7 +49,7 @@ def sum_reply() -> bytes:
     return federation_pb2.Reply(version=codec.VERSION, sum_reply=reply).SerializeToString()
 
 
-def test_what_left_is_kept_byte_for_byte_once_and_decoded(home):
+def test_outbox_keeps_each_message_byte_for_byte_and_decodes_it(home):
     journal = Outbox(home)
     data = sum_reply()
     for at in (1.0, 2.0):
@@ -90,7 +90,7 @@ def test_every_kind_of_reply_can_be_decoded():
         descriptions.decode("refusal", b"\xff\xff\xff")
 
 
-def test_a_message_is_its_owners_only_and_reading_makes_no_file(home):
+def test_outbox_is_readable_by_its_owner_and_reading_makes_no_file(home):
     before = os.umask(0)
     try:
         assert Outbox(home).entries() == []
@@ -117,7 +117,7 @@ def test_long_reply_is_stored_once_and_outlives_attempt_and_journal(home):
     assert read_entries(home) == [(1, b"head" + reply, 2)]
 
 
-def test_a_message_that_is_not_the_one_that_was_kept_is_not_shown(home):
+def test_outbox_does_not_show_a_message_that_was_changed(home):
     Outbox(home).record(b"first", at=1.0, kind="sum_reply")
     with store.journal(home.journal).writing() as database:
         database.execute("UPDATE sent SET head = ?", (b"firts",))
@@ -140,7 +140,7 @@ def test_a_journal_that_cannot_be_read_is_an_error_until_it_is_discarded(home, h
         assert Outbox(home).entries() == []
 
 
-def test_what_is_written_together_is_kept_whole_or_not_at_all(home):
+def test_journal_keeps_writes_of_a_transaction_whole_or_not_at_all(home):
     journal, sent = journal_of(home), Outbox(home)
     with sent.together():
         journal.put("state", b"1")
@@ -159,7 +159,7 @@ def test_what_is_written_together_is_kept_whole_or_not_at_all(home):
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_a_full_disk_keeps_nothing_until_there_is_room(home, together):
+def test_journal_on_a_full_disk_keeps_nothing_until_there_is_room(home, together):
     sent, journal = Outbox(home), store.journal(home.journal)
     sent.record(b"first", at=1.0, kind="sum_reply")
 
@@ -183,7 +183,7 @@ def test_a_full_disk_keeps_nothing_until_there_is_room(home, together):
     assert read_entries(home) == [(1, b"first", 1), (2, b"third", 1)]
 
 
-def test_other_threads_write_while_one_works_on_an_answer(home):
+def test_journal_takes_other_threads_writes_during_an_answer(home):
     sent = Outbox(home)
     with sent.together():
         other = threading.Thread(target=lambda: sent.record(b"hello", at=1.0, kind="hello"))

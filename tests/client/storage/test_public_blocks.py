@@ -30,7 +30,7 @@ def test_blocks_survive_a_restart_and_damage_counts_as_absent(tmp_path):
     assert DiskBlocks(tmp_path).get(b"x" * 32) is None
 
 
-def test_memory_is_bounded_and_everything_is_still_there(tmp_path):
+def test_public_blocks_use_bounded_memory_and_none_is_lost(tmp_path):
     blocks = DiskBlocks(tmp_path, memory_bytes=4000)
     identities = [blocks.add(block(seed)).id for seed in range(10)]
     assert len(blocks._decoded) <= 4
@@ -39,7 +39,7 @@ def test_memory_is_bounded_and_everything_is_still_there(tmp_path):
 
 
 @pytest.mark.parametrize("identity", [b"", b"../../../etc/passwd", b"x" * 33])
-def test_a_name_that_is_no_hash_is_refused(tmp_path, identity):
+def test_public_block_name_that_is_no_hash_is_refused(tmp_path, identity):
     with raises(PeerFault, "no-hash"):
         DiskBlocks(tmp_path).get(identity)
 
@@ -50,7 +50,7 @@ def test_a_malformed_block_is_not_kept(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_folder_is_bounded_and_keeps_the_blocks_read_last(tmp_path):
+def test_folder_of_public_blocks_is_bounded_and_keeps_the_last_read(tmp_path):
     size = len(block())
     blocks = DiskBlocks(tmp_path, memory_bytes=0, disk_bytes=4 * size + 100)
     first = blocks.add(block(0)).id

@@ -115,7 +115,7 @@ def test_old_backup_does_not_refill_a_lost_ledger_without_checkpoints(home, tmp_
     assert restored.whole_budget
 
 
-def test_a_ledger_that_holds_more_than_the_backup_stays(home, tmp_path, marks):
+def test_ledger_with_more_entries_than_the_backup_stays(home, tmp_path, marks):
     old = backed_up(home, tmp_path / "old")
     ledger = release(home, tmp_path)
     with raises(PrivacyRefusal, "backup-lacks-charges"):
@@ -123,7 +123,7 @@ def test_a_ledger_that_holds_more_than_the_backup_stays(home, tmp_path, marks):
     assert Ledger.read(home.ledger).head == ledger.head
 
 
-def test_a_daemon_that_runs_keeps_its_ledger(home, tmp_path, marks):
+def test_ledger_of_a_running_daemon_cannot_be_restored(home, tmp_path, marks):
     with home.running(), raises(ConfigurationError, "daemon-runs"):
         data.restore_ledger(home.path, checkpoints=marks, charge_missing=True)
 
@@ -176,7 +176,7 @@ def test_owner_can_state_past_spending_where_nothing_is_left(home, tmp_path, mar
     assert math.isinf(added.restored.spending.spent)
 
 
-def test_the_burn_down_adds_up_at_one_delta(home, tmp_path):
+def test_ledger_totals_by_run_add_up_at_one_delta(home, tmp_path):
     for run in ("first", "second"):
         release(home, tmp_path, run)
     facts = data.ledger(home.path, verify=True)

@@ -109,7 +109,7 @@ def test_products_of_quantised_rows_are_exact_in_float32_in_any_order() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_counts_as_zero_and_other_rows_stay(bad: float) -> None:
+def test_quantised_row_that_is_not_finite_is_zero_and_others_stay(bad: float) -> None:
     rows = quantise(np.array([[bad, 0.5], [0.25, 0.5], [1e308, -1e308], [5e-324, 1.0]]))
     assert rows.tolist() == [[0, 0.5], [0.25, 0.5], [0, 0], [0, 1]]
     assert quantise(np.zeros((1, 3))).tolist() == [[0, 0, 0]]
@@ -151,7 +151,7 @@ def by_torch() -> Embedder:
 
 
 @pytest.mark.slow
-def test_both_routes_agree_with_sentence_transformers_own_encode(packaged: Embedder, by_torch: Embedder) -> None:
+def test_numpy_and_torch_encoders_agree_with_sentence_transformers(packaged: Embedder, by_torch: Embedder) -> None:
     texts = [*TEXTS, *some_texts(8, 6), "pain " * 254]  # the last fills one window
     model: Any = by_torch._load_encoder()
     reference = model.model.encode(texts, convert_to_numpy=True, normalize_embeddings=True)
@@ -419,7 +419,7 @@ def cache(request: pytest.FixtureRequest, tmp_path: Path) -> EmbeddingCache:
     return EncryptedFileCache(tmp_path / "cache.sqlite", KEY)
 
 
-def test_each_text_is_computed_once(cache: EmbeddingCache) -> None:
+def test_cached_text_is_embedded_once(cache: EmbeddingCache) -> None:
     counting, embedder = cached(cache)
     first = embedder.encode([*TEXTS, TEXTS[0], "Ünïcode"])  # the last in another normal form
     assert len(counting.asked) == len(TEXTS)
@@ -434,7 +434,7 @@ def test_each_text_is_computed_once(cache: EmbeddingCache) -> None:
     assert embedder.encode([]).shape == (0, 24)
 
 
-def test_another_embedder_shares_nothing(cache: EmbeddingCache) -> None:
+def test_different_embedders_share_no_cached_embedding(cache: EmbeddingCache) -> None:
     _, embedder = cached(cache)
     embedder.encode(["a"])
     counting, other = cached(cache)
@@ -480,7 +480,7 @@ def test_private_cache_under_another_key_or_damaged_is_empty(tmp_path: Path) -> 
         EncryptedFileCache(path, b"short")
 
 
-def test_a_file_that_is_no_cache_is_named(tmp_path: Path) -> None:
+def test_file_that_is_no_embedding_cache_is_named(tmp_path: Path) -> None:
     (tmp_path / "c.sqlite").write_bytes(b"no database " * 1000)
     with pytest.raises(ConfigurationError, match=r"c\.sqlite"):
         PublicFileCache(tmp_path / "c.sqlite")
@@ -493,7 +493,7 @@ def _fill(path: str, start: int) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_share_a_file(tmp_path: Path) -> None:
+def test_processes_share_one_file_of_cached_embeddings(tmp_path: Path) -> None:
     path = tmp_path / "c.sqlite"
     context = multiprocessing.get_context("fork")
     workers: list[Any] = [context.Process(target=_fill, args=(str(path), start)) for start in (0, 30, 30)]
@@ -508,7 +508,7 @@ def test_two_processes_share_a_file(tmp_path: Path) -> None:
 
 
 @given(hnp.arrays(np.float64, (3, 8), elements=st.floats(-2.0, 2.0)))
-def test_what_is_published_lies_on_the_coarse_grid_and_so_on_the_fine_one(rows: Any) -> None:
+def test_published_embeddings_lie_on_the_coarse_and_the_fine_grid(rows: Any) -> None:
     found = publishable(rows)
     grid = found.astype(np.float64) * PUBLIC_GRID
     np.testing.assert_array_equal(grid, np.rint(grid))

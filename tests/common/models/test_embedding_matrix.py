@@ -33,7 +33,7 @@ def count_changes(texts, *options, kernel=None, threads=THREADS):
 
 
 @pytest.mark.slow
-def test_some_texts_have_the_same_bits_in_every_company():
+def test_some_texts_embed_to_the_same_bits_beside_any_others():
     assert not any(count_changes(6, *SHORT).values())
 
 
@@ -41,19 +41,19 @@ def test_some_texts_have_the_same_bits_in_every_company():
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("threads", ["1", "2", "3", "4", "5", "6"])
 @pytest.mark.parametrize("kernel", kernels.kernels())
-def test_500_texts_have_the_same_bits_in_every_company(kernel, threads):
+def test_500_texts_embed_to_the_same_bits_beside_any_others(kernel, threads):
     assert not any(count_changes(500, kernel=kernel, threads=threads).values())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", sorted(KERNELS_WITH_PLACES & set(kernels.kernels())))
-def test_without_like_places_bits_change(kernel):
+def test_embedding_bits_change_where_matrix_places_are_not_alike(kernel):
     counts = count_changes(8, "--longest", "40", "--without", "places", kernel=kernel)
     assert min(counts["among others"], counts["in another order"], counts["in three threads"]) > 0
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_without_one_owner_of_threads_bits_change_in_a_second_thread():
+def test_embedding_bits_change_in_a_second_thread_without_one_owner():
     counts = count_changes(8, "--without", "owner", threads="2")
     assert max(counts["in a second thread"], counts["alone in a second thread"], counts["in three threads"]) > 0

@@ -70,7 +70,7 @@ def other_map(model: Path) -> Path:
     return made
 
 
-def test_what_cannot_be_prepared_is_refused(model: Path, folder: Path, tmp_path: Path) -> None:
+def test_hidden_states_that_cannot_be_prepared_are_refused(model: Path, folder: Path, tmp_path: Path) -> None:
     for texts, layer, size, made in (
         (PUBLIC, 1, 8, folder),  # which exists
         (PUBLIC[:8], 1, 8, tmp_path / "few"),

@@ -210,7 +210,7 @@ def test_a_teacher_model_that_would_run_code_is_refused_and_runs_none(
     assert not marker.exists()
 
 
-def test_the_attacks_do_run_where_nothing_is_checked(
+def test_model_file_attacks_do_run_where_nothing_is_checked(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the tests above could not fail."""

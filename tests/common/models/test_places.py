@@ -51,7 +51,7 @@ LAYERS = [
         (EVERYWHERE, EVERYWHERE, None),
     ],
 )
-def test_like_places_are_those_that_a_kernel_treats_alike(
+def test_matrix_places_are_alike_where_the_kernel_treats_them_alike(
     monkeypatch: pytest.MonkeyPatch, features_first: Bools, tokens_first: Bools, expected: tuple[int, ...] | None
 ) -> None:
     monkeypatch.setattr(places, "PRODUCTS", products := (kernel(features_first), kernel(tokens_first)))
@@ -60,7 +60,7 @@ def test_like_places_are_those_that_a_kernel_treats_alike(
     assert expected == (run and (products.index(run.product), run.first, run.count, run.period))
 
 
-def test_one_layer_s_shape_is_enough_to_exclude_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shape_of_one_layer_suffices_to_exclude_a_matrix_place(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, edges = kernel(NOWHERE), kernel(EDGES)
 
     def product(columns: Float32, layer: Layer) -> Float32:
@@ -73,7 +73,7 @@ def test_one_layer_s_shape_is_enough_to_exclude_a_place(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("product", places.PRODUCTS)
-def test_both_ways_round_give_the_same_product(product: Product) -> None:
+def test_plain_and_transposed_matrix_product_agree(product: Product) -> None:
     columns = np.random.default_rng(0).standard_normal((12, 30), dtype=np.float32)
     for weights, bias in LAYERS:
         outputs = product(columns, (weights, bias + 1))

@@ -10,7 +10,7 @@ from undersong_common.models import workers
 from undersong_common.models.workers import for_each
 
 
-def test_every_item_once_and_errors_surface() -> None:
+def test_workers_take_every_item_once_and_raise_its_error() -> None:
     done: list[int] = []
     for_each(done.append, range(100))
     assert sorted(done) == list(range(100))
@@ -24,7 +24,7 @@ def test_every_item_once_and_errors_surface() -> None:
 
 
 @pytest.mark.heavy
-def test_a_fork_gets_its_own_pool() -> None:
+def test_forked_process_gets_its_own_worker_pool() -> None:
     script = """
 import os, numpy
 from undersong_common.models.workers import for_each
@@ -40,7 +40,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize(("limit", "most"), [("1", 1), ("2", 2), ("999", 999), ("", 999), ("many", 999), ("1,4", 1)])
-def test_omp_num_threads_limits_the_pool(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
+def test_omp_num_threads_limits_the_worker_pool(monkeypatch: pytest.MonkeyPatch, limit: str, most: int) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", limit)
     assert 1 <= workers._core_count() <= most
     assert workers._core_count() == min(most, len(os.sched_getaffinity(0)))

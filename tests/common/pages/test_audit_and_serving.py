@@ -28,7 +28,7 @@ EARLIER = {
 }
 
 
-def test_each_entry_holds_the_hash_of_the_one_before(tmp_path):
+def test_each_audit_entry_holds_the_hash_of_the_one_before(tmp_path):
     log = AuditLog(tmp_path / "audit.jsonl")
     assert log.entries() == []
     for number in range(5):

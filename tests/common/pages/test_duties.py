@@ -42,7 +42,7 @@ def duties(tmp_path):
     store.close()
 
 
-def test_a_day_passes_by_the_machine_s_own_time(timed_machine, duties):
+def test_day_of_exclusion_passes_by_the_machine_s_uptime(timed_machine, duties):
     duties.note_act(["ada"])
     for passed_s, is_excluded in ((0.0, True), (DAY_S - 1, True), (1, False)):
         timed_machine.pass_time(passed_s)
@@ -50,7 +50,7 @@ def test_a_day_passes_by_the_machine_s_own_time(timed_machine, duties):
 
 
 @pytest.mark.parametrize("clock_s", [25 * HOUR_S, 400 * DAY_S, -2 * DAY_S])
-def test_a_wrong_clock_shortens_no_day(timed_machine, duties, clock_s):
+def test_wrong_clock_does_not_shorten_the_day_of_exclusion(timed_machine, duties, clock_s):
     """The attack: a clock that was ahead for one command deleted what excludes a person."""
     duties.note_act(["ada"])
     timed_machine.at += clock_s
@@ -63,7 +63,7 @@ def test_a_wrong_clock_shortens_no_day(timed_machine, duties, clock_s):
     assert not duties.exclusion(["ada"])
 
 
-def test_no_clock_deletes_an_act_after_a_restart_either(timed_machine, duties):
+def test_no_clock_setting_deletes_an_act_after_a_restart(timed_machine, duties):
     duties.note_act(["ada"])
     timed_machine.restart()
     timed_machine.at += 25 * HOUR_S
@@ -87,7 +87,7 @@ def test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now(timed_machine, dutie
     assert not duties.exclusion(["ada"])
 
 
-def test_of_each_actor_the_latest_act_counts(timed_machine, duties):
+def test_latest_act_of_each_actor_counts(timed_machine, duties):
     for _ in range(3):
         duties.note_act(["ada", "https://id.example 7"])
         timed_machine.pass_time(20 * HOUR_S)
@@ -108,7 +108,7 @@ def test_of_each_actor_the_latest_act_counts(timed_machine, duties):
         ("root at the terminal", "bert at the terminal", "perhaps"),
     ],
 )
-def test_whose_account_it_is_elsewhere_nobody_can_tell(timed_machine, duties, actor, person, excluded):
+def test_act_excludes_its_own_account_and_perhaps_those_elsewhere(timed_machine, duties, actor, person, excluded):
     duties.note_act([actor])
     exclusion = duties.exclusion([person])
     words = "" if exclusion is None else "itself" if exclusion.is_own else "perhaps"

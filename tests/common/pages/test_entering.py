@@ -50,7 +50,7 @@ def accounts(tmp_path, clock):
 AHEAD_S = 400 * 86_400.0
 
 
-def test_what_was_stored_with_the_clock_ahead_ends_once_it_is_right(accounts, clock):
+def test_sessions_stored_by_a_clock_ahead_end_once_it_is_right(accounts, clock):
     accounts.set_password("ada", PASSWORD)
     clock.now += AHEAD_S
     link, token, session = (
@@ -78,7 +78,7 @@ def test_nobody_enters_a_new_page_and_every_screen_leads_to_the_login(browser):
     assert browser.post("/login", of="/login", name="admin", password="admin").status_code == 403
 
 
-def test_health_is_read_without_login_and_says_nothing_else(browser):
+def test_health_check_needs_no_log_in_and_says_nothing_else(browser):
     answer = browser.get("/healthz")
     assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
@@ -105,7 +105,7 @@ def test_a_link_lets_one_browser_in_once_and_its_secret_is_in_no_file(site, tmp_
         assert half.encode() not in written
 
 
-def test_a_link_ends(accounts, clock):
+def test_log_in_link_expires(accounts, clock):
     secret = accounts.link("ada")
     clock.now += module.LINK_S + 1
     with raises(PrivacyRefusal, "link-used"):
@@ -144,7 +144,7 @@ def enter_wrongly(accounts, name, address, times):
             accounts.enter_by_password(name, "wrong", address=address)
 
 
-def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
+def test_wrong_passwords_delay_only_that_account_at_that_source(accounts, clock):
     accounts.set_password("ada", PASSWORD)
     accounts.set_password("vera", PASSWORD)
     enter_wrongly(accounts, "ada", "a", module.FAILURES)
@@ -157,7 +157,7 @@ def test_who_has_to_wait_is_an_account_at_a_source(accounts, clock):
     accounts.enter_by_password("ada", PASSWORD, address="a")
 
 
-def test_guesses_of_one_source_end_and_keep_nobody_else_out(accounts):
+def test_password_guesses_of_one_source_end_and_lock_out_nobody_else(accounts):
     accounts.set_password("ada", PASSWORD)
     for number in range(module.SOURCE_FAILURES):
         enter_wrongly(accounts, f"name {number}", "a", 1)
@@ -169,7 +169,7 @@ def test_guesses_of_one_source_end_and_keep_nobody_else_out(accounts):
 
 
 @pytest.mark.parametrize("sources", ["127.0.{}.9", "::ffff:127.0.0.{}", "2001:db8::{}:1"])
-def test_addresses_that_one_person_can_choose_among_are_one_source(accounts, sources):
+def test_addresses_one_person_can_choose_among_count_as_one_source(accounts, sources):
     for number in range(module.SOURCE_FAILURES):
         enter_wrongly(accounts, f"name {number}", sources.format(number), 1)
     accounts.set_password("ada", PASSWORD)
@@ -178,7 +178,7 @@ def test_addresses_that_one_person_can_choose_among_are_one_source(accounts, sou
     accounts.enter_by_password("ada", PASSWORD, address="2001:db8:0:1::1")
 
 
-def test_tries_under_way_are_bounded_for_a_source_and_for_all(accounts, monkeypatch):
+def test_log_in_tries_under_way_are_bounded_by_source_and_in_all(accounts, monkeypatch):
     accounts.set_password("ada", PASSWORD)
     go_on, verify = threading.Event(), PasswordHasher.verify
     monkeypatch.setattr(PasswordHasher, "verify", lambda *given: go_on.wait(20) and verify(*given))
@@ -271,7 +271,7 @@ def test_a_new_password_ends_the_other_sessions(inside, site):
     assert "other sessions" not in inside.get("/").text  # said once
 
 
-def test_roles_are_kept(site):
+def test_each_role_allows_its_own_screens_and_actions(site):
     for role, allowed in (("viewer", [200, 403]), ("operator", [200, 403]), ("administrator", [200, 200])):
         site.accounts.set_role("zoe", "administrator")
         site.accounts.set_role("eve", role)
@@ -320,19 +320,19 @@ def test_the_same_form_sent_twice_acts_once(inside, site):
     assert inside.client.post("/act", data=failing).status_code == 303  # what failed may be tried again
 
 
-def test_another_host_is_not_answered(site, inside):
+def test_request_under_another_host_name_is_refused(site, inside):
     for host in ("evil.example", "evil.example:8700", "127.0.0.1:8701", ""):
         assert inside.get("/", headers={"host": host}).status_code == 421
 
 
-def test_what_is_sent_is_bounded(inside):
+def test_request_bodies_within_a_session_are_bounded(inside):
     form = {"content-type": "application/x-www-form-urlencoded"}
     assert inside.client.post("/act", content=b"x" * (9 << 20)).status_code == 413
     in_chunks = (b"x" * 2**20 for _ in range(9))
     assert inside.client.post("/act", content=in_chunks, headers=form).status_code == 413
 
 
-def test_of_a_stranger_less_is_read(browser, site):
+def test_smaller_request_bodies_are_read_without_a_session(browser, site):
     form = {"content-type": "application/x-www-form-urlencoded"}
     for address in ("/login", "/enter", "/act"):
         assert browser.client.post(address, content=b"x" * 2**17, headers=form).status_code == 413
@@ -356,7 +356,7 @@ def test_half_a_character_in_a_form_is_an_ordinary_wrong_field(browser):
     assert browser.client.post("/login", content=body.encode(), headers={"content-type": kind}).status_code == 403
 
 
-def test_one_half_of_a_sessions_secret_reads_and_does_nothing(inside, site):
+def test_one_half_of_a_session_s_secret_opens_nothing(inside, site):
     """Cookies know no ports: whoever serves another port of this host may hold one."""
     PulseStream(site, lambda _topic: Pulse("1"))
     fields = inside.hidden("/")
@@ -403,7 +403,7 @@ def test_every_answer_has_the_policy_and_no_inline_script_or_style(inside, brows
     assert inside.get("/assets/x/../site.py").status_code in (303, 404)
 
 
-def test_what_is_shown_is_escaped_and_control_characters_are_seen(inside):
+def test_shown_strings_are_escaped_and_control_characters_visible(inside):
     text = inside.get("/").text
     assert "<b>" not in text
     assert r"&lt;b&gt;\x1b[2J&lt;/b&gt;" in text

@@ -142,7 +142,7 @@ def test_a_person_of_the_provider_enters_with_the_role_of_the_account_here(site)
 
 
 @pytest.mark.slow
-def test_who_has_no_account_or_no_checked_address_is_refused(site):
+def test_person_without_account_or_verified_address_is_refused(site):
     site.accounts.set_role("unchecked@hospital.example", "operator")
     for name, why in (("eve", "has no account here"), ("unchecked", "has not checked")):
         browser, answer, _ = person(site, name)
@@ -153,7 +153,7 @@ def test_who_has_no_account_or_no_checked_address_is_refused(site):
 
 
 @pytest.mark.slow
-def test_what_was_not_begun_at_this_browser_is_refused(site):
+def test_log_in_that_was_not_begun_at_this_browser_is_refused(site):
     for query in ("", "?code=x&state=y", "?error=access_denied"):
         assert came_back(Browser(site), f"/oidc/return{query}").status_code == 403
     state = led_there(Browser(site).get("/oidc/start"))[1]["state"]
@@ -490,7 +490,7 @@ def test_without_groups_no_name_opens_an_account(fake):
     assert (refused.status_code, "connect the identity provider under Your account" in refused.text) == (403, True)
 
 
-def test_a_person_is_one_of_one_issuer(fake):
+def test_same_subject_of_another_issuer_is_another_person(fake):
     fake.site.accounts.remove("ada@hospital.example")
     other = FakeProvider(None, "https://other.example", roles={"it": "viewer"}, site=Site(fake.site.settings))
     assert other.enter(groups=["it"]) == 303
@@ -498,7 +498,7 @@ def test_a_person_is_one_of_one_issuer(fake):
     other.site.close()
 
 
-def test_the_way_back_logs_nobody_in_without_the_form_of_this_page(fake):
+def test_return_from_the_provider_needs_the_form_of_this_page(fake):
     attacker, victim = Browser(fake.site), Browser(fake.site)
     place = fake.led_back(attacker.get("/oidc/start"))
     victim.client.cookies = dict(attacker.client.cookies)  # planted from another port of this machine

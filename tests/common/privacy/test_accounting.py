@@ -41,7 +41,7 @@ def z(target: float, at: float = 1e-5) -> float:
 @pytest.mark.parametrize(
     ("target", "at", "sigma"), [(4, 1e-5, 3.5310), (4, 4e-5, 3.295), (1, 1e-5, 12.184), (8, 1e-5, 1.960)]
 )
-def test_wasp_plan(target: float, at: float, sigma: float) -> None:
+def test_wasp_plan_is_calibrated_to_the_contract_s_sigma(target: float, at: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s / NEAR_AND_FAR, count=4)], target, at)
     assert found == pytest.approx(sigma, rel=2e-4)
     assert found == pytest.approx(2 * NEAR_AND_FAR * z(target, at), rel=1e-6)
@@ -68,7 +68,7 @@ HALF = [(1, 17.566), (2, 9.389), (4, 5.079)]
 
 
 @pytest.mark.parametrize(("target", "sigma"), slow_but(HALF, HALF[2:]))
-def test_dpga_votes_with_half_the_budget(target: float, sigma: float) -> None:
+def test_dpga_votes_at_half_the_budget_have_the_contract_s_sigma(target: float, sigma: float) -> None:
     found = calibrate(lambda s: [Gaussian(s, 0.8, 10)], target / 2, DPGA_DELTA)
     assert found == pytest.approx(sigma, rel=1e-4)
 
@@ -78,7 +78,7 @@ JOINTLY = [(1, 13.406), (2, 7.454), (4, 4.222)]
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(("target", "sigma"), slow_but(JOINTLY, JOINTLY[2:]))
-def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
+def test_dpga_plan_composed_jointly_has_the_contract_s_sigma(target: float, sigma: float) -> None:
     def build(s: float) -> list[Event]:
         return [Pure(0.1 * target, 2), Laplace(10 / target, 3), Gaussian(s, 0.8, 10)]
 
@@ -88,7 +88,7 @@ def test_dpga_plan_composed_jointly(target: float, sigma: float) -> None:
 
 
 @pytest.mark.slow
-def test_dpga_accounting() -> None:
+def test_dpga_events_compose_to_the_stated_epsilon() -> None:
     votes = Gaussian(13.406, 0.8, 10)
     assert epsilon([Pure(0.1), Pure(0.1), Laplace(10, 3), votes], 1.31818e-5) == pytest.approx(1.0, abs=5e-4)
     assert epsilon([Pure(0.1, 2), DiscreteLaplace(0.1, count=3), votes], 1.31818e-5) == pytest.approx(1.004, abs=5e-4)
@@ -96,7 +96,7 @@ def test_dpga_accounting() -> None:
 
 @settings(max_examples=examples(10, 40), deadline=None)
 @given(st.floats(0.01, 30), st.floats(1e-12, 0.1))
-def test_gaussian_conversions_agree(target: float, at: float) -> None:
+def test_epsilon_and_delta_of_a_gaussian_are_inverse(target: float, at: float) -> None:
     event = [Gaussian(z(target, at))]
     assert epsilon(event, at) == pytest.approx(target, rel=1e-6, abs=1e-9)
     assert delta(event, target) == pytest.approx(at, rel=1e-6)
@@ -104,7 +104,7 @@ def test_gaussian_conversions_agree(target: float, at: float) -> None:
 
 @settings(max_examples=examples(10, 30), deadline=None)
 @given(st.lists(st.tuples(st.floats(0.5, 50), st.integers(0, 20)), min_size=1, max_size=6))
-def test_squares_of_mu_add(parts: list[tuple[float, int]]) -> None:
+def test_squared_mu_of_composed_gaussians_adds_up(parts: list[tuple[float, int]]) -> None:
     events = [Gaussian(multiplier, count=count) for multiplier, count in parts]
     mu = composed_mu(events)
     assert mu == pytest.approx(math.sqrt(sum(count / multiplier**2 for multiplier, count in parts)))
@@ -122,7 +122,7 @@ def test_loss_distribution_agrees_with_the_closed_form() -> None:
 
 
 @pytest.mark.slow
-def test_subsampling_helps_and_needs_both_directions() -> None:
+def test_subsampling_lowers_epsilon_down_to_zero_at_rate_zero() -> None:
     full = epsilon([Gaussian(2.0, count=10)], 1e-5)
     half = epsilon([Gaussian(2.0, 0.5, 10)], 1e-5)
     assert half < full
@@ -147,14 +147,14 @@ def test_discrete_laplace_costs_what_its_sum_says_and_never_less(one: float, sen
 
 
 @pytest.mark.parametrize("sensitivity", [10**6, 2**41, 2**53])
-def test_pricing_discrete_laplace_noise_does_not_follow_its_sensitivity(sensitivity: int) -> None:
+def test_time_to_price_discrete_laplace_ignores_its_sensitivity(sensitivity: int) -> None:
     epsilon([DiscreteLaplace(0.1, 3)], 1e-6)  # libraries are loaded
     begun = time.process_time()
     assert epsilon([DiscreteLaplace(0.5 / sensitivity, sensitivity, count=3)], 1e-6) == pytest.approx(1.5, rel=1e-4)
     assert time.process_time() - begun < 1.0  # some 0.05 s; it took minutes and gigabytes
 
 
-def test_pure_events() -> None:
+def test_pure_and_laplace_events_compose_to_their_epsilon() -> None:
     assert epsilon([Pure(0.3), Laplace(2.0), DiscreteLaplace(0.01, sensitivity=10)], 0.0) == pytest.approx(0.9)
     assert epsilon([Pure(0.3)], 1e-12) == pytest.approx(0.3, rel=1e-6)
     assert epsilon([Laplace(1.0)], 1e-3) == pytest.approx(1 + 2 * math.log1p(-1e-3), abs=1e-4)
@@ -162,7 +162,7 @@ def test_pure_events() -> None:
     assert fine == pytest.approx(epsilon([Laplace(1.0)], 1e-3), abs=1e-2)
 
 
-def test_no_noise_is_infinite_and_explicit() -> None:
+def test_event_without_noise_costs_infinite_epsilon() -> None:
     assert calibrate(lambda s: [Gaussian(s)], math.inf, 1e-5) == 0.0
     assert epsilon([Gaussian(0.0)], 1e-5) == math.inf
     assert epsilon([Gaussian(1.0), Pure(math.inf)], 1e-5) == math.inf
@@ -190,7 +190,7 @@ def test_no_noise_is_infinite_and_explicit() -> None:
         max_size=3,
     )
 )
-def test_what_is_one_gaussian_has_a_mu_and_nothing_else_has(events: list[Event]) -> None:
+def test_events_have_a_mu_exactly_if_they_are_one_gaussian(events: list[Event]) -> None:
     assert is_one_gaussian(events) == (composed_mu(events) is not None)
 
 
@@ -203,7 +203,7 @@ def test_calibration_is_tight_and_never_short(target: float, at: float, count: i
 
 
 @pytest.mark.slow
-def test_calibration_starts_from_any_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calibration_finds_the_same_noise_in_any_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scale in integer units, thousands of times the sensitivity's, ends at the same noise."""
     monkeypatch.setattr(accounting, "_GRID", 5_000)
     natural = calibrate(lambda s: [Gaussian(s, 0.8, 10), Pure(0.1)], 1.0, 1e-5)
@@ -220,7 +220,7 @@ def test_a_plan_that_cannot_be_afforded_is_refused() -> None:
     assert calibrate(lambda s: [Pure(0.5)], 1.0, 1e-5) == 0.0
 
 
-def test_charge_for_discrete_noise() -> None:
+def test_discrete_noise_is_charged_below_its_sampled_variance() -> None:
     assert charged_sigma(9.0 + 4.0) == pytest.approx(3.0)
     assert charged_sigma(math.inf) == math.inf
     assert sampled_variance(3.0) == pytest.approx(13.0)

@@ -50,7 +50,7 @@ def _chance_of_loss(above, mu):
         json.dumps(GOOD).replace('"hits": 1', '"hits": 1e400'),
     ],
 )
-def test_what_no_audit_wrote_is_refused(tmp_path, written):
+def test_figures_that_no_audit_wrote_are_refused(tmp_path, written):
     file = tmp_path / "audit.json"
     file.write_text(written)
     with raises(ConfigurationError, "no-audit-result"):
@@ -64,7 +64,7 @@ def test_attack_beyond_the_promise_refutes_it_whatever_the_file_says():
     assert all(point.startswith("REFUTED") for point in section.points)
 
 
-def test_it_says_how_much_an_audit_could_have_refuted():
+def test_dossier_says_which_epsilon_an_audit_could_have_refuted():
     could = impact.audit_section({**GOOD, "refutable_by_noise": 2.1, "refutable_by_attack": None})
     assert any("refuted epsilon 2.1 and more" in point for point in could.points)
     could_not = impact.audit_section({**GOOD, "refutable_by_noise": None, "refutable_by_attack": None})

@@ -54,7 +54,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.heavy
-def test_what_is_charged_is_there_again(path: Path) -> None:
+def test_charges_are_read_back_from_the_ledger(path: Path) -> None:
     ledger = Ledger.open(path, "f1", Budget(8.0, 1e-5, 2), at=5.0)
     mixed = Charge("s", HASH, "all", 0, (Pure(0.1), Laplace(10.0, 3), DiscreteLaplace(0.1), Gaussian(9.0, 0.5, 4)))
     ledger.charge(vote(1), at=6.5)
@@ -107,7 +107,7 @@ def test_other_runs_add_epsilon_and_delta(path: Path) -> None:
     assert ledger.spent(1e-5) == pytest.approx(expected)
 
 
-def test_the_budget_holds(path: Path) -> None:
+def test_charge_beyond_the_budget_is_refused_and_not_written(path: Path) -> None:
     noise = accounting.calibrate(lambda s: [Gaussian(s, count=4)], 4.0, 1e-5)
     ledger = Ledger.open(path, "f", Budget(4.0, 1e-5))
     whole = Charge("r", HASH, "", 0, (Gaussian(noise, count=4),))
@@ -277,9 +277,7 @@ def test_a_run_that_has_ended_is_charged_no_more(path: Path) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.floats(0.3, 50.0), st.integers(1, 40), st.floats(1e-9, 1e-3), st.floats(0.9, 1.1))
-def test_what_is_within_the_budget_without_its_price_is_so_by_its_price(
-    sigma: float, count: int, delta: float, share: float
-) -> None:
+def test_quick_budget_check_agrees_with_the_full_price(sigma: float, count: int, delta: float, share: float) -> None:
     runs = {"a": [Gaussian(sigma, count=count)], "b": [Gaussian(2 * sigma)]}
     costs = price(runs, delta, 2)
     said = surely_within(parts(runs), share * costs, delta / 2)
@@ -410,7 +408,7 @@ def test_a_budget_has_at_least_one_part(parts: int) -> None:
 # What was lost
 
 
-def test_what_was_lost_counts_and_its_runs_have_ended(path: Path) -> None:
+def test_lost_charges_count_and_end_their_runs(path: Path) -> None:
     ledger = Ledger.open(path, "f", Budget(4.0, 1e-5))
     gone = Charge("gone", HASH, "", 0, (Gaussian(2.0, count=3),), "", (Gaussian(1.0, count=3),))
     ledger.lose([gone])
@@ -511,7 +509,7 @@ def test_a_statement_is_what_the_ledger_says_and_comes_back_from_json(path: Path
     assert runs["closed"].at_most().events == mixed("closed").events
 
 
-def test_totals_are_kept_up_with_every_entry(path: Path) -> None:
+def test_ledger_totals_follow_every_entry(path: Path) -> None:
     """Added to as charges come, counted anew where something is taken away: always what its charges add up to."""
     ledger, other = Ledger.open(path, "f"), Ledger.open(path, "f")
     charges = [replace(vote(number), alone=(Gaussian(1.0),)) for number in range(6)]
@@ -549,7 +547,7 @@ def test_totals_are_kept_up_with_every_entry(path: Path) -> None:
     check()
 
 
-def test_a_count_that_breaks_off_is_made_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_ledger_total_is_computed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a count is less than was spent; memory may end in the middle of one, or a signal come."""
     ledger = Ledger.open(path, "f", Budget(1.9, 1e-5))
     for number in range(3):

@@ -152,7 +152,7 @@ def test_shares_of_discrete_laplace_sum_to_it(scale: float, parties: int) -> Non
 @pytest.mark.parametrize(
     "law", slow_after([DiscreteGaussian(3), DiscreteGaussian(5000), DiscreteLaplaceShare(4000, 3)], 1), ids=repr
 )
-def test_same_seed_same_noise_whatever_the_cuts(law: IntegerNoise, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_seed_gives_the_same_noise_however_it_is_cut(law: IntegerNoise, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = law.sample(KeyStream(SEED), 5_000)
     stream = KeyStream(SEED)
     parts = np.concatenate([law.sample(stream, n) for n in (0, 1, 999, 4_000)])
@@ -185,25 +185,25 @@ def test_every_gaussian_states_a_distance_below_the_contract(sigma: Fraction) ->
 @pytest.mark.parametrize(
     ("scale", "parties", "bits"), [pytest.param(2**14, 1, 106, marks=pytest.mark.slow), (1000, 10, 110)]
 )
-def test_stated_distance_of_the_pure_laws(scale: int, parties: int, bits: int) -> None:
+def test_stated_distance_of_laplace_shares_is_below_its_bound(scale: int, parties: int, bits: int) -> None:
     assert DiscreteLaplaceShare(scale, parties).distance < Fraction(1, 2**bits)
 
 
 @given(st.fractions(min_value=0, max_value=40, max_denominator=10**6))
-def test_integer_exponential_is_within_a_unit(exponent: Fraction) -> None:
+def test_integer_exponential_is_within_one_unit_of_the_exact_value(exponent: Fraction) -> None:
     with mpmath.workprec(600):
         exact = mpmath.exp(-mpmath.mpf(exponent.numerator) / exponent.denominator) * mpmath.mpf(2) ** 256
         assert 0 <= exact - exp_fixed(exponent) <= 1 or (exponent == 0 and exp_fixed(exponent) == 2**256)
 
 
 @pytest.mark.parametrize("sigma", [0, -1, 0.2, 2.0**23 + 1, math.inf, math.nan])
-def test_gaussian_out_of_range_is_refused(sigma: float) -> None:
+def test_gaussian_scale_out_of_range_is_refused(sigma: float) -> None:
     with raises(ConfigurationError, "sigma-out-of-range"):
         DiscreteGaussian(sigma)
 
 
 @pytest.mark.parametrize("scale", [0, -2, 0.01, 2.0**21, math.nan])
-def test_laplace_out_of_range_is_refused(scale: float) -> None:
+def test_laplace_scale_out_of_range_is_refused(scale: float) -> None:
     with pytest.raises(ConfigurationError) as refused:
         DiscreteLaplaceShare(scale, 5)
     assert refused.value.code == "scale-out-of-range"
@@ -259,7 +259,7 @@ def test_draws_at_and_around_every_boundary_follow_the_definition(table: Cumulat
     assert table.draw(*_words(words)).tolist() == expected
 
 
-def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
+def test_tied_draw_is_settled_without_another_tie_beside_it() -> None:
     """One draw a call: in a guided bucket, in a searched one, in the last one."""
     for table in (GAUSSIAN, SMALL):
         edges = _boundaries(table)
@@ -273,7 +273,7 @@ def test_a_tie_is_settled_without_another_tie_beside_it() -> None:
     st.lists(st.integers(0, 2**70), min_size=1, max_size=40).filter(any),
     st.lists(st.integers(0, 2**128 - 1), min_size=1, max_size=20),
 )
-def test_any_law_is_drawn_by_the_definition(weights: list[int], words: list[int]) -> None:
+def test_cumulative_table_draws_any_law_by_its_definition(weights: list[int], words: list[int]) -> None:
     table = CumulativeTable.of_weights(weights, Fraction(0))
     words += _boundaries(table)[:5]
     assert table.draw(*_words(words)).tolist() == [_draw_plainly(table, word) for word in words]
@@ -310,7 +310,7 @@ def test_polya_probabilities_agree_with_the_binomial_formula() -> None:
             assert abs(mpmath.mpf(edges[k + 1] - edges[k]) / mpmath.mpf(2) ** 128 - exact) < mpmath.mpf(2) ** -112
 
 
-def test_a_sure_value_needs_no_boundary() -> None:
+def test_law_of_one_value_always_draws_that_value() -> None:
     assert CumulativeTable.of_weights([5], Fraction(0)).draw(*_words([0, 2**128 - 1])).tolist() == [0, 0]
 
 

@@ -41,7 +41,9 @@ def test_a_fill_longer_than_the_zero_buffer_continues_the_counter() -> None:
 
 @pytest.mark.parametrize("gcm", [True, False])
 @pytest.mark.parametrize("cuts", [[16], [CHUNK_BYTES - HEAD_BYTES, CHUNK_BYTES, 77]])
-def test_a_long_stream_is_the_same_stream(gcm: bool, cuts: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_key_stream_equals_the_reference_cipher(
+    gcm: bool, cuts: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(stream, "gcm_is_faster", lambda: gcm)
     seed = bytes(range(32))
     head, rest = long_stream(seed)
@@ -58,7 +60,7 @@ def test_a_long_stream_is_the_same_stream(gcm: bool, cuts: list[int], monkeypatc
 
 
 @given(st.lists(st.binary(min_size=32, max_size=32), max_size=5), st.integers(HEAD_BYTES, 200))
-def test_short_streams_are_the_same_streams(seeds: list[bytes], size: int) -> None:
+def test_short_key_streams_equal_the_reference_cipher(seeds: list[bytes], size: int) -> None:
     streams, room = ShortStreams(seeds), memoryview(bytearray(size + TAG_BYTES))
     written = [bytes(room[:size]) for _ in streams.each_into(room)]
     assert written == [_reference(seed, size) for seed in seeds]

@@ -53,7 +53,7 @@ def _twice(interrupt):
 
 
 @pytest.mark.parametrize("wrap", [_as_cause, _hidden, _twice])
-def test_ctrl_c_is_one_whatever_was_made_of_it(capsys, wrap):
+def test_ctrl_c_ends_as_interrupted_whatever_exception_wraps_it(capsys, wrap):
     code, said = ended(capsys, interrupted(wrap))
     assert (code, said) == (entry.INTERRUPTED, STOPPED)
 
@@ -93,7 +93,7 @@ def test_ctrl_c_in_code_compiled_from_text_is_an_exit_code_under_python_m(tmp_pa
     assert (done.returncode, done.stderr) == (entry.INTERRUPTED, STOPPED)
 
 
-def test_ctrl_c_while_an_error_is_told_is_one_too(capsys, monkeypatch):
+def test_ctrl_c_while_an_error_is_printed_ends_as_interrupted(capsys, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -155,7 +155,7 @@ def test_what_a_command_returns_is_its_exit_code(returned, code):
 
 
 @pytest.mark.parametrize("words", [["--frob"], ["coordinatr"], ["plan"], ["plan", "a", "b"], ["coordinator", "initt"]])
-def test_every_typing_error_is_of_the_class_that_is_caught(words):
+def test_every_command_line_error_is_of_the_class_that_is_caught(words):
     from undersong.cli import app
 
     with pytest.raises(entry.COMMAND_LINE_ERROR) as caught:

@@ -73,7 +73,7 @@ def test_the_first_extra_that_brings_a_package_is_named():
     assert extras.extra_of("numpy") is None
 
 
-def test_all_has_every_extra_that_users_install_together():
+def test_extra_all_has_every_extra_that_users_install_together():
     (everything,) = map(Requirement, EXTRAS["all"])
     apart = {"dpsgd", "presidio", "large-models", "gpu"}
     assert everything.extras == EXTRAS.keys() - apart - {"all", *OF_DEVELOPERS}
@@ -88,14 +88,14 @@ def test_the_wheels_table_is_the_one_of_pyproject():
     assert "torch" not in described["coordinator"] | described["console"] | described["notebook"]
 
 
-def test_the_error_has_a_code_a_cause_and_the_extra():
+def test_missing_package_error_has_code_cause_and_extra():
     with raises(ConfigurationError, "no-package") as caught, extras.named():
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
     assert 'pip install "undersong[coordinator]"' in caught.value.remedy
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)
 
 
-def test_what_is_required_is_found_or_named():
+def test_required_module_is_imported_or_named():
     extras.require("sklearn", "json")
     with pytest.raises(ModuleNotFoundError) as caught:
         extras.require("json", "no_such_module")
@@ -103,12 +103,12 @@ def test_what_is_required_is_found_or_named():
 
 
 @pytest.mark.parametrize("name", ["sklearn.no_such", "undersong_common.no_such", "mine", None])
-def test_any_other_module_is_an_error_of_its_own(name):
+def test_missing_module_of_no_extra_keeps_its_own_error(name):
     with pytest.raises(ModuleNotFoundError), extras.named():
         raise ModuleNotFoundError("private words", name=name)
 
 
-def test_the_library_names_it_too():
+def test_library_names_the_extra_of_a_missing_package():
     def missing():
         raise ModuleNotFoundError("No module named 'pandas'", name="pandas")
 
@@ -124,7 +124,7 @@ def test_the_library_names_it_too():
         ("httpcore", '{name = "own", kind = "openai", model = "m", base_url = "http://127.0.0.1:9/v1"}', "coordinator"),
     ],
 )
-def test_what_a_run_lacks_is_said_before_it_starts(hidden, generator, extra, monkeypatch):
+def test_packages_that_a_run_lacks_are_named_before_it_starts(hidden, generator, extra, monkeypatch):
     task = tasks.load(TASK, [f"generators.0={generator}"])
     found = extras.find_spec
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == hidden else found(name))

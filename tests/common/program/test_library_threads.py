@@ -31,7 +31,7 @@ def owner_of(monkeypatch: pytest.MonkeyPatch, *libraries: FakeLibrary) -> Librar
     return LibraryThreads()
 
 
-def test_the_last_user_restores_what_the_first_one_met(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_thread_block_restores_the_numbers_the_first_one_met(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy, scipy, openmp = FakeLibrary("n", 4), FakeLibrary("s", 3), FakeLibrary("o", 2, user_api="openmp")
     owner = owner_of(monkeypatch, numpy, scipy, openmp)
     owner.enter()

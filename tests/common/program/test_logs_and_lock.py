@@ -35,7 +35,7 @@ def logged(capsys, *, as_json):
     return capsys.readouterr().err
 
 
-def test_text_is_one_line_a_record_without_a_traceback(capsys):
+def test_text_log_has_one_line_a_record_and_no_traceback(capsys):
     (line,) = logged(capsys, as_json=False).splitlines()
     assert line.endswith("ERROR run first\\n2026-01-01 INFO forged failed")
 
@@ -50,14 +50,14 @@ def test_a_line_begins_with_the_time_to_the_millisecond_and_the_level(capsys):
         assert capsys.readouterr().err == usual.format(record) + "\n"
 
 
-def test_json_names_the_exceptions_kind_and_nothing_of_it(capsys):
+def test_json_log_names_the_kind_of_an_exception_and_nothing_else(capsys):
     (line,) = logged(capsys, as_json=True).splitlines()
     value = json.loads(line)
     assert (value["level"], value["logger"], value["exception"]) == ("error", "undersong_server.runs", "ValueError")
     assert "private" not in line
 
 
-def test_json_carries_the_code_of_our_own_errors(capsys):
+def test_json_log_carries_the_code_of_our_own_errors(capsys):
     to_stderr((), as_json=True, debug=False)
     try:
         raise ConfigurationError("no such file", code="missing-file")
@@ -66,7 +66,7 @@ def test_json_carries_the_code_of_our_own_errors(capsys):
     assert json.loads(capsys.readouterr().err)["code"] == "missing-file"
 
 
-def test_a_lock_is_held_by_one(tmp_path):
+def test_lock_has_only_one_holder(tmp_path):
     path = tmp_path / "lock"
     assert not is_held(path)
     with holding(path, RuntimeError("held")):
@@ -78,7 +78,7 @@ def test_a_lock_is_held_by_one(tmp_path):
     assert not is_held(path)
 
 
-def test_who_asks_whether_a_lock_is_held_keeps_nobody_from_it(tmp_path, monkeypatch):
+def test_asking_whether_a_lock_is_held_blocks_nobody(tmp_path, monkeypatch):
     """The console asks once a second, and a coordinator that started at that moment was refused."""
     path = tmp_path / "lock"
     with path.open("w") as asking:

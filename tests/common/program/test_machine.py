@@ -113,7 +113,7 @@ def test_a_step_is_tried_again_after_pauses_that_grow(tmp_path):
     assert held.all() == ()
 
 
-def test_it_is_told_since_when_and_logged_once_per_change(tmp_path, caplog):
+def test_held_step_says_since_when_and_is_logged_once_per_change(tmp_path, caplog):
     held, clock = held_in(tmp_path)
     for name in ("ENOSPC", "ENOSPC", "EIO"):
         held.attempt("writing", lambda name=name: fail(name))
@@ -126,7 +126,7 @@ def test_it_is_told_since_when_and_logged_once_per_change(tmp_path, caplog):
     assert held_steps(tmp_path / "held.json") == ()
 
 
-def test_the_record_is_overwritten_in_its_place(tmp_path, monkeypatch):
+def test_record_of_held_steps_is_overwritten_in_place(tmp_path, monkeypatch):
     held, _ = held_in(tmp_path)
     path = tmp_path / "held.json"
     before = path.stat()
@@ -137,7 +137,7 @@ def test_the_record_is_overwritten_in_its_place(tmp_path, monkeypatch):
     assert len(held_steps(path)) == machine.MOST_RECORDED
 
 
-def test_a_record_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch):
+def test_record_of_held_steps_that_cannot_be_written_stops_nothing(tmp_path, monkeypatch):
     held, _ = held_in(tmp_path)
     monkeypatch.setattr(os, "pwrite", lambda *_: fail("EIO"))
     assert not held.attempt("writing", fail)
@@ -145,7 +145,7 @@ def test_a_record_that_cannot_be_written_holds_nothing_up(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("record", [b"", b"\0" * 4096, b"{}", b"[{}]", b"[1]", b"\xff"])
-def test_a_record_that_cannot_be_read_tells_of_nothing(tmp_path, record):
+def test_record_of_held_steps_that_cannot_be_read_lists_none(tmp_path, record):
     (tmp_path / "held.json").write_bytes(record)
     assert held_steps(tmp_path / "held.json") == ()
 

@@ -33,7 +33,7 @@ def address():
         server.shutdown()
 
 
-def test_an_address_is_told_again_until_it_takes_it(address):
+def test_notice_is_posted_again_until_its_address_takes_it(address):
     url, told = address
     waited: list[float] = []
     assert deliver(url, NOTICE, waited.append)
@@ -42,7 +42,7 @@ def test_an_address_is_told_again_until_it_takes_it(address):
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
-def test_a_redirect_is_followed_nowhere_and_has_not_arrived(code):
+def test_notice_follows_no_redirect_and_counts_as_undelivered(code):
     paths: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
@@ -73,7 +73,7 @@ def test_a_command_gets_the_notice_on_its_input(tmp_path):
     assert waited == list(RETRY_S)
 
 
-def test_each_event_is_told_once(tmp_path):
+def test_each_event_gives_one_notice(tmp_path):
     said = tmp_path / "said"
     notices = Notices(f"tee -a {said}", "alpha", clock=lambda: 12.0)
     for _ in range(3):
@@ -101,11 +101,11 @@ TARGETS = (
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_an_encrypted_or_own_address_and_a_command_are_targets(target):
+def test_notices_go_to_https_to_this_machine_or_to_a_command(target):
     check_target(target)
 
 
 @pytest.mark.parametrize("target", NO_TARGETS)
-def test_a_target_in_clear_or_unreadable_is_refused(target):
+def test_notice_target_in_clear_or_unreadable_is_refused(target):
     with raises(ConfigurationError, "notice-target"):
         check_target(target)

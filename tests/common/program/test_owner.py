@@ -31,7 +31,7 @@ def test_a_folder_of_another_account_is_refused_with_the_whole_line(tmp_path, mo
     assert "chown" not in str(refused.value)
 
 
-def test_one_s_own_folder_and_a_missing_one_are_no_other_account_s(tmp_path):
+def test_own_or_missing_folder_is_not_another_account_s(tmp_path):
     owner.check_owner(tmp_path)
     owner.check_owner(tmp_path / "missing")
     owner.check_owner(tmp_path, "coordinator.json")
@@ -100,7 +100,7 @@ def caller(monkeypatch, *, ancestors=(), login=None, stated=None, command_uid=PA
     ],
     ids=["sudo", "sudo sh", "root's shell", "own folder", "su", "no number"],
 )
-def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, processes):
+def test_person_at_a_terminal_is_the_account_that_started_the_command(monkeypatch, processes):
     assert caller(monkeypatch, **processes) == owner.Caller(ADA, f"#{ADA}")
 
 
@@ -133,7 +133,7 @@ def test_who_types_is_the_account_whose_processes_have_started_it(monkeypatch, p
         "service",
     ],
 )
-def test_nothing_that_anybody_can_state_makes_another_person(monkeypatch, processes, words):
+def test_settable_variables_make_nobody_another_person(monkeypatch, processes, words):
     typed_by = caller(monkeypatch, **processes)
     assert words in typed_by.doubt
     assert typed_by.uid in (PARTY, ADA, BERT, NOBODY)
@@ -154,7 +154,7 @@ def test_only_an_account_with_a_shell_is_a_person_s(monkeypatch):
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin"])
-def test_what_the_system_does_not_tell_proves_no_account(monkeypatch, platform):
+def test_account_that_the_system_does_not_tell_is_not_proven(monkeypatch, platform):
     def closed(path, **_options):
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -239,12 +239,12 @@ def line_of(monkeypatch, *arguments):
         (("run", "show", "--", "-x"), ("run", "show", "--home", "{folder}", "--", "-x")),
     ],
 )
-def test_the_line_names_the_folder_that_no_option_names(folder, monkeypatch, arguments, expected):
+def test_command_line_names_the_folder_that_no_option_names(folder, monkeypatch, arguments, expected):
     words = [word.replace("{folder}", str(folder)) for word in expected]
     assert shlex.split(line_of(monkeypatch, *arguments)) == ["sudo", "-u", f"#{NOBODY}", "undersong", *words]
 
 
-def test_the_line_takes_along_the_folders_of_the_account_alone(folder, tmp_path, monkeypatch):
+def test_command_line_for_another_account_keeps_its_folders_only(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", "/of/somebody/else/.cache")
     monkeypatch.setattr(owner, "_path_owner", lambda path: NOBODY if path.is_relative_to(tmp_path) else 0)
@@ -264,7 +264,7 @@ def test_a_file_outside_the_folder_leads_to_no_other_account(folder, tmp_path, m
 
 @pytest.mark.heavy
 @pytest.mark.skipif(os.getuid() != 0, reason="only root takes another account's number")
-def test_a_number_without_an_account_makes_a_party_without_any_variable(tmp_path):
+def test_user_number_without_an_account_can_make_a_party(tmp_path):
     os.chmod(tmp_path, 0o777)
     script = (
         f"import os; os.setgid({NOBODY}); os.setuid({NOBODY}); os.chdir('{tmp_path}');"

@@ -11,16 +11,16 @@ DAY_S = 86400.0
 
 
 @pytest.mark.parametrize("clock_s", [-400 * DAY_S, 0.0, 25 * 3600.0])
-def test_within_one_start_of_the_machine_no_clock_counts(clock_s):
+def test_elapsed_time_within_one_boot_ignores_the_clock(clock_s):
     assert Instant(1e9, "a", 50.0).passed_s(Instant(1e9 + clock_s, "a", 60.0)) == 10.0
 
 
 @pytest.mark.parametrize("boot", ["", "b"])
-def test_after_a_restart_the_clock_counts(boot):
+def test_elapsed_time_after_a_restart_follows_the_clock(boot):
     assert Instant(1e9, boot, 5000.0).passed_s(Instant(1e9 + 7.0, "a" * bool(boot), 3.0)) == 7.0
 
 
-def test_a_moment_is_read_from_the_system(tmp_path, monkeypatch):
+def test_instant_is_read_from_boot_id_and_uptime(tmp_path, monkeypatch):
     for name, text in (("BOOT_FILE", "start-1\n"), ("UPTIME_FILE", "12.50 3.00\n")):
         monkeypatch.setattr(uptime, name, tmp_path / name)
         (tmp_path / name).write_text(text, encoding="ascii")
@@ -28,7 +28,7 @@ def test_a_moment_is_read_from_the_system(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("text", [None, "", "x y"])
-def test_without_an_uptime_only_the_clock_counts(tmp_path, monkeypatch, text):
+def test_elapsed_time_without_an_uptime_follows_the_clock(tmp_path, monkeypatch, text):
     monkeypatch.setattr(uptime, "UPTIME_FILE", Path(tmp_path / "uptime"))
     if text is not None:
         (tmp_path / "uptime").write_text(text, encoding="ascii")

@@ -16,7 +16,7 @@ NOTE = (
 )
 
 
-def test_verbatim_after_folding_case_width_punctuation_and_space():
+def test_copy_counts_as_verbatim_after_folding_case_and_punctuation():
     found = find_overlap(
         ["nothing alike", NOTE.upper().replace(" ", " \n") + "!!", "ＣＨＥＳＴ pain"], [NOTE, "chest, pain"]
     )
@@ -144,7 +144,7 @@ def test_texts_of_the_same_kind_are_nearer_to_training_half_of_the_time() -> Non
     assert found.training == pytest.approx(found.holdout, rel=0.15)
 
 
-def test_copies_are_seen() -> None:
+def test_copies_of_training_records_are_closer_than_held_out_ones() -> None:
     training = directions(300, 3)
     synthetic = np.concatenate([training[:100], directions(100, 2)])
     found = closest_records(synthetic, training, directions(300, 4))
@@ -154,11 +154,11 @@ def test_copies_are_seen() -> None:
     assert asdict(found)["closer"]["value"] == found.closer.value
 
 
-def test_a_tie_counts_half() -> None:
+def test_equal_distances_count_half() -> None:
     same = directions(20, 5)
     assert closest_records(same, same, same).closer.value == 0.5
 
 
-def test_without_records_nothing_is_closest() -> None:
+def test_closest_records_refuses_a_side_without_records() -> None:
     with pytest.raises(ValueError, match="no rows"):
         closest_records(directions(3, 0), directions(3, 1)[:0], directions(3, 2))

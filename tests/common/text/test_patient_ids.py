@@ -49,7 +49,7 @@ def places(*values):
         ("urn:uuid:7", "urn:uuid:7"),
     ],
 )
-def test_sure_joins_and_types_give_one_id(value, text):
+def test_sure_forms_and_types_of_an_id_give_one_patient(value, text):
     identity = patient_id(value)
     assert identity.text == text
     assert patient_id(identity) is identity
@@ -61,7 +61,7 @@ def test_sure_joins_and_types_give_one_id(value, text):
     + [word.upper() for word in ("null", "(null)", "\\N", "nil", "none", "nan", "nat", "<na>", "na", "n/a", "#n/a")]
     + ["#REF!", "#DIV/0!", "#NAME?", "#BEZUG!", "#NV", "-", "--", "?", "."],
 )
-def test_missing_words_are_no_id(value):
+def test_words_for_missing_values_are_no_patient_id(value):
     assert patient_id(value) is None
 
 
@@ -83,7 +83,7 @@ def test_missing_words_are_no_id(value):
         ("https://ehr.example/fhir/Device/1", "leave such rows out"),
     ],
 )
-def test_other_types_are_refused_without_content(value, remedy):
+def test_ids_of_other_types_are_refused_without_their_content(value, remedy):
     with raises(ConfigurationError, "no-id") as caught:
         patient_id(value)
     assert remedy in caught.value.remedy
@@ -91,7 +91,7 @@ def test_other_types_are_refused_without_content(value, remedy):
 
 
 @given(st.text(min_size=1, max_size=12))
-def test_sure_joins_are_stable_and_unit_names_too(text):
+def test_normal_form_of_a_patient_id_is_stable(text):
     try:
         identity = patient_id(text)
     except ConfigurationError:
@@ -169,7 +169,7 @@ def test_look_alikes_are_named_by_the_fewest_kinds(one, other, kinds):
             assert len({choice.unit(identity) for identity in ids}) == units
 
 
-def test_one_base_is_asked_nothing_and_names_its_patients_by_their_ids():
+def test_references_of_one_base_name_patients_by_id_unasked():
     assert find_look_alikes(places("http://a/Patient/1", "http://A/Patient/1", "Patient/1", "1", "2"), Choice()) == []
 
 
@@ -205,7 +205,7 @@ def test_an_objectors_look_alike_is_named_by_what_is_undecided():
     assert look_alike_kinds("42", "43", Choice()) == ()
 
 
-def test_a_choice_of_an_unknown_kind_or_of_both_is_refused():
+def test_look_alike_choice_of_an_unknown_or_doubled_kind_is_refused():
     with raises(ConfigurationError, "unknown-kind"):
         Choice(frozenset(["letters"]))
     with raises(ConfigurationError, "both-kinds"):

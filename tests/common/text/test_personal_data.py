@@ -63,7 +63,7 @@ class Result:
         ("Mayfield", ""),
     ],
 )
-def test_of_what_a_model_takes_for_dates_those_of_a_calendar_count(text: str, kept: str) -> None:
+def test_only_calendar_dates_count_among_a_model_s_dates(text: str, kept: str) -> None:
     found = _separate_places([Result("DATE_TIME", 0, len(text), 0.85)], text)
     assert [kind for kind, _, _ in found] == [kept] * bool(kept)
 
@@ -79,7 +79,7 @@ def test_a_blood_pressure_is_no_telephone_number() -> None:
 
 
 @pytest.mark.slow
-def test_presidio_with_a_spacy_model_where_one_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_presidio_uses_a_spacy_model_where_one_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("presidio_analyzer", reason="the extra `presidio` is not installed")
     spacy = pytest.importorskip("spacy", reason="the extra `presidio` is not installed")
     if not set(MODELS) & set(spacy.util.get_installed_models()):

@@ -20,7 +20,7 @@ def write_jsonl(path, rows):
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".parquet"])
-def test_the_three_formats_read_alike(tmp_path, suffix):
+def test_three_table_formats_give_the_same_rows(tmp_path, suffix):
     rows = [
         {"text": 'a "note"\nwith, commas', "label": "x", "patient": "p1"},
         {"text": "é", "label": "y", "patient": "p2"},
@@ -80,14 +80,14 @@ def test_user_ids_of_two_types_are_one_user(tmp_path):
         ("data.parquet", b"PAR", "not a readable Parquet"),
     ],
 )
-def test_malformed_files_are_named(tmp_path, name, content, words):
+def test_malformed_table_files_are_named(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigurationError, match=words):
         read_table(path, "text")
 
 
-def test_repr_shows_counts_only(tmp_path):
+def test_repr_of_a_table_shows_counts_only(tmp_path):
     table = read_table(write_jsonl(tmp_path / "data.jsonl", [{"text": SECRET}]), "text")
     assert repr(concatenate([table, table])) == "Table(rows=2)"
 
@@ -129,7 +129,7 @@ def test_a_row_with_the_separator_in_its_text_says_which_one(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "remedy"), [("a.xls", "save it as .xlsx"), ("a.json", ".jsonl"), ("a.zip", "unpack")])
-def test_files_that_people_have_instead_are_told_how_to_go_on(tmp_path, name, remedy):
+def test_unsupported_file_type_is_refused_with_its_remedy(tmp_path, name, remedy):
     (tmp_path / name).write_bytes(b"x")
     with raises(ConfigurationError, "unknown-file-type") as caught:
         read_table(tmp_path / name, "text")

@@ -227,7 +227,7 @@ LACKS = {
 
 
 @pytest.mark.parametrize("thing", LACKS)
-def test_what_a_hospital_lacks_is_told_there_and_passes(federation, thing):
+def test_resource_that_a_hospital_lacks_is_told_there_and_comes_back(federation, thing):
     run, victim, (lacking, words) = f"a hospital lacks {thing}", federation.hospitals[VICTIM], LACKS[thing]
     others = [name for name in NAMES if name != VICTIM]
     party = PartyHome(victim.home)
@@ -248,7 +248,7 @@ def test_what_a_hospital_lacks_is_told_there_and_passes(federation, thing):
 
 
 @pytest.mark.parametrize("thing", LACKS)
-def test_what_the_coordinator_lacks_is_told_and_passes(federation, thing):
+def test_resource_that_the_coordinator_lacks_is_told_and_comes_back(federation, thing):
     run, other, (lacking, words) = f"the coordinator lacks {thing}", f"beside {thing}", LACKS[thing]
     home = CoordinatorHome(federation.home)
     begin(federation, run)

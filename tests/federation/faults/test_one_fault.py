@@ -104,7 +104,7 @@ def test_a_run_that_cannot_be_read_is_that_runs_fault(alliance, name, content):
 @pytest.mark.parametrize(
     "number", slow_after([errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENOMEM], 1)
 )
-def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number, monkeypatch):
+def test_run_waits_for_a_resource_that_a_hospital_lacks(alliance, number, monkeypatch):
     run = f"hospital {errno.errorcode[number]}"
     hospital = alliance.hospitals["beta"]
     party = PartyHome(hospital.home)
@@ -132,7 +132,7 @@ def test_what_a_hospital_lacks_is_told_there_and_its_run_waits(alliance, number,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.ENFILE])
-def test_what_the_coordinator_lacks_for_a_run_holds_that_run_up(alliance, number, monkeypatch):
+def test_run_waits_for_a_resource_that_the_coordinator_lacks(alliance, number, monkeypatch):
     run = f"coordinator {errno.errorcode[number]}"
     write = RunFolder.write_status
 

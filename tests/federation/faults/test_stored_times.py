@@ -9,9 +9,9 @@ import pytest
 
 from tests.doubles.processes import ROOT
 
-ENTERING = "tests/common/pages/test_entering.py::test_what_was_stored_with_the_clock_ahead_ends_once_it_is_right"
+ENTERING = "tests/common/pages/test_entering.py::test_sessions_stored_by_a_clock_ahead_end_once_it_is_right"
 AHEAD = "tests/server/coordinator/test_certificates_ahead.py::test_an_invitation_and_certificates_of_a_wrong_clock_shut"
-TWO = "tests/client/page/test_hospital_page.py::test_who_has_let_somebody_in_is_none_of_the_two_for_a_day"
+TWO = "tests/client/page/test_hospital_page.py::test_person_who_let_somebody_in_is_none_of_the_two_for_a_day"
 NOTED_AHEAD = "tests/common/pages/test_duties.py::test_an_act_noted_by_a_clock_ahead_lasts_a_day_from_now"
 SHOWN = ""  # it is shown, ordered or told, and nothing is decided by it
 PAGES = "common/undersong_common/pages/store.py"
@@ -49,7 +49,7 @@ STORED_TIMES = {
 NO_TIMES = {"epsilon_left"}
 
 APPROVALS = "client/undersong_client/consent/approvals.py"
-RESTORED = "tests/client/consent/test_approvals.py::test_half_an_approval_from_before_a_restoration_counts_never"
+RESTORED = "tests/client/consent/test_approvals.py::test_first_of_two_approvals_from_before_a_restore_never_counts"
 SEEN_LAST = "tests/client/consent/test_approvals.py::test_a_plan_seen_while_the_clock_was_ahead_counts_as_not_seen"
 TRUST = (
     "tests/federation/test_clocks_and_versions.py::test_clock_behind_the_certificate_s_beginning_is_named_as_the_cause"
@@ -58,7 +58,7 @@ RETENTION = "tests/client/link/test_daemon.py::test_the_last_day_of_a_data_set_e
 SERVER = (
     "tests/server/coordinator/test_certificates_ahead.py::test_a_server_certificate_that_is_not_yet_valid_is_issued"
 )
-ABANDONED = "tests/client/storage/test_erasure.py::test_an_attempt_that_ends_otherwise_leaves_none_either"
+ABANDONED = "tests/client/storage/test_erasure.py::test_attempt_that_ends_early_leaves_no_secret_in_any_file"
 FOLDER = "server/undersong_server/runs/folder.py"
 # (file, field of a class, key of a JSON object or of a chain's entry, or end of a certificate): as above. JSON and TOML
 # files, the journal's JSON values and X.509 certificates hold them.
@@ -80,7 +80,7 @@ TIMES_IN_FILES = {
     ("client/undersong_client/consent/trust.py", "not_valid_after_utc"): ("its beginning lies ahead too", TRUST),
     ("client/undersong_client/consent/two_people.py", "Wish.at_s"): (
         "nobody has wished it",
-        "tests/client/consent/test_two_people.py::test_a_wish_that_lies_ahead_of_now_is_none",
+        "tests/client/consent/test_two_people.py::test_loosening_wish_dated_in_the_future_does_not_count",
     ),
     ("client/undersong_client/consent/two_people.py", "at_s"): ("the wish's, above", SHOWN),
     ("client/undersong_client/home.py", "PartySettings.keep_until"): ("a day that a person names", RETENTION),

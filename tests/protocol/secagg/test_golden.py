@@ -35,12 +35,12 @@ def _open(parameters: SumParameters, name: str, party: dict[str, Any]) -> PartyM
     return PartyMachine.open(parameters, name, identity, lambda size: next(secrets), RECORDED)
 
 
-def test_the_file_is_what_this_program_writes() -> None:
+def test_golden_vectors_are_what_this_program_writes() -> None:
     assert json.loads(json.dumps(vectors())) == GOLDEN, "python -m tests.doubles.secagg_vectors (a new version?)"
 
 
 @pytest.mark.parametrize(("kind", "name"), TRANSCRIPTS)
-def test_parties_answer_as_recorded(kind: str, name: str) -> None:
+def test_parties_answer_as_the_golden_vectors_record(kind: str, name: str) -> None:
     recorded = GOLDEN[kind][name]
     parameters = _parameters(recorded["parameters"])
     assert parameters.sid.hex() == recorded["sid"]
@@ -58,7 +58,7 @@ def test_parties_answer_as_recorded(kind: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), TRANSCRIPTS)
-def test_the_coordinator_asks_and_opens_as_recorded(kind: str, name: str) -> None:
+def test_coordinator_asks_and_opens_as_the_golden_vectors_record(kind: str, name: str) -> None:
     recorded = GOLDEN[kind][name]
     parameters = _parameters(recorded["parameters"])
     coordinator = private_sum(parameters, lambda: bytes.fromhex(recorded["question"]))
@@ -85,7 +85,7 @@ def test_the_coordinator_asks_and_opens_as_recorded(kind: str, name: str) -> Non
         for number, case in enumerate(GOLDEN[kind]["refused"])
     ],
 )
-def test_bad_requests_are_refused(kind: str, case: dict[str, str]) -> None:
+def test_bad_requests_of_the_golden_vectors_are_refused(kind: str, case: dict[str, str]) -> None:
     recorded = GOLDEN[kind]["five_parties_one_lost"]
     parameters = _parameters(recorded["parameters"])
     machine = _open(parameters, "p01", recorded["parties"]["p01"])

@@ -60,7 +60,7 @@ def test_the_choice_meets_the_conditions_and_is_the_least(parties: int, hostile:
 
 
 @given(st.integers(1, 40), st.data())
-def test_tails_are_counts_of_draws(population: int, data: st.DataObject) -> None:
+def test_hypergeometric_tails_equal_counts_of_draws(population: int, data: st.DataObject) -> None:
     marked, drawn = (data.draw(st.integers(0, population)) for _ in range(2))
     ways = [comb(marked, x) * comb(population - marked, drawn - x) for x in range(drawn + 1)]
     assert graph.upper_tails(population, marked, drawn) == [sum(ways[x:]) for x in range(drawn + 2)]
@@ -75,7 +75,7 @@ def test_a_peer_s_plan_of_many_parties_is_answered_in_seconds() -> None:
     assert time.process_time() - begun < 60.0
 
 
-def test_impossible_rates_are_refused() -> None:
+def test_mask_graph_with_impossible_dropout_rates_is_refused() -> None:
     with raises(ConfigurationError, "no-neighbourhood"):
         choose_neighbourhood(201, 90, 70)
     for adversaries, dropouts in ((500, 500), (-1, 0), (0, -1)):
@@ -100,14 +100,14 @@ def test_neighbourhoods_are_symmetric_regular_and_without_loops(parties: int, da
         assert all(party in around[other] for other in others)
 
 
-def test_complete_graph() -> None:
+def test_complete_graph_makes_all_others_neighbours() -> None:
     assert complete(5).neighbours(2, range(5)) == (0, 1, 3, 4)
     assert complete(5).holders(2, range(5)) == complete(5).dealers(2, range(5)) == (0, 1, 2, 3, 4)
     assert complete(1).neighbours(0, range(1)) == ()
 
 
 @pytest.mark.parametrize("degree", [0, 1, 3, 9, 10, -2])
-def test_degrees_that_make_no_circulant_are_our_bug(degree: int) -> None:
+def test_degree_that_makes_no_circulant_graph_is_an_internal_error(degree: int) -> None:
     with raises(InternalError, "degree-out-of-range"):
         regular(10, degree, bytes(32))
 
@@ -119,7 +119,7 @@ def test_permutations_are_uniform_over_seeds() -> None:
     assert scipy.stats.chisquare(list(counts.values())).pvalue > 1e-3
 
 
-def test_words_above_the_largest_multiple_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permutation_skips_random_words_above_the_largest_multiple(monkeypatch: pytest.MonkeyPatch) -> None:
     """For 3 choices 2^64 - 1 is the one word to skip; taken modulo 3 it would favour 0."""
 
     class Scripted:

@@ -272,19 +272,23 @@ def _cases(table: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]]
 
 
 @pytest.mark.parametrize("field", TERMS)
-def test_changed_terms(field: str) -> None:
+def test_terms_that_differ_from_the_approved_plan_are_refused(field: str) -> None:
     value, words = TERMS[field]
     parameters = parameters_of(10, tolerated_dropouts=2, sigma=400.0)
     check_refused(parameters, Stage.ADVERTISE, _terms(field, value), PrivacyRefusal, words)
 
 
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(TEN))
-def test_one_bent_request_among_ten(stage: Stage, lie: Lie, error: type[UndersongError], words: str) -> None:
+def test_party_among_ten_refuses_a_bent_request(
+    stage: Stage, lie: Lie, error: type[UndersongError], words: str
+) -> None:
     check_refused(parameters_of(10), stage, lie, error, words)
 
 
 @pytest.mark.parametrize(("stage", "lie", "error", "words"), _cases(GRAPH))
-def test_one_bent_request_on_the_regular_graph(stage: Stage, lie: Lie, error: type[UndersongError], words: str) -> None:
+def test_party_on_the_regular_graph_refuses_a_bent_request(
+    stage: Stage, lie: Lie, error: type[UndersongError], words: str
+) -> None:
     check_refused(parameters_of(20, graph_above=7, tolerated_dropouts=2), stage, lie, error, words)
 
 
@@ -298,7 +302,7 @@ def test_direct_mode_refuses_any_missing_party() -> None:
 
 
 @pytest.mark.parametrize("change", [{"attempt": 1}, {"query": "votes/2"}, {"run": "another"}])
-def test_replayed_or_foreign_sid(change: dict[str, object]) -> None:
+def test_request_with_a_replayed_or_foreign_sid_is_refused(change: dict[str, object]) -> None:
     parameters = parameters_of(10)
     machine = open_party(parameters, VICTIM)
     machine.advertise()
@@ -308,7 +312,7 @@ def test_replayed_or_foreign_sid(change: dict[str, object]) -> None:
     assert machine.phase is Phase.ADVERTISED
 
 
-def test_other_version_is_refused_clearly() -> None:
+def test_request_of_another_version_is_refused_clearly() -> None:
     parameters = parameters_of(10)
     message = wire.Request.FromString(advertise_request(parameters))
     message.version = 1
@@ -317,7 +321,7 @@ def test_other_version_is_refused_clearly() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff", b"", b"\x08\x01"])
-def test_garbage_is_refused_and_changes_nothing(data: bytes) -> None:
+def test_garbage_request_is_refused_and_changes_nothing(data: bytes) -> None:
     parameters = parameters_of(10)
     machine = open_party(parameters, VICTIM)
     with pytest.raises((PeerFault, PrivacyRefusal)):
@@ -350,7 +354,7 @@ def test_split_views_of_the_adverts_do_not_mix() -> None:
 # --- shares ---------------------------------------------------------------------------------------------------------
 
 
-def test_shares_reflected_to_their_dealer() -> None:
+def test_shares_reflected_to_their_dealer_are_refused() -> None:
     parameters = parameters_of(10)
     dealt: dict[str, wire.Shares] = {}
     parties = open_parties(parameters)
@@ -392,7 +396,7 @@ def _refuse_one(parameters: SumParameters, lost: Stage, stage: Stage, bend: Bend
         raise refusals[VICTIM]
 
 
-def test_u2_with_somebody_who_did_not_advertise() -> None:
+def test_u2_with_a_party_that_did_not_advertise_is_refused() -> None:
     everyone = set(range(10))
     _refuse_one(
         parameters_of(10, tolerated_dropouts=2),
@@ -451,7 +455,7 @@ def test_signature_left_out_by_the_first_reader_is_checked_by_the_next() -> None
         adverts_from_wire(parameters, adverts, (other.party, other.body, other.signature))
 
 
-def test_signatures_of_parties_outside_u3() -> None:
+def test_signatures_of_parties_outside_u3_are_refused() -> None:
     parameters = parameters_of(10, tolerated_dropouts=2)
 
     def bend(message: wire.Request) -> None:
@@ -550,7 +554,7 @@ def test_a_peer_is_never_both_alive_and_dropped() -> None:
     assert parties[VICTIM].phase is Phase.TOMBSTONED
 
 
-def test_second_unmask_with_another_set() -> None:
+def test_second_unmask_request_with_another_set_is_refused() -> None:
     parameters = parameters_of(10)
     parties, requests = _stored_requests(parameters)
     message = wire.Request.FromString(requests[Stage.UNMASK])
@@ -566,7 +570,7 @@ def test_second_unmask_with_another_set() -> None:
 
 
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK])
-def test_a_different_request_for_a_stage_already_answered(stage: Stage) -> None:
+def test_different_request_for_an_answered_stage_is_refused(stage: Stage) -> None:
     parameters = parameters_of(10)
 
     def bend(message: wire.Request) -> None:
@@ -635,7 +639,7 @@ def test_repeated_requests_get_equal_bytes_when_finished_or_restored() -> None:
         (Stage.MASK, Stage.UNMASK),
     ],
 )
-def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
+def test_request_that_skips_a_stage_is_refused(reached: Stage, skipped_to: Stage) -> None:
     parameters = parameters_of(10)
     _, requests = _stored_requests(parameters)
     machine = open_party(parameters, VICTIM)
@@ -654,7 +658,7 @@ def test_skipped_stages(reached: Stage, skipped_to: Stage) -> None:
 
 @pytest.mark.parametrize("stage", [Stage.MASK, Stage.CONSISTENCY])
 @pytest.mark.slow
-def test_neighbours_said_to_have_dropped_out(stage: Stage) -> None:
+def test_false_dropouts_among_a_party_s_neighbours_are_refused(stage: Stage) -> None:
     """Enough survivors in all, but a lying coordinator takes them from one party's neighbourhood."""
     parameters = parameters_of(100, graph_above=7, tolerated_dropouts=30, colluders=1)
     plan = parameters.graph
@@ -677,7 +681,7 @@ def test_neighbours_said_to_have_dropped_out(stage: Stage) -> None:
     assert parties[VICTIM].phase is Phase.TOMBSTONED
 
 
-def test_dropouts_placed_to_cut_the_circle() -> None:
+def test_dropouts_placed_to_cut_the_circle_are_refused() -> None:
     """No party loses too many neighbours, yet a run of places is almost empty: the second rule of topology."""
     parameters = parameters_of(300, tolerated_dropouts=30, colluders=20)
     assert parameters.graph is not None
@@ -694,7 +698,7 @@ def test_dropouts_placed_to_cut_the_circle() -> None:
 # --- direct mode ----------------------------------------------------------------------------------------------------
 
 
-def test_direct_mode_has_no_unmasking() -> None:
+def test_unmask_request_in_direct_mode_is_refused() -> None:
     parameters = parameters_of(4, tolerated_dropouts=0, colluders=2)
     parties = open_parties(parameters)
     drive(parameters, parties)

@@ -177,7 +177,7 @@ ONE: dict[Stage, dict[str, list[Bend]]] = {
 @pytest.mark.parametrize(
     ("words", "sign", "bend"), [(words, sign, bend) for words, (sign, bends) in ANY.items() for bend in bends]
 )
-def test_any_reply_bent_in_its_frame(stage: Stage, words: str, sign: bool, bend: Bend) -> None:
+def test_party_with_a_reply_bent_in_its_frame_is_left_out(stage: Stage, words: str, sign: bool, bend: Bend) -> None:
     check_left_out(_sum(), stage, bend, words, sign)
 
 
@@ -185,11 +185,11 @@ def test_any_reply_bent_in_its_frame(stage: Stage, words: str, sign: bool, bend:
     ("stage", "words", "bend"),
     [(stage, words, bend) for stage, faults in ONE.items() for words, bends in faults.items() for bend in bends],
 )
-def test_one_bent_reply(stage: Stage, words: str, bend: Bend) -> None:
+def test_party_with_a_bent_reply_is_left_out(stage: Stage, words: str, bend: Bend) -> None:
     check_left_out(_sum(), stage, bend, words)
 
 
-def test_nonce_that_was_not_committed_to() -> None:
+def test_party_revealing_an_uncommitted_nonce_is_left_out() -> None:
     parameters = parameters_of(20, graph_above=7, tolerated_dropouts=2, sigma=0.0)
     lie = _body(None, lambda _: bytes(32))
     check_left_out(parameters, Stage.REVEAL, lie, "its nonce is not the one it committed to")
@@ -198,7 +198,7 @@ def test_nonce_that_was_not_committed_to() -> None:
 # --- several replies, and what follows ------------------------------------------------------------------------------
 
 
-def test_garbage_instead_of_a_reply() -> None:
+def test_party_that_replies_garbage_is_left_out() -> None:
     """Bytes that are no reply at all, straight into the coroutine."""
     from undersong_protocol.secagg.coordinator import private_sum
 
@@ -286,7 +286,7 @@ def test_shares_that_differ_from_their_hashes_are_refused_by_their_holders() -> 
         assert f"{LIAR}: dealt shares that differ from their public hashes" in str(refusal)
 
 
-def test_wrong_share_of_a_dropped_partys_mask_key() -> None:
+def test_wrong_share_of_a_dropped_mask_key_is_named_and_the_sum_opens() -> None:
     opened = play_liar(_sum(), Stage.UNMASK, _wrong_share(9), lost=("p09",))
     assert str(opened.faults[0]).startswith(f"{LIAR}: opened a wrong mask share of p09")
     np.testing.assert_array_equal(opened.values, expected_sum(_sum(), names_of(10)[:-1], [LIAR]))

@@ -65,7 +65,7 @@ def under(size: int, leaves: dict[int, bytes], proof: bytes, root: bytes, label:
 
 
 @given(data=st.data())
-def test_any_leaves_are_proven_and_nothing_else_is(data: st.DataObject) -> None:
+def test_merkle_proof_proves_its_leaves_and_no_others(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))
     leaves = leaves_of(size)
     tree = merkle.Tree("tree", leaves)
@@ -91,13 +91,13 @@ def test_any_leaves_are_proven_and_nothing_else_is(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 5, 7, 11])
-def test_a_repeated_last_leaf_is_another_tree(size: int) -> None:
+def test_merkle_tree_with_a_repeated_last_leaf_has_another_root(size: int) -> None:
     """Where odd levels repeat their last node, two lists of leaves have one root (CVE-2012-2459)."""
     leaves = leaves_of(size)
     assert merkle.Tree("tree", leaves).root != merkle.Tree("tree", [*leaves, leaves[-1]]).root
 
 
-def test_a_node_is_no_leaf() -> None:
+def test_merkle_node_does_not_pass_for_a_leaf() -> None:
     leaves = leaves_of(4)
     tree = merkle.Tree("tree", leaves)
     upper = [bytes(tree._levels[1][index]) for index in range(2)]
@@ -105,7 +105,7 @@ def test_a_node_is_no_leaf() -> None:
     assert not under(2, dict(enumerate(upper)), b"", tree.root)
 
 
-def test_no_leaves_prove_nothing() -> None:
+def test_merkle_proof_without_leaves_proves_nothing() -> None:
     tree = merkle.Tree("tree", leaves_of(3))
     assert not under(3, {}, b"", tree.root)
 
@@ -374,7 +374,9 @@ LIES: dict[tuple[Stage, type[UndersongError]], dict[str, list[Lie]]] = {
         for number, lie in enumerate(lies)
     ],
 )
-def test_one_bent_request(stage: Stage, lie: Lie, error: type[UndersongError], words: str) -> None:
+def test_party_on_the_merkle_graph_refuses_a_bent_request(
+    stage: Stage, lie: Lie, error: type[UndersongError], words: str
+) -> None:
     check_refused(parameters_of(20, **TWENTY), stage, lie, error, words)
 
 

@@ -102,7 +102,7 @@ def test_plans_without_enough_noise_are_refused(sigma: float, parties: int, drop
     assert refusal.value.remedy
 
 
-def test_no_noise_is_no_components() -> None:
+def test_plan_without_noise_has_no_noise_components() -> None:
     plan = NoisePlan(0, 5, 1, 1)
     grid = GridVector(np.arange(4))
     assert plan.components == ()

@@ -145,7 +145,7 @@ def test_secret_that_does_not_open_ends_the_attempt_naming_its_dealer(mode: str)
 @pytest.mark.parametrize(
     ("field", "words"), [("pairs", "5 blocks of 1136"), ("pair_hashes", "5 blocks of 32"), ("ciphertexts", "1170")]
 )
-def test_missing_secrets_of_pairs(field: str, words: str) -> None:
+def test_party_that_leaves_out_a_pair_secret_is_named(field: str, words: str) -> None:
     parameters = _ten()
 
     def cut(shares: wire.Shares) -> None:
@@ -320,7 +320,7 @@ def _vectors_and_transcript(parameters: SumParameters) -> tuple[dict[str, np.nda
 
 @pytest.mark.parametrize("broken", ["X25519", "ML-KEM-768", "both"])
 @pytest.mark.parametrize("mode", ["complete", "direct"])
-def test_whoever_breaks_one_of_the_two_learns_nothing(mode: str, broken: str) -> None:
+def test_breaking_one_of_x25519_and_ml_kem_opens_nothing(mode: str, broken: str) -> None:
     """All X25519 secrets, or all secrets of pairs: a vector's masks follow from both together only."""
     changes = {"tolerated_dropouts": 0, "colluders": 2} if mode == "direct" else {}
     parameters = parameters_of(4, post_quantum=True, dimension=4000, modulus_bits=32, **changes)
@@ -394,7 +394,7 @@ def test_an_opened_seed_opens_no_share_that_its_owner_dealt_or_holds() -> None:
     assert derived.isdisjoint(drawn.values())
 
 
-def test_what_is_secret_is_erased_when_the_vector_is_masked() -> None:
+def test_secrets_of_the_channel_are_erased_when_the_vector_is_masked() -> None:
     parameters = parameters_of(4, post_quantum=True, sigma=30.0)
     parties = open_parties(parameters)
     drawn = secrets_of(parameters, "p02")

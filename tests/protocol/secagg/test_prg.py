@@ -35,7 +35,7 @@ def test_a_mask_is_the_stream_in_little_endian_words(key: bytes, word: str, coun
 
 @pytest.mark.parametrize("word", ["uint32", "uint64"])
 @pytest.mark.parametrize("extra", [-1, 0, 1, 5])
-def test_chunks_meet_without_gap(word: str, extra: int) -> None:
+def test_mask_expanded_by_chunks_has_no_gap(word: str, extra: int) -> None:
     count = 2 * CHUNK_BYTES // np.dtype(word).itemsize + extra
     masked = np.zeros(count, dtype=word)
     add_masks(masked, [(b"\x01" * 32, 1), (b"\x02" * 32, -1)])

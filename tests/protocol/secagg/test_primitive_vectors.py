@@ -23,13 +23,13 @@ def _entropy(seed: str) -> shamir.Entropy:
     return KeyStream(bytes.fromhex(seed)).read
 
 
-def test_stream() -> None:
+def test_key_stream_equals_its_golden_vectors() -> None:
     for case in GOLDEN["stream"]:
         assert KeyStream(bytes.fromhex(case["seed"])).read(64).hex() == case["first_64"]
 
 
 @pytest.mark.parametrize("case", GOLDEN["mask"], ids=lambda case: case["word"])
-def test_mask(case: dict[str, Any]) -> None:
+def test_mask_equals_its_golden_vectors(case: dict[str, Any]) -> None:
     accumulator = np.array(case["start"], dtype=case["word"])
     masking.add_masks(accumulator, [(bytes.fromhex(case["add"]), 1), (bytes.fromhex(case["subtract"]), -1)])
     assert accumulator.tolist() == case["result"]
@@ -38,7 +38,7 @@ def test_mask(case: dict[str, Any]) -> None:
     assert hashlib.sha256(long.astype(long.dtype.newbyteorder("<")).tobytes()).hexdigest() == case["long_sha256"]
 
 
-def test_shamir() -> None:
+def test_shamir_shares_equal_their_golden_vectors() -> None:
     case = GOLDEN["shamir"]
     assert str(shamir.PRIME) == case["prime"]
     secret = bytes.fromhex(case["secret"])
@@ -56,7 +56,7 @@ def test_shamir() -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN["pack"], ids=lambda case: f"{case['bits']}-bits")
-def test_pack(case: dict[str, Any]) -> None:
+def test_packed_words_equal_their_golden_vectors(case: dict[str, Any]) -> None:
     words = np.array([int(word) for word in case["words"]], dtype=np.uint64)
     if case["bits"] <= 32:
         words = words.astype(np.uint32)
@@ -66,18 +66,18 @@ def test_pack(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN["bad_pack"], ids=lambda case: case["why"])
-def test_bad_pack(case: dict[str, Any]) -> None:
+def test_malformed_packed_words_of_the_golden_vectors_are_refused(case: dict[str, Any]) -> None:
     with pytest.raises(PeerFault, match="clinic-3"):
         ring.unpack(bytes.fromhex(case["packed"]), case["bits"], case["count"], "clinic-3")
 
 
-def test_modulus_bits() -> None:
+def test_modulus_bits_equal_their_golden_vectors() -> None:
     for case in GOLDEN["modulus_bits"]:
         expected = case.pop("bits")
         assert ring.modulus_bits(**case) == expected
 
 
-def test_graph() -> None:
+def test_mask_graph_equals_its_golden_vectors() -> None:
     case = GOLDEN["graph"]
     seed = graph.graph_seed(bytes.fromhex(case["sid"]), [bytes.fromhex(nonce) for nonce in case["nonces"]])
     assert seed.hex() == case["seed"]
@@ -89,14 +89,14 @@ def test_graph() -> None:
 
 
 @pytest.mark.parametrize("case", GOLDEN["noise"], ids=lambda case: f"{case['law']}-{case['arguments'][0]}")
-def test_noise(case: dict[str, Any]) -> None:
+def test_drawn_noise_equals_its_golden_vectors(case: dict[str, Any]) -> None:
     law = getattr(noise, case["law"])(Fraction(case["arguments"][0]), *case["arguments"][1:])
     drawn = law.sample(KeyStream(bytes.fromhex(case["seed"])), case["count"])
     assert drawn[: len(case["first"])].tolist() == case["first"]
     assert hashlib.sha256(drawn.astype("<i8").tobytes()).hexdigest() == case["sha256_le_int64"]
 
 
-def test_noise_share() -> None:
+def test_noise_shares_equal_their_golden_vectors() -> None:
     case = GOLDEN["xnoise"]
     plan = noise_share.NoisePlan(case["sigma"], case["parties"], case["dropouts"], case["colluders"])
     entropy = _entropy(case["entropy_stream_seed"])

@@ -166,7 +166,7 @@ def test_regular_graph_sums_exactly_after_dropouts(n: int, dropouts: int, collud
     np.testing.assert_array_equal(opened.values, expected_sum(parameters, survivors))
 
 
-def test_regular_graph_in_direct_mode() -> None:
+def test_regular_graph_sums_exactly_in_direct_mode() -> None:
     parameters = parameters_of(30, tolerated_dropouts=0, colluders=3, graph_above=7)
     opened = drive(parameters, open_parties(parameters))
     np.testing.assert_array_equal(opened.values, exact_sum(names_of(30), parameters.dimension))

@@ -36,7 +36,7 @@ def test_packed_words_are_one_little_endian_number(bits: int, count: int, seed: 
 
 @pytest.mark.parametrize("bits", [3, 13, 20, 24, 33, 47, 63])
 @pytest.mark.parametrize("extra", [-1, 0, 1, 77])
-def test_chunks_meet(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_by_chunks_loses_no_word(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ring, "_CHUNK_WORDS", 256)
     words = _random_words(bits, 512 + extra)
     mask = words.dtype.type((1 << bits) - 1)
@@ -44,7 +44,7 @@ def test_chunks_meet(bits: int, extra: int, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @given(st.integers(1, 64), st.data())
-def test_the_lift_is_centred(bits: int, data: st.DataObject) -> None:
+def test_ring_sum_is_lifted_into_the_centred_range(bits: int, data: st.DataObject) -> None:
     low, high = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     values = data.draw(st.lists(st.integers(low, high), max_size=20))
     words: Any = np.array(values, dtype=np.int64).astype(ring.ring_dtype(bits))
@@ -74,7 +74,7 @@ def test_the_largest_sum_fits_and_one_bit_less_does_not_hold_it(
     "case",
     [(0, 1, 1, 1, 0), (1, 0, 1, 1, 0), (1, 1, 0, 1, 0), (1, 1, 1, -1, 0), (1, 1, 1, 1, -1), (1, 1, math.inf, 1, 0)],
 )
-def test_senseless_bounds_are_refused(case: tuple[int, int, float, float, float]) -> None:
+def test_senseless_bounds_of_a_ring_are_refused(case: tuple[int, int, float, float, float]) -> None:
     with pytest.raises(ConfigurationError):
         ring.modulus_bits(*case)
 

@@ -184,7 +184,7 @@ SETTINGS = settings(deadline=None, suppress_health_check=list(HealthCheck), dera
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(5, 600))
 @given(schedules())
-def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
+def test_any_schedule_sums_right_on_the_complete_graph(schedule: Schedule) -> None:
     check_schedule(schedule)
 
 
@@ -192,7 +192,7 @@ def test_complete_graph_and_direct_mode(schedule: Schedule) -> None:
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(6, 600))
 @given(schedules(graph=True, largest=examples(30, 60)))
-def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
+def test_any_schedule_sums_right_on_the_regular_graph(schedule: Schedule) -> None:
     check_schedule(schedule)
 
 
@@ -200,7 +200,7 @@ def test_regular_graph_and_direct_mode_on_it(schedule: Schedule) -> None:
 @pytest.mark.timeout(1800)
 @settings(SETTINGS, max_examples=examples(3, 600))
 @given(schedules(graph=True, merkle=True, largest=examples(24, 60)))
-def test_merkle_graph(schedule: Schedule) -> None:
+def test_any_schedule_sums_right_on_the_merkle_graph(schedule: Schedule) -> None:
     assert schedule.parameters.merkle
     check_schedule(schedule)
 

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.usefixtures("both_kinds_of_masks")
 @pytest.mark.parametrize(
     "changes", [{}, {"graph_above": 7}, {"merkle": (7, 5)}, {"tolerated_dropouts": 0, "colluders": 3}]
 )
-def test_no_secret_and_no_clean_vector_in_a_whole_transcript(
+def test_whole_transcript_holds_no_secret_and_no_clean_vector(
     changes: dict[str, object], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -215,7 +215,7 @@ def test_every_copy_of_a_vector_asks_for_its_charge_whatever_came_between() -> N
     assert restored.receive(request) == first
 
 
-def test_nothing_private_in_reprs() -> None:
+def test_reprs_show_nothing_private() -> None:
     machine, request = _until_mask()
     wants = machine.receive(request)
     reply = machine.provide(vector_of("p01", 17), QUESTION)

@@ -86,14 +86,14 @@ def test_a_combination_beyond_32_bytes_aborts() -> None:
 
 
 @pytest.mark.parametrize("points", [[1, 2, 2], [0, 1, 2], [-1, 2, 3], [1, 2, PRIME], [1, 2, PRIME + 1]])
-def test_bad_points_are_refused(points: list[int]) -> None:
+def test_shamir_refuses_points_that_are_out_of_range(points: list[int]) -> None:
     with pytest.raises(ConfigurationError, match="share point"):
         share(bytes(32), 2, points, os.urandom)
     with pytest.raises(ConfigurationError, match="share point"):
         lagrange_weights(points)
 
 
-def test_no_points_are_refused() -> None:
+def test_shamir_refuses_an_empty_list_of_points() -> None:
     with pytest.raises(ConfigurationError):
         lagrange_weights([])
     with raises(ConfigurationError, "threshold-out-of-range"):

@@ -147,7 +147,7 @@ def split(mode: str, others: int) -> tuple[Split, set[str], set[str]]:
 
 @pytest.mark.parametrize("others", slow_after([1, 2, 3], 1))
 @pytest.mark.parametrize("mode", MODES)
-def test_neither_groups_sum_is_learned(mode: str, others: int) -> None:
+def test_two_groups_asked_different_questions_reveal_no_sum(mode: str, others: int) -> None:
     played, small, large = split(mode, others)
     assert set(played.vectors) == small | large
     for group in (small, large, small | large):
@@ -241,7 +241,7 @@ def test_evidence_says_which_question_was_asked() -> None:
         check_evidence(parameters, message.SerializeToString())
 
 
-def test_a_vector_needs_the_digest_of_a_question() -> None:
+def test_party_masks_no_vector_without_the_question_s_digest() -> None:
     parameters = parameters_of(1)
     party = open_parties(parameters)["p00"]
     requests: list[bytes] = []

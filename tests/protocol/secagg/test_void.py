@@ -28,7 +28,7 @@ def aborted_at(parameters: SumParameters, stage: Stage) -> dict[str, PartyMachin
 
 
 @pytest.mark.parametrize("stage", [Stage.ADVERTISE, Stage.SHARE, Stage.MASK, Stage.CONSISTENCY, Stage.UNMASK])
-def test_enough_statements_make_an_attempt_void(stage: Stage) -> None:
+def test_enough_signed_statements_make_an_attempt_void(stage: Stage) -> None:
     parameters = parameters_of(10)
     parties = aborted_at(parameters, stage)
     # n - T + c = 10 - 6 + 1: more than five.
@@ -42,7 +42,7 @@ def test_enough_statements_make_an_attempt_void(stage: Stage) -> None:
         check_void_certificate(parameters, statements)
 
 
-def test_a_statement_tombstones_and_erases() -> None:
+def test_void_statement_erases_secrets_and_leaves_a_tombstone() -> None:
     parameters = parameters_of(10, sigma=90.0)
     machine = aborted_at(parameters, Stage.CONSISTENCY)["p01"]
     statement = machine.void_statement()
@@ -56,12 +56,12 @@ def test_a_statement_tombstones_and_erases() -> None:
     assert restored.void_statement() == statement
 
 
-def test_a_party_that_never_took_part_can_say_so() -> None:
+def test_party_that_never_took_part_can_sign_a_void_statement() -> None:
     parameters = parameters_of(10)
     assert open_party(parameters, "p01").void_statement().payload
 
 
-def test_no_statement_after_shares_were_released() -> None:
+def test_void_statement_is_refused_after_shares_were_released() -> None:
     parameters = parameters_of(10)
     parties = open_parties(parameters)
     drive(parameters, parties)

@@ -185,7 +185,7 @@ def test_any_row_has_a_contribution_within_the_bound(
 
 
 @pytest.mark.parametrize("form", sorted(FORMS))
-def test_what_is_not_finite_counts_as_zero_and_the_rest_of_the_row_stays(form: str) -> None:
+def test_coordinate_that_is_not_finite_is_zero_and_the_others_stay(form: str) -> None:
     matrix = np.array([[np.nan, 0.5, np.inf], [0.25, -np.inf, 0.0]])
     rows = Rows(FORMS[form](matrix), np.array([0, 1]))
     assert contribute(anything(3, Sensitivity(1, 1, 1)), rows, scale=8).values.tolist() == [2, 4, 0]
@@ -240,7 +240,7 @@ def test_rows_are_shown_to_nobody() -> None:
         pickle.dumps(rows)
 
 
-def test_label_histogram() -> None:
+def test_label_histogram_counts_each_known_label_once() -> None:
     records = Records(labels=[0, 2, -1, 2, 7])
     histogram = LabelHistogram(3)
     values = contribute(histogram, histogram.rows(records, PublicInputs(), {}), scale=256).values
@@ -248,7 +248,7 @@ def test_label_histogram() -> None:
     assert histogram.sensitivity == Sensitivity(1, 1, 1)
 
 
-def test_length_histogram() -> None:
+def test_length_histogram_counts_words_by_its_edges() -> None:
     lengths = [0, 1, 4, 5, 9, 10, 25]
     records = Records([" word\n" * n for n in lengths])
     histogram = LengthHistogram((1, 5, 10, 20))
@@ -264,7 +264,7 @@ def test_wrong_edges_are_named(edges: Any) -> None:
         statistics.build("length_histogram", {"edges": edges})
 
 
-def test_names_are_unique_and_for_dataclasses() -> None:
+def test_registry_refuses_a_doubled_name_and_a_plain_class() -> None:
     with pytest.raises(InternalError, match="two statistics"):
         register(LabelHistogram)
 

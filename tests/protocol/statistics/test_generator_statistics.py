@@ -129,7 +129,7 @@ def test_reach_is_the_mean_similarity_to_the_nearest_fellows_on_the_grid():
     CORRECTION.check("hubness correction", found)
 
 
-def test_a_hub_loses_votes_to_what_is_nearest_for_its_own_sake():
+def test_hub_candidate_loses_votes_to_truly_near_ones():
     # the first candidate lies between all others, so that without the correction it wins every record
     shown = quantise(np.array([[1, 0, 0], [0.8, 0.6, 0], [0.8, -0.6, 0], [0.8, 0, 0.6]], dtype=np.float64))
     public = PublicInputs(
@@ -204,7 +204,7 @@ def test_words_pairs_and_parts_of_words_are_features_whatever_is_between():
 
 
 @pytest.mark.parametrize("name", ["heads", "word classifiers"])
-def test_other_shapes_and_numbers_off_the_grid_are_refused(name):
+def test_inputs_of_another_shape_or_off_the_grid_are_refused(name):
     statistic = CorpusComparison(LABELS)
     good = public((0, 1), (0, 1)).numbers
     statistic.check_inputs(PublicInputs({}, good), COMPARED)

@@ -53,7 +53,7 @@ def test_a_statistic_without_a_consent_sentence_cannot_be_written(stated):
 
 
 @pytest.mark.parametrize("stated", [None, 0, "no"])
-def test_whole_is_true_or_false(stated):
+def test_statistic_states_whole_as_true_or_false(stated):
     with raises(InternalError, "whole-not-stated"):
         type("Vague", (_Body, Statistic), {"name": "vague", "whole": stated})
 

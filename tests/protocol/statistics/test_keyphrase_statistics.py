@@ -46,7 +46,7 @@ def rows_of(statistic, records):
         ("", []),
     ],
 )
-def test_longest_terms_in_order_case_and_spaces_folded(text, found):
+def test_longest_terms_match_in_order_with_case_and_spaces_folded(text, found):
     assert Terms(TERMS).of(text) == found
 
 

@@ -54,7 +54,7 @@ def test_without_labels_every_record_counts_and_votes():
         (MetadataHistograms(labels=0, length_bins=100, count_labels=False), 1),
     ],
 )
-def test_sensitivity_is_the_contract_s(statistic, histograms):
+def test_metadata_sums_have_the_contract_s_sensitivity(statistic, histograms):
     bound = statistic.sensitivity
     assert (bound.l1, bound.l2, bound.linf) == (histograms, math.sqrt(histograms), 1)
     assert statistics.build(statistic.name, statistics.parameters(statistic)) == statistic
@@ -96,7 +96,7 @@ def test_each_label_has_its_own_sum_and_no_label_has_none():
         (EmbeddingSum(3), "no public embeddings"),
     ],
 )
-def test_what_was_not_planned_is_refused(statistic, message):
+def test_metadata_input_that_was_not_planned_is_refused(statistic, message):
     given_public, facts = public([[1, 0], [0, 1]], [0, 1]), PublicFacts(embedding_size=2, labels=2)
     MetadataHistograms(labels=2, length_bins=2, keywords=2).check_inputs(given_public, facts)
     with pytest.raises(ConfigurationError, match=message):

@@ -134,7 +134,7 @@ def test_a_row_is_the_same_beside_any_other_records(name: str, model: Path, data
 @EVERY
 @settings(max_examples=examples(2, 20), deadline=None)
 @given(data=st.data())
-def test_neighbours_are_within_the_sensitivity(name: str, model: Path, data: st.DataObject) -> None:
+def test_neighbouring_data_sets_differ_within_the_sensitivity(name: str, model: Path, data: st.DataObject) -> None:
     facts = data.draw(st.sampled_from(FACTS))
     example = data.draw(well_formed(name, facts))
     public, statistic = example.check(), example.statistic
@@ -178,7 +178,7 @@ def test_huge_and_odd_numbers_tell_nothing_about_a_record(value: float) -> None:
         statistic.check_inputs(PublicInputs(numbers=numbers), facts)
 
 
-def test_one_record_more_moved_260_rows_of_soft_classifier_votes() -> None:
+def test_one_more_record_moves_only_its_own_row_of_classifier_votes() -> None:
     """384 coordinates, ordinary classifiers: the shape of a product and of an exponential is not the others' affair."""
     rng = np.random.default_rng(0)
     statistic = ClassifierVotes(classifiers=4, labels=5, hard=False)

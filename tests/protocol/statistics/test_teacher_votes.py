@@ -90,7 +90,7 @@ def test_a_teacher_s_parameters_have_no_bit_of_another_shard(seed, changed, empt
     assert np.array_equal(bias[others], moved[others])
 
 
-def test_sensitivity_and_the_noise_of_the_contract():
+def test_teacher_votes_have_the_contract_s_sensitivity_and_noise():
     """docs/privacy.md, "Statistics": L2 sqrt(r); 1 000 queries at (3.6, 1e-5) need sigma 37.5."""
     statistic = TeacherVotes(queries=1000, teachers=15)
     assert statistic.sensitivity == statistics.Sensitivity(1000.0, math.sqrt(1000), 1.0)
@@ -170,7 +170,7 @@ def axis(number, size=0.08):
     return found
 
 
-def test_each_class_has_a_direction_of_its_own_and_shares_a_common_one():
+def test_teacher_has_one_direction_a_class_and_a_common_one():
     shifts = {0: axis(1) + axis(3), 1: axis(2) + axis(3)}
     records = Shifted(np.arange(600) % 2, shifts)
     classes = np.arange(600) % 2

@@ -51,7 +51,7 @@ def problems(draw: st.DrawFn) -> tuple[Any, Any, Any, Any, int]:
 
 @settings(max_examples=examples(40, 150), deadline=None)
 @given(problems())
-def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:
+def test_votes_equal_their_definition_under_ties(problem: tuple[Any, Any, Any, Any, int]) -> None:
     near, far = top_q_votes(*problem)
     true_near, true_far = vote_by_definition(*problem)
     assert near.dtype == far.dtype == np.int64
@@ -61,7 +61,9 @@ def test_equal_to_the_definition_under_ties(problem: tuple[Any, Any, Any, Any, i
 
 @settings(max_examples=examples(15, 60), deadline=None)
 @given(problems(), st.lists(st.integers(0, 400), max_size=4))
-def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, Any, int], cuts: list[int]) -> None:
+def test_votes_after_adding_candidates_equal_starting_over(
+    problem: tuple[Any, Any, Any, Any, int], cuts: list[int]
+) -> None:
     x, labels, c, candidate_labels, q = problem
     whole, grown = NearestFurthest(x, labels, q), NearestFurthest(x, labels, q)
     whole.extend(c, candidate_labels)
@@ -73,7 +75,7 @@ def test_adding_candidates_equals_starting_over(problem: tuple[Any, Any, Any, An
 
 
 @pytest.mark.slow
-def test_many_blocks_and_a_ragged_last_group() -> None:
+def test_votes_over_many_blocks_equal_their_definition() -> None:
     rng = np.random.default_rng(3)
     x, c = (rng.integers(-40, 41, (rows, 5)).astype(np.float32) for rows in (300, 1001))
     for found, true in zip(top_q_votes(x, None, c, None, 8), vote_by_definition(x, None, c, None, 8), strict=True):
@@ -90,7 +92,7 @@ def test_many_blocks_and_a_ragged_last_group() -> None:
         pytest.param(lambda number: number, id="further and further"),
     ],
 )
-def test_no_order_of_many_candidates_changes_the_votes(scale: Any) -> None:
+def test_votes_do_not_depend_on_the_order_of_many_candidates(scale: Any) -> None:
     rng = np.random.default_rng(8)
     x, directions = (rng.integers(-2, 3, (rows, 3)).astype(np.float32) for rows in (9, 2))
     c = (scale(np.arange(600))[:, None] * np.repeat(directions, 300, axis=0)).astype(np.float32)
@@ -110,7 +112,7 @@ def test_few_groups_are_looked_into_where_all_candidates_tie() -> None:
     np.testing.assert_array_equal(places, np.arange(4 * 7))
 
 
-def test_no_records_or_no_candidates() -> None:
+def test_votes_without_records_or_candidates_are_zero() -> None:
     nothing, some = np.zeros((0, 3), np.float32), np.ones((2, 3), np.float32)
     assert [v.tolist() for v in top_q_votes(nothing, None, some, None, 4)] == [[0, 0], [0, 0]]
     assert [v.tolist() for v in top_q_votes(some, None, nothing, None, 4)] == [[], []]
@@ -133,12 +135,12 @@ def test_no_records_or_no_candidates() -> None:
         lambda: statistics.build("bottom_q_votes", {}),
     ],
 )
-def test_wrong_values_are_named(wrong: Any) -> None:
+def test_wrong_parameters_of_votes_are_named(wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         wrong()
 
 
-def test_tight_sensitivities() -> None:
+def test_sensitivities_of_votes_are_tight() -> None:
     both = TopQVotes(q=8, candidates=6000).sensitivity
     assert both.l1 * 128 == 510
     assert both.l2 * 128 == pytest.approx(math.sqrt(43690), rel=1e-15)
@@ -174,7 +176,7 @@ def test_a_contribution_is_the_votes_and_no_record_exceeds_the_bound(
     assert matrix.max() <= bound.linf
 
 
-def test_memory_saves_work_and_never_changes_the_result() -> None:
+def test_remembered_neighbours_save_work_and_never_change_votes() -> None:
     rng = np.random.default_rng(5)
     x, c = (rng.integers(-9, 10, (rows, 6)).astype(np.float32) for rows in (50, 400))
     private_labels, labels = rng.integers(0, 2, 50), rng.integers(0, 2, 400)

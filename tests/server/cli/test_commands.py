@@ -89,7 +89,7 @@ def test_watching_ends_with_the_code_of_the_run(home, task, status, code):
     assert operator("run", "list", "--home", home).splitlines()[1].split("\t")[1] == status.state
 
 
-def test_who_takes_part_is_named_by_commas(home, task):
+def test_parties_of_a_run_are_given_with_commas(home, task):
     planned = operator("run", "plan", task, "--parties", "alpha, beta,gamma", "--home", home, "--json")
     assert json.loads(planned)["parties"] == ["alpha", "beta", "gamma"]
     operator("run", "plan", task, "--parties", "alpha,nobody", "--home", home, code=2)
@@ -116,7 +116,7 @@ def watched(home, task, status, *arguments, name="first"):
 
 
 @pytest.mark.heavy
-def test_people_who_are_waited_for_are_not_machines(home, task):
+def test_watch_tells_waiting_for_people_from_waiting_for_machines(home, task):
     operator("invite", "alpha", "--again", "--contact", "Dr Novak, 01 234", "--home", home, "--out", task.parent / "a")
     both = (AwaitedParty("alpha", True, 1.0), AwaitedParty("beta", False, 9.0))
     people = Awaited(both, 1e9, None, 3, "waiting for people", "people")
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_the_watching_and_says_that_the_run_goes_on(home, task, monk
     assert said == "stopped watching; run 'first' continues once the coordinator runs again\n"
 
 
-def test_lists_say_that_nobody_is_serving(home, task):
+def test_lists_say_when_no_coordinator_is_serving(home, task):
     operator("run", "plan", task, "--name", "first", "--home", home)
     for arguments in (["run", "list"], ["parties"]):
         done = typed(app, *arguments, "--home", home, standalone_mode=False)

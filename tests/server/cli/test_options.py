@@ -13,7 +13,7 @@ BANKING = Path(__file__).parents[3] / "benchmarks" / "tasks" / "banking10.toml"
 REVIEWS = BANKING.with_name("movie_reviews.toml")
 
 
-def test_a_cache_is_of_every_endpoint_that_has_none_of_its_own(tmp_path: Path) -> None:
+def test_cache_option_applies_to_endpoints_without_their_own_cache(tmp_path: Path) -> None:
     given = ["generators.0.cache='own'"]
     assignments = with_cache(BANKING, given, tmp_path / 'a "cache"')
     caches = [getattr(each, "cache", None) for each in tasks.load(BANKING, assignments).generators]
@@ -21,6 +21,6 @@ def test_a_cache_is_of_every_endpoint_that_has_none_of_its_own(tmp_path: Path) -
     assert with_cache(BANKING, given, None) == given
 
 
-def test_a_cache_of_no_endpoint_is_refused(tmp_path: Path) -> None:
+def test_cache_option_without_any_endpoint_is_refused(tmp_path: Path) -> None:
     with raises(ConfigurationError, "no-endpoint"):
         with_cache(REVIEWS, [], tmp_path / "cache")

@@ -39,7 +39,7 @@ def read_times(folder):
 
 
 @pytest.mark.parametrize("command", WRITING, ids=" ".join)
-def test_who_would_write_is_refused_before_a_file_changes(home, command):
+def test_writing_command_of_another_account_is_refused_at_once(home, command):
     before = read_times(home.parent)
     # A unit starts its program again, and not for good is it ended by a folder that changed hands.
     kind = MachineFault if command[-1] == "serve" else ConfigurationError
@@ -49,13 +49,13 @@ def test_who_would_write_is_refused_before_a_file_changes(home, command):
 
 
 @pytest.mark.parametrize("command", READING, ids=" ".join)
-def test_who_reads_is_let_in_and_leaves_nothing_behind(home, command):
+def test_reading_command_of_another_account_leaves_no_file(home, command):
     before = set(read_times(home))
     operator(*command, "--home", home)
     assert set(read_times(home)) == before
 
 
-def test_each_command_that_only_reads_is_one_of_the_program():
+def test_every_listed_reading_command_exists():
     group = typer.main.get_command(app)
     known = set()
     for name, command in group.commands.items():

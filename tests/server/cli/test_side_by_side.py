@@ -180,7 +180,7 @@ def invented(count, seed=0):
     return [" ".join(f"w{word}" for word in rng.zipf(1.4, 40) % 500) for _ in range(count)]
 
 
-def test_no_figure_of_the_texts_is_made_by_the_size_of_a_corpus(home):
+def test_compared_text_figures_do_not_depend_on_corpus_size(home):
     texts = invented(4000)
     publish(home, "first", texts)
     publish(home, "second", texts[:300])

@@ -396,7 +396,7 @@ def test_a_run_is_planned_from_a_form_with_errors_beside_their_fields(console, h
     ),
     ids=["a field", "long text", "parties", "a flag", "labels"],
 )
-def test_what_the_form_shows_is_planned(console, home, tasks, change):
+def test_plan_is_made_of_what_the_form_shows(console, home, tasks, change):
     address = console.led(console.post("/runs/new", source=f"file {next(tasks.glob('*.toml'))}"))
     sent = {**fields_of(console.get(address).text), "name": f"as shown {len(list_runs(home))}", **change}
     done = console.post(address, {**sent, "do": "plan"})
@@ -459,7 +459,7 @@ def test_a_template_becomes_a_run_and_nothing_typed_is_lost(console, home, tasks
     assert (task.task.labels, task.publication.contact) == (tuple(words.get("label", ())), "a@b.example")
 
 
-def test_a_draft_is_one_task_file_there_and_back(home, tasks):
+def test_draft_survives_conversion_to_a_task_file_and_back(home, tasks):
     written = drafts.from_file(home, next(tasks.glob("*.toml")))
     more = {"prompts": {"folder": 'a "b" \\ c'}, "method": {**written.data["method"], "attributes": {"a b": ["x"]}}}
     draft = replace(written, data={**written.data, **more, "privacy": {"epsilon": math.inf, "delta": 1e-7}})
@@ -533,7 +533,7 @@ def test_remedies_name_the_page_s_own_actions_and_no_command(console, home, task
         assert "undersong-party" not in said
 
 
-def test_the_page_s_own_script_is_told_and_the_form_stays(console):
+def test_script_of_the_console_gets_refusals_as_json(console):
     headers = {"accept": "application/json"}
     refused = console.post("/parties/invite", name="not a name!", headers=headers)
     assert refused.status_code == 409
@@ -765,7 +765,7 @@ def test_a_damaged_run_is_one_line_and_the_others_are_shown(console, home, tasks
     assert console.get("/").status_code == 200
 
 
-def test_what_models_and_peers_say_is_text(console, home, tasks):
+def test_strings_of_models_and_peers_are_shown_as_text(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="hostile"))
     folder = CoordinatorHome(home).run("hostile")
     folder.say(HOSTILE)
@@ -813,7 +813,7 @@ def test_filters_stand_in_the_address_and_survive_in_every_link(console, home, t
     assert "<html" not in part
 
 
-def test_people_links_and_tokens(console, site):
+def test_administrator_manages_people_links_and_tokens(console, site):
     console.post("/people", name="vera", role="viewer")
     done = console.post("/people/link", of="/people", name="vera")
     text = console.get(done.headers["location"]).text
@@ -853,7 +853,7 @@ def test_the_support_bundle_holds_no_text_and_no_key(console, home, tasks):
     assert token.encode() not in held
 
 
-def test_a_chart_has_the_runs_numbers(console, home, tasks):
+def test_chart_of_a_run_shows_its_numbers(console, home, tasks):
     runs.plan(home, next(tasks.glob("*.toml")), RunOptions(name="drawn"))
     folder = CoordinatorHome(home).run("drawn")
     for round_, row in enumerate(([0.5, 0.5], [0.7, 0.3])):
@@ -932,7 +932,7 @@ def test_home_adds_up_what_runs_have_spent_with_their_deltas(tmp_path, tasks, en
 
 
 @pytest.mark.slow
-def test_a_thousand_parties_and_two_thousand_runs_are_fast_and_small(tmp_path, tasks, entered):
+def test_screens_of_a_thousand_parties_are_fast_and_small(tmp_path, tasks, entered):
     home = make_home(tmp_path / "home")
     add_parties(home, 1000)
     runs.plan(

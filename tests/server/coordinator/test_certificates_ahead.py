@@ -58,7 +58,7 @@ def test_a_server_certificate_that_is_not_yet_valid_is_issued_anew(home, caplog)
     assert "NOT YET VALID" not in operator("coordinator", "show", "--home", home.path)
 
 
-def test_one_that_comes_while_it_serves_is_issued_anew_at_the_next_review(home):
+def test_server_certificate_from_ahead_is_reissued_at_the_next_review(home):
     coordinator = begun(home)
     authority = home.authority()
     authority.issue_server(home.settings.server_names, now=time.time() + AHEAD_S, days=SERVER_DAYS)

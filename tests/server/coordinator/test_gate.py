@@ -69,7 +69,7 @@ def test_strangers_push_nobody_out_where_parties_have_authenticated():
     assert limits.unauthenticated == 2
 
 
-def test_where_only_known_addresses_wait_a_stranger_waits_too():
+def test_stranger_may_wait_beside_known_addresses():
     limits: ConnectionLimits[str] = ConnectionLimits(**SMALL)
     for number in range(3):
         limits.enter(f"first {number}", f"hospital {number}", 0.0)
@@ -90,7 +90,7 @@ def test_per_partys_oldest_connections_give_way_to_its_newest():
     assert limits.authenticate(4, "heart") == []  # it speaks again
 
 
-def test_with_no_place_left_for_parties_who_holds_most_gives_way():
+def test_party_with_most_connections_gives_way_when_places_are_full():
     limits: ConnectionLimits[int] = ConnectionLimits(**SMALL)
     found = []
     for number in range(14):
@@ -101,13 +101,13 @@ def test_with_no_place_left_for_parties_who_holds_most_gives_way():
     assert len(limits) == 12
 
 
-def test_a_source_opens_connections_at_a_rate():
+def test_rate_of_connections_from_one_source_is_limited():
     rate = Rate(3.0, 2.0)
     assert [rate.allows("a", 0.0) for _ in range(4)] == [True, True, True, False]
     assert rate.allows("b", 0.0)
     assert [rate.allows("a", 1.0) for _ in range(3)] == [True, True, False]
 
 
-def test_an_address_of_version_six_counts_with_its_neighbours():
+def test_ipv6_address_counts_with_its_network():
     assert source_of("2001:db8:1:2:3:4:5:6") == source_of("2001:db8:1:2::1") == "2001:db8:1:2::/64"
     assert source_of("127.0.0.9") == "127.0.0.9"

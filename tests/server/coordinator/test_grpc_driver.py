@@ -102,13 +102,13 @@ def words(driver, answered):
     return driver._status.waiting.words, driver._status.waiting.goes_on_with
 
 
-def test_before_everybody_has_signed_nobody_is_left_out(driver):
+def test_no_party_is_left_out_before_everybody_has_signed(driver):
     said, needed = words(driver, 3)
     assert "3 of 4 have answered, all must; in 5 s they are asked again" in said
     assert needed == 4
 
 
-def test_afterwards_the_quorum_says_when_the_run_goes_on(driver):
+def test_after_signing_the_quorum_decides_when_the_run_goes_on(driver):
     driver._journal.put_json("manifest/signatures", {})
     assert words(driver, 3) == (
         "waiting for beta (connected, at work); 3 of 4 have answered, the quorum is 3; in 5 s it goes on without them",

@@ -52,7 +52,7 @@ def samples_with_labels(endpoint):
     return [(sample.name, *sample.labels) for family in families for sample in family.samples]
 
 
-def test_what_was_counted_is_what_a_monitor_reads(metrics, endpoint):
+def test_metrics_endpoint_serves_what_was_counted(metrics, endpoint):
     metrics.connections.set(3)
     metrics.streams.labels(party="heart").inc()
     metrics.refused.labels(reason="does not speak TLS").inc(2)
@@ -70,7 +70,7 @@ def test_what_was_counted_is_what_a_monitor_reads(metrics, endpoint):
     assert not any("_created" in name for name, *_ in found)
 
 
-def test_the_folder_is_read_at_each_scrape(metrics, endpoint):
+def test_run_states_are_read_from_the_folder_at_each_scrape(metrics, endpoint):
     assert samples(endpoint)["undersong_runs", "running"] == 1
     metrics.folder["runs"] = {"finished": 3}
     found = samples(endpoint)
@@ -79,7 +79,7 @@ def test_the_folder_is_read_at_each_scrape(metrics, endpoint):
     assert found["undersong_certificate_expires_seconds", "heart"] == 1.75e9
 
 
-def test_health_is_a_code_and_a_word(endpoint):
+def test_health_endpoint_answers_a_code_and_a_word(endpoint):
     assert json.loads(fetch(endpoint, "/healthz"))["status"] == "ok"
     endpoint.state["status"] = "stopping"
     with pytest.raises(urllib.error.HTTPError) as stopping:
@@ -91,13 +91,13 @@ def test_health_is_a_code_and_a_word(endpoint):
     assert missing.value.code == 404
 
 
-def test_a_port_that_is_taken_is_named(metrics, endpoint):
+def test_metrics_port_that_is_taken_is_named(metrics, endpoint):
     with raises(TransportError, "address-in-use") as refused:
         MetricsServer("127.0.0.1", endpoint.port, metrics.registry, dict)
     assert f"127.0.0.1:{endpoint.port}" in refused.value.problem
 
 
-def test_every_figure_stands_in_the_manual(metrics, endpoint):
+def test_every_metric_stands_in_the_manual(metrics, endpoint):
     metrics.streams.labels(party="heart").inc()
     metrics.refused.labels(reason="does not speak TLS").inc()
     metrics.exchange_missing.labels(party="lung").inc()
@@ -106,7 +106,7 @@ def test_every_figure_stands_in_the_manual(metrics, endpoint):
     assert {name for name in names if f"`{name}`" not in DOCUMENT.read_text(encoding="utf-8")} == set()
 
 
-def test_the_dashboard_asks_for_every_figure_and_for_no_other(metrics, endpoint):
+def test_dashboard_shows_every_metric_and_no_other(metrics, endpoint):
     metrics.streams.labels(party="heart").inc()
     metrics.refused.labels(reason="does not speak TLS").inc()
     metrics.exchange_missing.labels(party="lung").inc()

@@ -149,7 +149,7 @@ def test_people_hear_of_missing_approvals_ends_and_ending_certificates(home, tmp
 
 
 @pytest.mark.heavy
-def test_what_has_ended_before_this_process_is_told_to_nobody(home, served, monkeypatch):
+def test_run_that_ended_before_this_process_gives_no_notice(home, served, monkeypatch):
     told = []
     monkeypatch.setattr(served._notices, "tell", lambda *event, **_: told.append(event))
     runs.request(home, "first", "stop")

@@ -106,7 +106,7 @@ def read_all(folder):
 @pytest.mark.parametrize(
     ("name", "damage"), slow_but(product(READ, DAMAGES), list(zip(cycle(READ), DAMAGES, strict=False)))
 )
-def test_whatever_is_wrong_with_a_file_has_one_outcome(home, name, damage):
+def test_every_fault_of_a_run_s_file_has_one_outcome(home, name, damage):
     folder = CoordinatorHome(home).run("first")
     folder.note_heard(folder.status(), ["alpha"])
     keep_evaluation(folder, KEPT)

@@ -9,7 +9,7 @@ from undersong_common.errors import ConfigurationError, InternalError
 from undersong_server.database.journal import Journal
 
 
-def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
+def test_journal_forgets_and_lists_exactly_one_prefix(tmp_path):
     journal = Journal(tmp_path / "journal.sqlite")
     journal.put_all([("sum/1/x", b"a"), ("sum/10/x", b"b"), ("sum/1", b"c"), ("sum/1/%", b"d")])
     assert list(journal.items("sum/1/")) == ["sum/1/%", "sum/1/x"]
@@ -22,7 +22,7 @@ def test_what_is_forgotten_and_items_take_exactly_the_prefix(tmp_path):
 
 
 @pytest.mark.heavy
-def test_values_survive_a_process_that_is_killed(tmp_path):
+def test_journal_values_survive_a_killed_process(tmp_path):
     path = tmp_path / "journal.sqlite"
     program = (
         "import os, signal, sys; from pathlib import Path; from undersong_server.database.journal import Journal\n"
@@ -34,7 +34,7 @@ def test_values_survive_a_process_that_is_killed(tmp_path):
 
 
 @pytest.mark.heavy
-def test_a_second_process_is_told_to_wait(tmp_path):
+def test_second_process_on_a_journal_is_told_to_wait(tmp_path):
     path = tmp_path / "journal.sqlite"
     first = Journal(path)
     with raises(ConfigurationError, "journal-in-use"):
@@ -43,7 +43,7 @@ def test_a_second_process_is_told_to_wait(tmp_path):
     Journal(path)
 
 
-def test_another_version_is_refused(tmp_path):
+def test_journal_of_another_version_is_refused_by_name(tmp_path):
     path = tmp_path / "journal.sqlite"
     Journal(path).close()
     with sqlite3.connect(path) as database:

@@ -92,7 +92,7 @@ def test_a_journal_of_many_runs_keeps_each_value_once(opened):
     assert (journal.get("d"), other.get("a")) == (b"4", b"other")
 
 
-def test_of_a_holder_that_was_replaced_nothing_is_kept(opened):
+def test_replaced_holder_of_the_lease_keeps_nothing(opened):
     place = opened()
     first = place.take("one", 60.0)
     old = Journal(opened(first), "run/")
@@ -188,7 +188,7 @@ def test_clock_set_back_keeps_nobody_off_longer_than_a_minute(clocked):
     assert place.take("two") is not None
 
 
-def test_a_clock_a_day_ahead_or_behind_takes_nothing_from_who_serves(clocked, monkeypatch):
+def test_clock_a_day_off_takes_no_lease_from_the_serving_process(clocked, monkeypatch):
     place = clocked()
     epoch = place.take("one")
     clocked.step(2 * 86400.0)

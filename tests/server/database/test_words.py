@@ -25,7 +25,7 @@ def test_only_the_room_of_databases_names_a_lease_or_postgresql() -> None:
     assert lines_with_words(SERVER) == []
 
 
-def test_a_word_in_another_room_would_be_noticed(tmp_path: Path) -> None:
+def test_database_word_in_another_room_would_be_noticed(tmp_path: Path) -> None:
     for room in ("database", "runs"):
         (tmp_path / room).mkdir()
         (tmp_path / room / "folder.py").write_text("from psycopg import connect\nrelease = 1\n", encoding="utf-8")

@@ -51,7 +51,7 @@ def test_vendi_score_is_that_of_the_package_and_counts_different_texts() -> None
     assert vendi_score(np.tile(few, (4, 1))) == pytest.approx(vendi_score(few))
 
 
-def test_distinct_n_counts_by_hand() -> None:
+def test_distinct_n_equals_a_count_by_hand() -> None:
     assert distinct_n(["a b a b", "a b"], 1) == pytest.approx(2 / 6)
     assert distinct_n(["a b a b", "a b"], 2) == pytest.approx(2 / 4)
     assert np.isnan(distinct_n(["a"], 2))
@@ -78,7 +78,7 @@ def test_label_errors_are_those_of_cleanlab() -> None:
     assert flipped[found.suspected].mean() > 0.9
 
 
-def test_a_label_that_no_text_reaches_is_taken_at_its_word() -> None:
+def test_label_below_every_threshold_counts_as_it_is_given() -> None:
     found = label_errors(np.array([0, 0, 1]), np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]]))
     assert found.joint.sum() == pytest.approx(3.0)
     assert found.joint[1, 1] + found.joint[1, 0] == pytest.approx(1.0)

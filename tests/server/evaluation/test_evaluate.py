@@ -52,7 +52,7 @@ def run(tmp_path):
     return tmp_path
 
 
-def test_a_whole_evaluation(run):
+def test_evaluation_with_private_files_reports_every_measure(run):
     private = [*draw_notes(40, 3), (draw_notes(120, 0)[4][0], "chest")]
     write_labelled(run / "private.jsonl", private)
     report = evaluate(
@@ -89,7 +89,7 @@ def test_a_whole_evaluation(run):
 
 
 @pytest.mark.slow
-def test_repeats_groups_closest_records_and_personal_data(run, monkeypatch):
+def test_evaluation_reports_repeats_groups_copies_and_personal_data(run, monkeypatch):
     rows = draw_notes(80, 1)
     (run / "test.jsonl").write_text(
         "".join(json.dumps({"text": t, "label": y, "site": "abc"[i % 3]}) + "\n" for i, (t, y) in enumerate(rows))
@@ -152,7 +152,7 @@ def test_a_group_column_needs_a_test_file_that_has_it(run):
         evaluate(run / "run", EvaluationOptions(test=run / "test.jsonl", group_field="site"), embed=bag_of_words)
 
 
-def test_figures_take_one_thread(run, monkeypatch):
+def test_figures_of_an_evaluation_take_one_thread(run, monkeypatch):
     seen = []
 
     def watched(*texts):
@@ -220,7 +220,7 @@ def test_tiny_sets_give_gaps_instead_of_crashes(run):
     assert report.to_json()["distances"][0]["precision"] is None
 
 
-def test_missing_pieces_are_named(run):
+def test_missing_files_of_an_evaluation_are_named(run):
     with raises(ConfigurationError, "folder-missing"):
         evaluate(run / "nowhere", EvaluationOptions(test=run / "test.jsonl"), embed=bag_of_words)
     (run / "begun").mkdir()

@@ -25,7 +25,7 @@ def tiny_bert(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_learns_and_repeats_itself(tiny_bert):
+def test_fine_tuned_encoder_learns_and_is_reproducible(tiny_bert):
     settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
     texts, labels = (GOOD + BAD) * 6, (["good"] * 4 + ["bad"] * 4) * 6
     model = fine_tune(texts, labels, settings, seed=1)
@@ -37,7 +37,7 @@ def test_learns_and_repeats_itself(tiny_bert):
 
 
 @pytest.mark.slow
-def test_weights_reach_the_loss(tiny_bert):
+def test_sample_weights_reach_the_loss_of_fine_tuning(tiny_bert):
     settings = FineTuning(tiny_bert, epochs=6, batch=8, learning_rate=2e-2)
     texts = (GOOD + BAD) * 6
     labels = (["good"] * 4 + ["bad"] * 4) * 6
@@ -47,7 +47,7 @@ def test_weights_reach_the_loss(tiny_bert):
     assert predict(model, ["kind warm", "rude cold"]) == ["bad", "good"]
 
 
-def test_says_what_is_wrong_with_the_folder(tmp_path):
+def test_fine_tuning_says_what_is_wrong_with_the_model_folder(tmp_path):
     with raises(ConfigurationError, "folder-missing"):
         fine_tune(["a", "b"], ["x", "y"], FineTuning(tmp_path / "none"))
     with raises(ConfigurationError, "model-unloadable"):

@@ -52,7 +52,7 @@ def test_dependent_guesses_of_a_run_prove_no_more_than_is_true() -> None:
     assert by_trial > 60
 
 
-def test_epsilon_of_any_mechanism_by_hand() -> None:
+def test_lower_bound_of_epsilon_holds_for_randomised_response() -> None:
     """Randomised response at epsilon = ln 3 is caught from below, near its value with many runs."""
     assert 0.9 < Detection(0, 0, 0, 0, (0.75,) * 1000).epsilon(0.0) < math.log(3)
     assert Detection(0, 10, 0, 10, (0.5,) * 10).epsilon(1e-5) == 0.0
@@ -76,7 +76,7 @@ def test_rates_at_few_false_alarms_accuse_halved_noise_and_no_right_noise() -> N
     assert halved.rates(independent=True)[1] < 0.02
 
 
-def test_epsilon_of_rates_by_hand() -> None:
+def test_lower_bound_of_epsilon_from_rates_equals_a_hand_count() -> None:
     """Half of the present records are found, and nothing else is named: ln((1/2 - delta) / (false alarms' bound))."""
     found = Detection(10000, 20000, 0, 20000, (), (0.25,) * 1000, (0.0,) * 1000)
     true, false = found.rates(independent=False)
@@ -118,7 +118,7 @@ def test_scores_of_whole_rows_have_the_whole_signal() -> None:
     assert whole_scores(np.zeros((1, 2)), np.ones(2), present[:1])[0].tolist() == [0.0]
 
 
-def test_a_row_that_others_span_says_nothing() -> None:
+def test_row_that_other_rows_span_gives_no_score() -> None:
     rows = np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     scores, signals = orthogonal_scores(rows, np.zeros(2), np.array([True, False, False, False]))
     assert (signals[1], scores[1], signals[3], scores[3]) == (0.0, 0.0, 0.0, 0.0)

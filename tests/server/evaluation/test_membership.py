@@ -40,7 +40,7 @@ def records(name, count):
     return table, np.full((count, 1), 1.0 if name == "member" else -1.0, dtype=np.float32)
 
 
-def test_a_model_that_remembers_is_caught_by_every_attack():
+def test_model_that_remembers_records_is_caught_by_every_attack():
     found = membership("x", Memory(set(), 0.1), records("member", 300), records("other", 300))
     assert [attack.name for attack in found.attacks] == ["entropy", "confidence", "confidence in the true label"]
     for attack in found.attacks:
@@ -51,7 +51,7 @@ def test_a_model_that_remembers_is_caught_by_every_attack():
             assert interval.low <= interval.value <= interval.high
 
 
-def test_a_model_that_does_not_is_not():
+def test_model_that_remembers_nothing_is_caught_by_no_attack():
     """The intervals of 200 innocent models miss the truth in about 1 of 20; more than 22 has chance below 1e-3."""
     missed = 0
     for seed in range(200):

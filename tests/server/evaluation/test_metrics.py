@@ -50,7 +50,7 @@ def test_self_similarity_is_the_mean_over_pairs(rows, seed):
     assert metrics.self_similarity(x) == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
-def test_divergences():
+def test_label_and_length_divergences_equal_jensen_shannon():
     from scipy.spatial.distance import jensenshannon
 
     assert metrics.label_divergence("aaab", "abccccc") == pytest.approx(
@@ -67,7 +67,7 @@ def test_an_empty_side_has_no_divergence():
     assert np.isnan(metrics.self_similarity(cloud(1)))
 
 
-def test_averages_are_scikit_learn_s():
+def test_macro_and_weighted_averages_equal_scikit_learn_s():
     """Song et al. 2024, Table 1: precision, recall and F1 of the task model, against an independent computation."""
     from sklearn.metrics import precision_recall_fscore_support
 

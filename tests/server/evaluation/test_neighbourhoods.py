@@ -29,7 +29,7 @@ def test_duplicates_do_not_hide_a_point_from_itself():
     assert neighbourhoods(points, points)["precision"] == 1
 
 
-def test_figures_are_those_of_prdc():
+def test_density_and_coverage_equal_those_of_prdc():
     """prdc 0.2, compute_prdc(real_features=real, fake_features=synthetic) with nearest_k=3 and 5."""
     rng = np.random.default_rng(7)
     synthetic = rng.normal(size=(60, 5)).astype(np.float32)

@@ -14,20 +14,20 @@ TEST = ["my card was stolen at the bank today", "my card was declined at the sho
 OTHER = ["a moving film about a family by the sea", "the plot drags and the jokes fall flat"]
 
 
-def test_texts_of_the_same_kind_teach_more_than_others() -> None:
+def test_next_word_model_learns_more_from_texts_of_the_same_kind() -> None:
     before, after, elsewhere = (next_word_loss(training, TEST) for training in ((), CARDS, OTHER))
     assert after < 0.5 * before
     assert before - elsewhere < 0.2 * (before - after)
 
 
-def test_the_base_is_a_distribution() -> None:
+def test_base_of_the_next_word_model_is_a_distribution() -> None:
     base = Trigrams((), "en")
     known = sum(base.probability(word, ()) for word in base.general)
     assert 0.99 <= known <= 1.0
     assert 0 < base.probability("xqzzyv", ()) < base.probability("the", ())
 
 
-def test_a_loss_by_hand() -> None:
+def test_next_word_loss_equals_a_count_by_hand() -> None:
     """One training text "a", one test text "a": each order adds (count + kinds p)/(total + kinds)."""
     base = Trigrams((), "en")
 
@@ -41,7 +41,7 @@ def test_a_loss_by_hand() -> None:
     assert next_word_loss(["a"], ["a"]) == pytest.approx(expected)
 
 
-def test_no_text_has_no_loss() -> None:
+def test_next_word_loss_of_no_text_is_not_a_number() -> None:
     assert math.isnan(next_word_loss(["a"], []))
 
 
@@ -54,6 +54,6 @@ def test_the_likeliest_word_is_that_of_all_known_words() -> None:
         assert model.probability(model.likeliest(context), context) == best
 
 
-def test_texts_of_the_same_kind_are_expected() -> None:
+def test_next_word_model_expects_texts_of_the_same_kind() -> None:
     assert next_word_accuracy(CARDS, TEST) > 0.6 > 0.2 > next_word_accuracy(OTHER, TEST)
     assert math.isnan(next_word_accuracy(CARDS, []))

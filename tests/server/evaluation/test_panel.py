@@ -60,13 +60,13 @@ def test_wrong_labels_cost_points_and_the_rarest_label_is_the_test_sets() -> Non
     assert bad.figures()["rarest_recall"] == pytest.approx(np.mean(injuries))
 
 
-def test_a_corpus_of_one_label_predicts_it() -> None:
+def test_panel_trained_on_one_label_predicts_it() -> None:
     corpus, test = draw_labelled_notes(10, 0), draw_labelled_notes(60, 1)
     found = panel.judge(Labelled(corpus.texts, ["heart"] * 10, corpus.embeddings), test)
     assert found.figures()["accuracy"] == pytest.approx(test.labels.count("heart") / 60)
 
 
-def test_sizes_that_differ_are_refused() -> None:
+def test_panel_refuses_texts_and_labels_of_different_numbers() -> None:
     corpus, test = draw_labelled_notes(10, 0), draw_labelled_notes(10, 1)
     with pytest.raises(ConfigurationError):
         panel.judge(Labelled(corpus.texts, corpus.labels[:-1], corpus.embeddings), test)

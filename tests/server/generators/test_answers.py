@@ -49,7 +49,7 @@ def exchange(case: dict[str, Any]) -> Exchange:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
-def test_corpus_holds_of_an_answer_what_it_may(case: dict[str, Any]) -> None:
+def test_each_recorded_answer_is_judged_as_its_case_accepts(case: dict[str, Any]) -> None:
     verdict = judge(exchange(case), (500, 100))
     if verdict.completion is None:
         assert verdict.state is ExchangeState.LOST
@@ -102,7 +102,7 @@ def write_text(case: dict[str, Any], *, batch: bool, round_: int, monkeypatch: p
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: CASES[number]["name"])
-def test_a_run_keeps_of_an_answer_what_it_may(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_keeps_of_each_recorded_answer_what_its_case_accepts(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """By single calls and in batches, in the first and in a later round; in the quicker suites by one of the four."""
     case = CASES[number]
     ways = list(product((False, True), (0, 1)))

@@ -282,7 +282,7 @@ def test_step_with_less_than_half_of_its_texts_stops_and_is_asked_again(journal)
     assert again.usage["g"].calls == 17
 
 
-def test_half_of_a_step_is_enough(journal):
+def test_step_with_half_of_its_texts_goes_on(journal):
     generator = Scripted("g", ["one", "two", "three", "four", "five", "six", *[""] * 6])
     writer = author(journal, generator)
     orders = [Order("g", "zero_shot", "x")] * 4

@@ -133,7 +133,7 @@ def test_a_batch_is_submitted_once_paid_half_and_its_failures_are_single(journal
 
 
 @pytest.mark.parametrize("batch", [False, True])
-def test_attempts_that_were_answered_are_settled(journal: Journal, batch: bool) -> None:
+def test_answered_attempts_of_a_batch_are_settled(journal: Journal, batch: bool) -> None:
     """None of them counts as lost, in this process or the next, beside what its answer took."""
     prompts = Prompts(TaskWords(description="a note", labels=("x",)))
     orders = [Order("far", "zero_shot", "x")] * 3

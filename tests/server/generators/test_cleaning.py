@@ -61,7 +61,7 @@ WANTED = "My card was declined at the till, what can I do?"
         WANTED.replace("card", "ca\u200brd").replace(" at", "\t at\ud83d"),
     ],
 )
-def test_what_surrounds_a_text_is_removed(raw: str) -> None:
+def test_cleaning_removes_wrapping_around_a_text(raw: str) -> None:
     assert clean(raw, prompt=PROMPT).text == WANTED
 
 
@@ -85,7 +85,7 @@ def test_what_surrounds_a_text_is_removed(raw: str) -> None:
         "as an AI banking assistant Can I have a card in addition?",
     ],
 )
-def test_a_text_that_only_looks_like_wrapping_stays(text: str) -> None:
+def test_cleaning_keeps_a_text_that_only_looks_like_wrapping(text: str) -> None:
     assert clean(text, prompt=PROMPT).text == text
 
 
@@ -101,7 +101,7 @@ def test_a_text_that_only_looks_like_wrapping_stays(text: str) -> None:
         "<think>I keep thinking and never answer",
     ],
 )
-def test_no_text_is_empty(raw: str) -> None:
+def test_cleaning_keeps_no_empty_text(raw: str) -> None:
     assert clean(raw, prompt=PROMPT).text == ""
 
 
@@ -165,13 +165,13 @@ PIECES = ["<", "Sure, ", "**a", "\n", '"', "<think>", "&amp;", "here is ", "1. "
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("piece", slow_but(PIECES, ["<", "<think>", "1. "]))
-def test_no_answer_takes_long(piece: str) -> None:
+def test_cleaning_any_answer_is_fast(piece: str) -> None:
     started = time.process_time()
     clean(piece * (40_000 // len(piece)))
     assert time.process_time() - started < 3.0
 
 
-def test_key_ignores_what_does_not_make_a_text_another() -> None:
+def test_duplicate_key_ignores_case_punctuation_and_spacing() -> None:
     assert duplicate_key("“My card — declined!”") == duplicate_key("my\ncard   declined")
     assert duplicate_key("ﬁne CAFÉ") == duplicate_key("fine cafe\u0301".replace("e\u0301", "é"))
     assert duplicate_key("BP 120") != duplicate_key("BP 121")

@@ -66,7 +66,7 @@ def test_every_kind_is_built_by_its_table_in_order(tmp_path: Path) -> None:
         {"name": "x", "kind": "transformers", "path": "m", "device": "tpu"},
     ],
 )
-def test_wrong_tables_are_refused(table: dict[str, Any]) -> None:
+def test_wrong_tables_of_generators_are_refused(table: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ADAPTER.validate_python(table)
 

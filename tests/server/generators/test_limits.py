@@ -46,7 +46,7 @@ def test_a_call_larger_than_a_burst_waits_for_the_burst_and_starts() -> None:
     assert may_start(pace, 10)
 
 
-def test_what_was_reserved_and_not_taken_comes_back() -> None:
+def test_reserved_tokens_that_were_not_used_come_back() -> None:
     pace = Pace(concurrency=1, tokens_per_minute=6000, clock=Clock())
     for _ in range(50):
         pace.start(500, threading.Event())
@@ -107,7 +107,7 @@ def test_an_announced_pause_holds_every_call() -> None:
     assert may_start(pace)
 
 
-def test_a_stopped_run_does_not_wait() -> None:
+def test_stopped_run_does_not_wait_for_rate_limits() -> None:
     pace = Pace(concurrency=1, requests_per_minute=0.001)
     pace.start(1, threading.Event())
     stop = threading.Event()
@@ -115,6 +115,6 @@ def test_a_stopped_run_does_not_wait() -> None:
     pace.start(1, stop)
 
 
-def test_headers_with_other_words_say_nothing() -> None:
+def test_malformed_rate_limit_headers_are_ignored() -> None:
     assert [seconds_of(text) for text in ("", "soon", "-", "1 s")] == [None] * 4
     assert seconds_of("2h") == 7200

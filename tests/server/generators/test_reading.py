@@ -66,7 +66,7 @@ def test_a_continued_text_ends_with_the_sentence_that_reaches_its_length():
     assert read(said, CONTINUED).text == "My card is gone. I saw it on Monday."
 
 
-def test_any_text_has_a_vocabulary():
+def test_vocabulary_request_takes_any_text_but_a_refusal():
     request = GenerationRequest("vocabulary", "card", "Words:", 1)
     assert read(Completion("I lost my card"), request) == ReadText("I lost my card")
     assert read(Completion("I cannot help with that request."), request).fault == "refused"
@@ -181,7 +181,7 @@ def test_a_person_who_cannot_do_something_refuses_nothing(text: str) -> None:
         (PROMPT.user.partition("where it fits: ")[2].partition("\n")[0].capitalize(), "echo of the prompt"),
     ],
 )
-def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
+def test_answer_that_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
     assert fault(raw) == kind
 
 
@@ -201,7 +201,7 @@ def test_what_is_no_text_is_told_by_its_kind(raw: str, kind: str) -> None:
         f"{TEXT}\n\n(Word count: 10)",
     ],
 )
-def test_what_surrounds_a_text_is_no_fault(raw: str) -> None:
+def test_wrapping_around_a_text_is_no_fault(raw: str) -> None:
     assert read(Completion(raw), REQUEST).text == TEXT
     assert fault(raw) == ""
 
@@ -216,7 +216,7 @@ def test_what_surrounds_a_text_is_no_fault(raw: str) -> None:
         "I need to write down my PIN somewhere safe, where?",
     ],
 )
-def test_what_only_looks_like_it_stays(text: str) -> None:
+def test_text_that_only_looks_like_a_fault_stays(text: str) -> None:
     assert read(Completion(text), REQUEST).text == text
     assert fault(text) == ""
 
@@ -261,13 +261,13 @@ def test_a_text_that_goes_round_in_circles_is_none() -> None:
     assert fault(refrain) == ""
 
 
-def test_gaps_that_are_left_are_no_text() -> None:
+def test_answer_with_unfilled_gaps_is_no_text() -> None:
     filled = GenerationRequest("fill_in", "card", "Fill in.", 1, parents=("my card is gone",))
     assert read(Completion("my _ is gone"), filled).fault == "placeholder"
     assert read(Completion("my card_number is gone"), filled).fault == ""
 
 
-def test_another_language_is_told_where_the_task_names_one() -> None:
+def test_text_in_another_language_than_the_task_s_is_a_fault() -> None:
     german = "Ich habe meine Karte verloren und das ist nicht gut für mich."
     assert fault(german, language="English") == "wrong language"
     assert fault(german, language="German") == ""
@@ -498,7 +498,7 @@ def test_a_text_in_tags_that_only_begins_as_data_is_the_text(text: str) -> None:
         "<note><a>61F</a><b>grey</b></note>",
     ],
 )
-def test_a_whole_that_is_data_is_no_text_in_tags_either(data: str) -> None:
+def test_answer_that_is_data_is_no_text_even_within_tags(data: str) -> None:
     assert read(Completion(f"<text>{data}</text>"), REQUEST).fault == "page or data"
 
 

@@ -57,5 +57,5 @@ def test_one_long_item_does_not_lose_the_list() -> None:
         "[1, 2, 3]",
     ],
 )
-def test_a_text_is_no_list(answer: str) -> None:
+def test_plain_text_is_not_read_as_a_list(answer: str) -> None:
     assert listed(answer) == []

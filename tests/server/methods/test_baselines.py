@@ -26,7 +26,7 @@ from undersong_server.runs.planning import plan_run
 SETTING = Setting(("a", "b"), ("one", "two"))
 
 
-def test_rank_selection_is_the_papers():
+def test_rank_selection_follows_the_paper():
     rng = np.random.default_rng(1)
     votes, labels = rng.normal(size=40), rng.integers(0, 3, size=40)
     expected = []
@@ -49,7 +49,7 @@ def test_sampling_without_a_positive_vote_is_uniform():
     assert np.bincount(drawn, minlength=4) / 8000 == pytest.approx([0.25] * 4, abs=0.03)
 
 
-def test_threshold_is_taken_from_every_count():
+def test_vote_threshold_is_subtracted_from_every_count():
     counts = pretext.thresholded(np.array([2.0, 5.0, 4.5, -9.0]), 4.5)
     assert counts.tolist() == [0.0, 0.5, 0.0, 0.0]
 
@@ -68,7 +68,7 @@ def test_augpe_publishes_what_the_last_vote_selected(tmp_path, selection):
     assert len(run.asked) == 2
 
 
-def test_cross_selection_is_the_papers():
+def test_cross_selection_follows_the_paper():
     rng = np.random.default_rng(2)
     spread, weights = rng.random(30), rng.random(30)
     members = np.arange(5, 30)

@@ -47,7 +47,7 @@ def test_fifteen_teachers_cannot_answer_a_thousand_queries():
     discriminator.plan(fewer.model_copy(update={"queries": queries}), make_setting())
 
 
-def test_what_the_paper_s_noise_really_spends():
+def test_paper_s_noise_of_discriminator_spends_epsilon_443_or_244():
     """docs/discriminator.md: at (3.6, 5e-6) for one answer 1 000 queries cost 443 as two counts each, 244 as one.
 
     The number of queries and delta are assumptions: the paper's copy prints neither.
@@ -82,7 +82,7 @@ def test_a_party_as_the_unit_is_one_teacher_and_summed_users_are_refused():
         ({"teachers": 100, "embedding_size": 16}, {"labels": tuple("abcdefgh"), "epsilon": 40.0}, "moments"),
     ],
 )  # fmt: skip
-def test_auto_chooses_from_the_plan_alone(options, facts, kind):
+def test_automatic_options_of_discriminator_follow_the_plan_alone(options, facts, kind):
     chosen = discriminator.chosen(Options(**options), make_setting(**facts))
     assert chosen == kind
     assert [request.name for request in discriminator.plan(Options(**options), make_setting(**facts))][1] == kind

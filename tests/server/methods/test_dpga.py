@@ -54,7 +54,7 @@ def test_joint_accounting_needs_less_noise_than_the_paper_s():
     default.verify()
 
 
-def test_what_is_switched_off_is_not_in_the_plan():
+def test_switched_off_part_of_dpga_is_not_in_its_plan():
     def names(**changes):
         return {one.name.partition("/")[0] for one in dpga.plan(dpga.Options(**changes), private_setting())}
 
@@ -68,7 +68,7 @@ def test_what_is_switched_off_is_not_in_the_plan():
     assert (three.l1, three.l2, three.linf) == (3.0, math.sqrt(3), 1.0)
 
 
-def test_calls_stay_within_samples():
+def test_calls_of_dpga_stay_within_its_samples():
     for calls in (500, 5000, 90_000):
         options = dpga.Options(samples=calls)
         assert 0.95 * calls - 20 < dpga.generator_calls(options, private_setting()) <= calls
@@ -99,7 +99,7 @@ def test_embedding_model_of_another_size_is_refused_before_any_charge(task_file,
     ("changes", "message"),
     [({"elite": 10_000}, "smaller"), ({"rewrite": 0, "fill_in": 0, "cross": 0, "generate": 0}, "switch one on")],
 )
-def test_options_that_cannot_work_are_refused(changes, message):
+def test_options_of_dpga_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         dpga.Options(**changes)
 
@@ -186,7 +186,7 @@ def test_a_corpus_of_elites_has_the_texts_that_the_last_votes_selected(task_file
     assert run.ordered <= run_plan.generator_calls
 
 
-def test_without_noise_metadata_is_the_records_own(task_file):
+def test_noiseless_dpga_metadata_equal_those_of_the_records(task_file):
     task = tasks.load(task_file(), ("method.similarity=mean",))
     _, run = run_method(task, plan_run(task), seed=1)
     assert run.records["label shares"][0][1] == pytest.approx([0.75, 0.25])

@@ -179,7 +179,7 @@ def test_validation_of_the_sampler_divides_the_part_of_the_densities(setting):
 
 
 @pytest.mark.heavy
-def test_sequences_are_of_their_class(tmp_path):
+def test_key_phrase_sequences_are_drawn_from_their_class(tmp_path):
     task = write_task(tmp_path, records=2000, sampler="independent", pairs=512, samples=200, width=8.0)
     _, run = run_method(task, plan_run(task), seed=1)
     own = [term in TOPICS[label] for label, terms in run.records["sequences"][0][1] for term in terms]

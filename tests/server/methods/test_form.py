@@ -58,12 +58,12 @@ def opened(values, sigma=0.001):
     return NoisySum(np.rint(np.array(values, dtype=float) * 256).astype(np.int64), 256, sigma, ("p",))
 
 
-def test_the_page_has_the_constants():
+def test_page_on_form_states_the_program_s_constants():
     page = (Path(__file__).parents[3] / "docs" / "form.md").read_text(encoding="utf-8")
     assert f"<!-- begin constants -->\n{constants.table(form.Form)}\n<!-- end -->" in page
 
 
-def test_the_plan_asks_what_the_options_name():
+def test_plan_asks_the_form_sums_that_the_options_name():
     every = plan_by_name(setting(), lengths=True, words=True, voted_examples=3)
     assert list(every) == ["labels", "centres", "words", "votes/2", "verdict"]
     assert every["labels"].statistic == MetadataHistograms(4, form.BINS)
@@ -216,7 +216,7 @@ def test_the_lists_of_many_labels_stay_within_what_a_party_accepts(monkeypatch):
     assert listed([False, False, False]).order.shape == (3, 1)
 
 
-def test_lists_are_what_the_statistic_accepts():
+def test_word_lists_are_accepted_by_their_statistic():
     from undersong_protocol.statistics import PublicFacts, PublicInputs
 
     for apart in ([True] * 3, [False] * 3, [True, False, True]):

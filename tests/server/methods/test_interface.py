@@ -42,7 +42,7 @@ def test_a_method_defines_itself_with_defaults_that_plan(name):
     assert method.generator_calls(method.Options(), SETTING) > 0
 
 
-def test_hooks_that_a_method_leaves_out_say_nothing():
+def test_hooks_that_a_method_leaves_out_have_no_effect():
     method = Method(
         Options=MethodOptions, plan=lambda _o, _s: [], generator_calls=lambda _o, _s: 1, run=lambda _o, _r: []
     )

@@ -356,7 +356,7 @@ def seen(case: Case, change: str | None, folder: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.method}-{case.change}-{case.changes}")
-def test_an_option_changes_what_it_speaks_of(case, tmp_path, monkeypatch):
+def test_each_option_changes_the_part_that_it_names(case, tmp_path, monkeypatch):
     before, after = (seen(case, change, tmp_path / str(bool(change)), monkeypatch) for change in (None, case.change))
     assert before[case.changes] != after[case.changes]
     if case.changes not in ("plan", "vocabulary"):

@@ -61,7 +61,7 @@ def test_a_record_spreads_one_vote_over_the_nearest_third():
     assert rows.take(np.arange(3)).tolist() == [[0.5, 0.5, 0.0], [0, 0, 0], [0, 0, 0]]
 
 
-def test_support_is_told_only_where_the_votes_tell_it():
+def test_generator_support_is_stated_only_where_the_votes_show_it():
     clear = judged([210.0, 88.0, 2.0])
     assert (clear.supported.tolist(), clear.unsupported.tolist()) == ([True, False, False], [False, False, True])
     noisy = judged([210.0, 88.0, 2.0], sigma=90.0)
@@ -216,7 +216,7 @@ def test_nothing_is_set_aside_without_an_unsupported_generator(votes):
     assert not any(reasons(judged(votes), texts, np.repeat(np.arange(3), 60), folds()))
 
 
-def test_the_remark_counts_texts_and_votes():
+def test_remark_on_support_counts_texts_and_votes():
     found = support.remark(
         judged([210.0, 30.0, 1.0]), {("half", support.SUBJECT): 98, ("bad", support.GENERATOR): 30}, NAMES
     )
@@ -230,7 +230,7 @@ def test_the_remark_counts_texts_and_votes():
 
 
 @pytest.mark.parametrize(("sigma", "told"), [(2.0, True), (500.0, False)])
-def test_a_recorded_support_says_if_a_generator_was_told(sigma, told):
+def test_recorded_support_says_if_a_generator_was_told_apart(sigma, told):
     votes = judged([100.0, 80.0, 60.0], sigma)
     facts = {name: getattr(votes, name).tolist() for name in ("votes", "expected", "error")}
     assert support.Support.from_json({"records": votes.records, **facts}).supported.any() == told

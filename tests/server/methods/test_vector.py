@@ -83,7 +83,7 @@ def test_exact_sums_give_means_and_noise_alone_gives_nothing() -> None:
 
 
 @pytest.mark.parametrize("sigma", [5.0, 20.0, 50.0])
-def test_what_is_shrunk_lies_nearer_to_the_means_than_noisy_means(sigma: float) -> None:
+def test_shrunk_means_lie_nearer_to_the_true_ones_than_noisy_means(sigma: float) -> None:
     rng = np.random.default_rng(2)
     records = np.array([20.0, 60.0, 30.0, 30.0])
     errors = []

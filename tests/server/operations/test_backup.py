@@ -47,7 +47,7 @@ def files(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_restored_is_the_same_coordinator(home, made, tmp_path):
+def test_restored_backup_is_the_same_coordinator(home, made, tmp_path):
     restored = coordinator.restore(made, tmp_path / "new")
     new, left = files(tmp_path / "new"), ("serving.", "registry.")
     assert restored.fingerprint == coordinator.show(home).fingerprint == coordinator.show(tmp_path / "new").fingerprint
@@ -61,14 +61,14 @@ def test_what_is_restored_is_the_same_coordinator(home, made, tmp_path):
     }
 
 
-def test_only_its_owner_reads_it(made, tmp_path):
+def test_backup_file_is_readable_by_its_owner_only(made, tmp_path):
     coordinator.restore(made, tmp_path / "new")
     assert made.stat().st_mode & 0o777 == 0o600
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "new").rglob("*")} == {0}
     assert [path.name for path in made.parent.iterdir()] == ["backup"]
 
 
-def test_neither_a_file_nor_a_folder_is_replaced(home, made, tmp_path):
+def test_backup_and_restore_replace_no_file_and_no_folder(home, made, tmp_path):
     with raises(ConfigurationError, "backup-exists"):
         coordinator.back_up(home, made)
     before = files(home)
@@ -79,7 +79,7 @@ def test_neither_a_file_nor_a_folder_is_replaced(home, made, tmp_path):
     coordinator.restore(made, tmp_path / "empty")
 
 
-def test_a_check_changes_nothing(made, tmp_path):
+def test_checking_a_backup_changes_nothing(made, tmp_path):
     assert coordinator.check_backup(made).coordinator == "clinics"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
 
@@ -105,14 +105,14 @@ def rewritten(made, changed):
     ],
     ids=["no note", "another note", "another coordinator's", "no key", "a database of zeros"],
 )
-def test_a_damaged_one_is_refused_and_leaves_nothing(changed, made, tmp_path):
+def test_damaged_backup_is_refused_and_leaves_nothing(changed, made, tmp_path):
     rewritten(made, changed)
     with raises(ConfigurationError, "backup-damaged"):
         coordinator.restore(made, tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "kept"]
 
 
-def test_one_that_was_cut_off_or_flipped_is_refused(made):
+def test_backup_that_was_cut_off_or_flipped_is_refused(made):
     whole = made.read_bytes()
     for data in (whole[: len(whole) // 2], b"", whole[:200] + bytes([whole[200] ^ 1]) + whole[201:]):
         made.write_bytes(data)
@@ -120,7 +120,7 @@ def test_one_that_was_cut_off_or_flipped_is_refused(made):
             coordinator.check_backup(made)
 
 
-def test_one_of_another_format_says_so(made):
+def test_backup_of_another_format_is_refused_by_name(made):
     note = json.dumps({"format": 2, "made_at": 0, "fingerprint": ""}).encode()
     rewritten(made, {"undersong-backup.json": note})
     with raises(ConfigurationError, "backup-format"):
@@ -184,7 +184,7 @@ def test_a_damaged_run_is_named_and_the_others_are_backed_up(planned_runs, tmp_p
         assert (tmp_path / "new" / "runs" / "first" / name).read_bytes() == before.read_bytes()
 
 
-def test_what_the_account_may_not_read_is_named_and_left_out(planned_runs, tmp_path, monkeypatch):
+def test_backup_names_and_leaves_out_files_it_may_not_read(planned_runs, tmp_path, monkeypatch):
     path = planned_runs / "runs" / "first" / "log.txt"
     path.write_text("a line\n")
     opened = Path.open

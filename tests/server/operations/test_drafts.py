@@ -23,7 +23,7 @@ class Foreign(BaseModel):
     place: complex | None = 1j
 
 
-def test_a_field_without_a_schema_is_a_field_all_the_same():
+def test_form_shows_a_field_without_a_schema():
     section = form._section("generators", Foreign, {}, "generators.0")
     found = {each.path.rpartition(".")[2]: each.control for each in section.fields}
     assert found == {"shown": "choice", "count": "number", "made": "toml", "form": "text", "place": "text"}

@@ -39,7 +39,7 @@ def sections_of(data):
         ({"task": {"words": [60, 40]}}, {"task.words"}),
     ],
 )
-def test_a_rule_stands_at_every_field_that_it_concerns(tmp_path, changes, places):
+def test_fault_of_a_rule_stands_at_every_field_that_it_concerns(tmp_path, changes, places):
     (tmp_path / "here.txt").write_text("a text\n" * 40)
     data = make_draft(**changes)
     with pytest.raises(ConfigurationError) as refused:

@@ -56,7 +56,7 @@ def test_a_planned_run_is_fixed_and_listed(home, task):
 
 
 @pytest.mark.parametrize(("stated", "missing"), [({}, {"makers", "contact"}), ({"makers": "North"}, {"contact"})])
-def test_a_plan_that_does_not_say_who_asks_is_refused(tmp_path, stated, missing):
+def test_plan_without_the_operator_s_name_is_refused(tmp_path, stated, missing):
     home = make_home(tmp_path / "home", PARTIES)
     home.change(operator="", contact="")
     with raises(ConfigurationError, "no-operator") as refused:
@@ -73,7 +73,7 @@ def test_a_folder_that_cannot_be_looked_into_is_listed_beside_the_others(tmp_pat
     assert {found.run: found.status.state for found in list_runs(home)} == {"first": "planned", "round": "unreadable"}
 
 
-def test_the_name_is_the_tasks_and_a_suffix_and_is_used_once(home, task):
+def test_run_name_is_the_task_s_with_a_suffix_and_is_used_once(home, task):
     assert runs.plan(home, task, RunOptions(suffix="1f")).run == "small 1f"
     assert runs.plan(home, task, RunOptions(insecure_noise_seed=4)).run == "small insecure-4"
     assert runs.plan(home, task).run != runs.plan(home, task).run
@@ -122,7 +122,7 @@ def test_a_run_that_was_killed_before_its_plan_was_written_is_no_run(home):
     assert sorted(path.name for path in folder.path.iterdir()) == ["status.json"]
 
 
-def test_a_status_is_read_as_it_was_written(home, task):
+def test_status_of_a_run_is_read_back_as_written(home, task):
     runs.plan(home, task, RunOptions(name="third"))
     waiting = Awaited((AwaitedParty("beta", True, 2.5), AwaitedParty("gamma", False, None)), 1.0, 4.0, 3, "waiting")
     written = RunStatus("running", 2, None, 1.5, "round 1", 3, 7, "a line", waiting, RunFailure("why", "how", 3))
@@ -168,7 +168,7 @@ def test_following_a_run_tells_each_change_once_and_ends_with_it(home, task):
     assert rest[-1].status.error == RunFailure("it broke", "mend it", 7)
 
 
-def test_following_gives_up_in_time(home, task):
+def test_following_a_run_gives_up_after_its_time(home, task):
     runs.plan(home, task, RunOptions(name="fifth"))
     with raises(TransportError, "still-running"):
         list(watch(home, "fifth", timeout_s=0.1))

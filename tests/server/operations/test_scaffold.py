@@ -30,7 +30,7 @@ def begun(tmp_path, monkeypatch):
 
 
 @pytest.mark.heavy
-def test_its_test_passes_as_it_was_written(begun, tmp_path, monkeypatch):
+def test_test_of_a_scaffolded_method_passes_as_written(begun, tmp_path, monkeypatch):
     monkeypatch.setattr(Embedder, "load", HashedEmbedder)
     monkeypatch.setenv("UNDERSONG_CACHE", str(tmp_path / "cache"))
     spec = importlib.util.spec_from_file_location("written", begun / "tests" / "test_better_half.py")
@@ -44,7 +44,7 @@ def test_its_test_passes_as_it_was_written(begun, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_pip_installs_it_and_pytest_runs_it(tmp_path):
+def test_scaffolded_package_can_be_installed_and_tested(tmp_path):
     folder = tmp_path / "package"
     new_method("better-half", folder)
     target = wheels.install(tmp_path / "site", wheels.build(folder, tmp_path / "wheels"))
@@ -57,13 +57,13 @@ def test_pip_installs_it_and_pytest_runs_it(tmp_path):
     ("name", "code"),
     [("wasp", "name-taken"), ("Better", "invalid-name"), ("class", "invalid-name"), ("json", "name-taken")],
 )
-def test_a_name_that_will_not_do_is_refused(tmp_path, name, code):
+def test_method_name_that_is_no_module_name_is_refused(tmp_path, name, code):
     with raises(ConfigurationError, code):
         new_method(name, tmp_path / "package")
     assert not (tmp_path / "package").exists()
 
 
-def test_a_folder_that_holds_anything_is_left_alone(tmp_path):
+def test_new_method_leaves_a_folder_that_holds_anything_alone(tmp_path):
     (tmp_path / "mine").write_text("")
     with raises(ConfigurationError, "folder-exists"):
         new_method("better-half", tmp_path)

@@ -127,7 +127,7 @@ def test_plan_names_all_missing_files_and_needs_no_private_records(tmp_path):
     assert "a coordinator needs none" in plan_task(path).unready[0]
 
 
-def test_columns_are_named_by_options(tmp_path):
+def test_options_of_init_name_the_columns(tmp_path):
     rows = tmp_path / "rows.csv"
     rows.write_text("Bericht;Klasse;Patient\nerster Text;a;1\nzweiter Text;b;2\n", encoding="latin-1")
     with raises(ConfigurationError, "no-such-column") as refused:
@@ -172,7 +172,7 @@ def test_only_a_finished_run_is_exported(tmp_path):
     releases.export(home.path, "first", tmp_path / "again")  # the same run may be written again
 
 
-def test_where_public_embeddings_are_kept():
+def test_public_embeddings_are_kept_in_the_user_s_cache_folder():
     rest = Path("undersong") / "public-embeddings.sqlite"
     assert public_cache_path({"UNDERSONG_CACHE": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a") / rest
     assert public_cache_path({"XDG_CACHE_HOME": "/b"}) == Path("/b") / rest

@@ -48,12 +48,12 @@ def prompts() -> Prompts:
     return Prompts(TaskWords(description="a nurse's triage note", labels=("cardiac", "trauma")), variety=False)
 
 
-def test_every_kind_is_a_data_file() -> None:
+def test_every_prompt_kind_is_a_data_file() -> None:
     assert set(KINDS) == {path.stem for path in Path(rendering.__file__).parent.glob("templates/*.toml")}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_renders_in_full(prompts: Prompts, kind: str) -> None:
+def test_every_prompt_kind_renders_with_all_its_fields(prompts: Prompts, kind: str) -> None:
     text = prompts.render(kind, **FULL).text
     assert "a nurse's triage note" in text
     assert "cardiac" in text
@@ -149,7 +149,7 @@ def test_examples_keep_their_line_breaks_and_are_never_read_as_templates(prompts
     assert "<example>\nsecond\n</example>" in text
 
 
-def test_of_many_labels_a_prompt_names_a_few(prompts: Prompts) -> None:
+def test_prompt_names_a_few_of_many_labels(prompts: Prompts) -> None:
     labels = tuple(f"label {number}" for number in range(77))
     many = Prompts(TaskWords(description="a note", labels=labels, label_descriptions={"label 3": "about threes"}))
     texts = [many.render("zero_shot", label="label 3", number=number).user for number in range(20)]
@@ -213,7 +213,9 @@ def test_masking_hides_each_word_with_the_given_probability() -> None:
         ("keyphrases", {"terms": ()}, "'terms'"),
     ],
 )
-def test_a_wrong_call_names_what_is_wrong(prompts: Prompts, kind: str, fields: dict[str, Any], named: str) -> None:
+def test_wrong_call_of_a_template_names_its_fault(
+    prompts: Prompts, kind: str, fields: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ConfigurationError) as failure:
         prompts.render(kind, **fields)
     assert named in str(failure.value)
@@ -264,14 +266,14 @@ def test_a_template_reaches_nothing_but_its_fields(tmp_path: Path) -> None:
         prompts.render("contrast", label="a")
 
 
-def test_a_file_that_no_method_reads_is_refused(tmp_path: Path) -> None:
+def test_template_file_that_no_method_reads_is_refused(tmp_path: Path) -> None:
     with raises(ConfigurationError, "unknown-kind"):
         override(tmp_path, 'user = "x"', "contrasts.toml")
     with raises(ConfigurationError, "no-folder"):
         Prompts(TaskWords(description="a note"), folder=tmp_path / "missing")
 
 
-def test_every_field_is_used_by_some_template() -> None:
+def test_every_prompt_field_is_used_by_some_template() -> None:
     folder = Path(rendering.__file__).parent
     everything = "".join(path.read_text() for path in (*folder.glob("templates/*"), *folder.glob("parts/*")))
     assert [field for field in FIELDS if field not in everything] == []

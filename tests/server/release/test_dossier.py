@@ -144,7 +144,7 @@ def test_an_export_without_marked_texts_says_how_many_are_missing(tmp_path, publ
         releases.archive_without_marked(home.path, "first")
 
 
-def test_an_archives_list_of_another_hand_is_a_fault(tmp_path, published):
+def test_archive_list_signed_by_another_key_is_a_fault(tmp_path, published):
     unpacked, fingerprint = archived(tmp_path, published[0])
     (unpacked / "dossier.html").write_text("praise")
     key = Ed25519PrivateKey.generate()
@@ -155,13 +155,13 @@ def test_an_archives_list_of_another_hand_is_a_fault(tmp_path, published):
     assert set(verdict.outside) == {"archive.json", "dossier.html"}
 
 
-def test_what_nothing_confirms_says_so_and_has_verifys_exit_code(folder):
+def test_dossier_of_unconfirmed_papers_has_the_exit_code_of_verify(folder):
     page = dossier(folder, code=8)
     assert "only its name is known" not in page.partition("Who took part")[0]
     assert "nothing shows whose it is" in page
 
 
-def test_a_fault_stands_first_and_escaped(folder):
+def test_dossier_shows_a_fault_first_and_escaped(folder):
     value = json.loads((folder / "manifest.json").read_text())
     value["receipts"]["<b>p9</b>"] = {"body": "{}", "signature": "00"}
     (folder / "manifest.json").write_text(json.dumps(value))
@@ -170,7 +170,7 @@ def test_a_fault_stands_first_and_escaped(folder):
     assert "<b>p9" not in page
 
 
-def test_a_run_that_is_nowhere_is_named(tmp_path):
+def test_dossier_of_an_unknown_run_is_refused_by_name(tmp_path):
     ended = typed(app, "dossier", "spring", "--out", tmp_path / "page.html", "--home", tmp_path)
     assert isinstance(ended.exception, ConfigurationError)
     assert not (tmp_path / "page.html").exists()

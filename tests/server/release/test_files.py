@@ -20,7 +20,7 @@ SAMPLES = [
 ]
 
 
-def test_both_formats_hold_every_sample(tmp_path):
+def test_both_corpus_formats_hold_every_sample(tmp_path):
     jsonl, parquet = write_corpus(tmp_path / "a" / "b", SAMPLES)
     rows = [json.loads(line) for line in jsonl.read_text(encoding="utf-8").split("\n")[:-1]]
     assert rows == pyarrow.parquet.read_table(parquet).to_pylist()
@@ -34,12 +34,12 @@ def test_both_formats_hold_every_sample(tmp_path):
     assert sorted(os.listdir(tmp_path / "a" / "b")) == ["synthetic.jsonl", "synthetic.parquet"]
 
 
-def test_same_samples_same_bytes(tmp_path):
+def test_same_samples_give_the_same_corpus_bytes(tmp_path):
     first = [path.read_bytes() for path in write_corpus(tmp_path / "1", SAMPLES)]
     assert first == [path.read_bytes() for path in write_corpus(tmp_path / "2", SAMPLES)]
 
 
-def test_an_empty_corpus_and_a_broken_character(tmp_path):
+def test_empty_corpus_and_broken_character_are_written(tmp_path):
     jsonl, parquet = write_corpus(tmp_path, [])
     assert jsonl.read_bytes() == b""
     assert pyarrow.parquet.read_table(parquet).column_names == list(RESERVED_COLUMNS)
@@ -49,7 +49,7 @@ def test_an_empty_corpus_and_a_broken_character(tmp_path):
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_changes_nothing(tmp_path, monkeypatch, failing, code):
+def test_full_disk_leaves_the_published_files_unchanged(tmp_path, monkeypatch, failing, code):
     write_corpus(tmp_path, SAMPLES[:1])
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
 
@@ -91,7 +91,7 @@ def test_receipts_that_cannot_be_read_are_named(tmp_path, manifest):
     assert str(tmp_path / "manifest.json") in caught.value.problem
 
 
-def test_a_charge_is_its_party_s(tmp_path):
+def test_published_charge_names_the_party_of_its_receipt(tmp_path):
     body = json.dumps({"entries": [{"party": "another", "query": "votes"}]})
     (tmp_path / "manifest.json").write_text(json.dumps({"receipts": {"alpha": {"body": body}}}))
     assert charges(tmp_path) == [{"party": "alpha", "query": "votes"}]

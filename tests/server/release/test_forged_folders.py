@@ -92,7 +92,7 @@ def signed_by_all(value, **changes):
     }
 
 
-def test_a_folder_that_somebody_has_invented_whole(tmp_path, value, signer):
+def test_wholly_invented_folder_is_never_confirmed(tmp_path, value, signer):
     """Hospitals, keys, signatures, receipts, texts and a card that praises them: everything fits together."""
     praise = b"epsilon 0.1, verified: every signature, charge and statement holds\n"
     value["files"]["README.md"] = hashlib.sha256(praise).hexdigest()
@@ -317,7 +317,7 @@ def test_a_party_has_a_name_as_it_is_enrolled(tmp_path, value, name):
     assert (code, len(lines)) == (FALSE, 2)
 
 
-def test_a_receipt_of_another_run_with_the_same_hospitals(tmp_path, value):
+def test_receipt_of_another_run_of_the_same_hospitals_is_a_fault(tmp_path, value):
     other = Manifest.from_bytes(canonical_json(value["manifest"]))
     body = receipt.body(dataclasses.replace(other, run="another run"), "p0", [])
     signature = identity_of("p0").sign(tagged_hash(receipt.TAG, body)).hex()
@@ -386,12 +386,12 @@ def _charged_twice(entries):
         (_charged_twice, "charges an attempt a second time"),
     ],
 )
-def test_a_receipt_whose_attempts_could_not_have_been(tmp_path, value, change, words):
+def test_receipt_with_impossible_attempts_is_a_fault(tmp_path, value, change, words):
     (tmp_path / "manifest.json").write_text(json.dumps(resigned(value, "p0", change)))
     assert any(words in fault for fault in verify(tmp_path).faults)
 
 
-def test_a_certificate_of_a_version_that_there_is_not(tmp_path, value, signer):
+def test_certificate_of_an_unknown_version_is_a_fault(tmp_path, value, signer):
     signed = signer.sign(value)
     lines = signed[KEY]["ca_certificate"].strip().split("\n")
     der = bytearray(base64.b64decode("".join(lines[1:-1])))
@@ -413,7 +413,7 @@ def test_ten_thousand_faults_leave_the_screen_where_it_is(tmp_path, value):
     assert lines[-5].startswith("  and 99")
 
 
-def test_a_key_that_stands_twice_has_two_meanings(tmp_path, value):
+def test_manifest_with_a_key_that_stands_twice_is_refused(tmp_path, value):
     text = json.dumps(value).replace('"private": true', '"private": false, "private": true')
     (tmp_path / "manifest.json").write_text(text)
     assert verify_folder(tmp_path)[0] == CONFIGURATION
@@ -421,7 +421,7 @@ def test_a_key_that_stands_twice_has_two_meanings(tmp_path, value):
 
 @pytest.mark.parametrize("name", ["manifest.json", "synthetic.jsonl"])
 @pytest.mark.parametrize("kind", ["pipe", "endless", "folder", "nowhere", "large", "bytes"])
-def test_a_file_that_is_none_is_refused_and_not_waited_for(tmp_path, value, name, kind, monkeypatch):
+def test_pipe_or_device_in_place_of_a_file_is_refused_at_once(tmp_path, value, name, kind, monkeypatch):
     path = write_folder(tmp_path, value) / name
     path.unlink()
     match kind:

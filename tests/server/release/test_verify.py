@@ -169,7 +169,7 @@ def _exchanged_receipts(value):
         (_exchanged_receipts, "p0"),
     ],
 )
-def test_tampering_is_named(tmp_path, published, tamper, named):
+def test_tampering_with_a_data_set_is_named(tmp_path, published, tamper, named):
     value = json.loads(json.dumps(published[0]))
     tamper(value)
     verdict = verdict_of(tmp_path, value)
@@ -178,7 +178,7 @@ def test_tampering_is_named(tmp_path, published, tamper, named):
 
 
 @pytest.mark.parametrize("tamper", [_less_noise, _smaller_promise, _lower_sensitivity])
-def test_by_a_plan_that_does_not_hold_nothing_is_priced(tmp_path, published, tamper):
+def test_plan_that_does_not_hold_prices_nothing(tmp_path, published, tamper):
     value = json.loads(json.dumps(published[0]))
     tamper(value)
     with pytest.raises(PrivacyRefusal, match="the plan"):

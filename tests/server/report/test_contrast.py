@@ -50,13 +50,13 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
-def test_the_measure_is_that_of_the_standard():
+def test_contrast_is_measured_as_the_standard_says():
     assert contrast("#ffffff", "#000000") == pytest.approx(21.0)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark", "printed"])
-def test_text_and_series_stand_out(theme):
+def test_text_and_series_colours_have_enough_contrast(theme):
     colours = themes()[theme]
     weak = {}
     for word, ground, least in PAIRS:

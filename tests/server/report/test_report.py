@@ -127,7 +127,7 @@ def test_every_text_is_escaped_wherever_it_stands():
         assert piece + EVIL in shown
 
 
-def test_the_policy_allows_our_script_and_nothing_else():
+def test_content_policy_of_the_report_allows_its_own_script_only():
     source = render_html(run())
     script = re.search(r"<script>(.*)</script>", source, re.DOTALL).group(1)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -136,7 +136,7 @@ def test_the_policy_allows_our_script_and_nothing_else():
     assert "default-src 'none'" in policy
 
 
-def test_nothing_is_fetched():
+def test_report_fetches_nothing_from_a_network():
     source = render_html(run())
     assert not re.search(r"https?://|@import|url\(|//cdn", source)
     for tag, attributes in Page(source).elements:
@@ -145,7 +145,7 @@ def test_nothing_is_fetched():
         assert attributes.get("href", "#").startswith("#")
 
 
-def test_same_data_same_bytes_and_the_figures_are_there():
+def test_same_data_give_the_same_report_with_its_figures():
     assert render_html(run()) == render_html(run())
     shown = "".join(Page(render_html(run())).words)
     assert "(4, 1e-5)-differentially private for one record" in shown
@@ -174,7 +174,7 @@ def test_same_data_same_bytes_and_the_figures_are_there():
         run(seconds=(("generation", 0.0),)),
     ],
 )
-def test_every_shape_of_run_renders(data):
+def test_report_renders_for_every_shape_of_run(data):
     page = Page(render_html(data))
     assert len([tag for tag, _ in page.elements if tag == "article"]) == min(len(data.samples), html.SHOWN_TEXTS)
     assert render_card(data).endswith("\n")
@@ -236,7 +236,7 @@ def test_a_planned_run_is_dashed_and_in_the_legend():
     assert ">as planned and as it ran</text>" in html.epsilon_chart([1.0, 2.0], 4.0, [1.0, 2.0])
 
 
-def test_lines_differ_by_marker_and_hue_and_equal_ones_are_one():
+def test_chart_lines_differ_by_marker_and_hue_and_equal_ones_merge():
     rows = [(0.1, 0.2, 0.3, 0.4), (0.1, 0.2, 0.3, 0.4)]
     drawn = html.shares_chart("w", "round", ("a", "b", "c", "d"), rows, first=1)
     groups = drawn.split('<g class="series')[1:]
@@ -263,7 +263,7 @@ def test_axes_have_names_rounds_count_from_one_and_a_limit_has_an_owner():
 INNER_WORDS = ("points", "sigma", "sensitivity", "survivor", "quorum", "manifest hash", "noise multiplier", "statistic")
 
 
-def test_the_report_s_first_screen_has_no_inner_word():
+def test_first_screen_of_the_report_has_no_word_of_the_implementation():
     shown = " ".join(sentence for answer in answers(run(**SCORED, participation=LEFT)) for sentence in answer.sentences)
     assert [word for word in INNER_WORDS if re.search(rf"\b{word}\b", shown)] == []
     assert "differentially private" not in shown.partition("For a specialist:")[0]
@@ -422,7 +422,7 @@ def test_card_and_report_open_with_the_five_answers_in_order():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_both_answer_the_receiver_with_the_run_s_own_figures(place):
+def test_card_and_report_answer_with_the_run_s_own_figures(place):
     terms = PublicationSection(makers="clinics", contact="a@b.example", licence="CC-BY-4.0", intended_use="teaching")
     shown = both(run(**SCORED, publication=terms, publisher=("north", "1a2b-3c4d"), participation=LEFT))[place]
     for words in (
@@ -436,7 +436,7 @@ def test_both_answer_the_receiver_with_the_run_s_own_figures(place):
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_every_question_stands_once_and_in_the_hospitals_person(place):
+def test_card_and_report_ask_every_question_once(place):
     clauses = tuple(f"how many of your records are {kind}" for kind in ("long", "short", "old", "new", "odd"))
     shown = both(run(questions=clauses))[place]
     assert "your records" not in shown
@@ -454,7 +454,7 @@ def test_a_summary_has_texts_promise_and_the_measured_panel_only():
 
 
 @pytest.mark.parametrize("place", [0, 1])
-def test_what_was_not_measured_says_so_in_its_place(place):
+def test_figure_that_was_not_measured_says_so_in_its_place(place):
     shown = both(run(accuracy=(), measures=(), test_set="", remarks=()))[place]
     assert "On the hospitals' own records: not measured." in shown
     assert "On a test file of real texts: not measured: the task names none." in shown
@@ -462,7 +462,7 @@ def test_what_was_not_measured_says_so_in_its_place(place):
     assert "Distance to a public test file: not measured." in shown
 
 
-def test_no_absence_is_told_where_every_hospital_is_in_every_sum():
+def test_report_names_no_absence_where_every_hospital_is_in_every_sum():
     whole = Participation(("north", "south"), (("a", ("north", "south")),))
     assert "took part until" not in both(run(participation=whole))[1]
 
@@ -546,7 +546,7 @@ def test_final_screen_tells_lost_answers_and_missing_usage():
     assert "not reported" not in printed(data, width=300)
 
 
-def test_the_card_says_what_its_makers_say_and_where_they_say_nothing():
+def test_card_states_what_its_makers_say_and_what_they_leave_out():
     silent = render_card(run())
     assert "stated no licence: ask them" in silent
     assert "license" not in silent.split("---")[1]

@@ -18,7 +18,7 @@ def test_every_shipped_task_takes_every_method(path):
         assert type(loaded.options) is methods.load(name).Options
 
 
-def test_what_is_set_aside_is_named_once_and_the_rest_is_kept(tmp_path):
+def test_options_of_another_method_are_set_aside_and_named_once(tmp_path):
     path = make_task(tmp_path, samples=30)
     loaded = task.load(path, ["method.name=dpkps", "method.pairs=8"])
     assert loaded.set_aside == ("rounds", "votes", "examples", "shortlist")

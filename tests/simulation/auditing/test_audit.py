@@ -124,7 +124,7 @@ def concluded(observations: list[Observations], epsilon: float = 4.0) -> verdict
     return report(settings, clinic_plan(epsilon), observations)
 
 
-def test_a_sound_build_is_not_accused() -> None:
+def test_audit_does_not_accuse_a_sound_build() -> None:
     found = concluded(observed(gaussian_mu(4.0, 1e-5), 1.0))
     assert found.faults == []
     assert found.verdicts[0].epsilon <= 4.0
@@ -265,7 +265,7 @@ def test_six_attackers_share_one_alarm() -> None:
     ("assignment", "problem"),
     [("privacy.epsilon=inf", "promises nothing"), ('privacy.unit="party"', "a canary would be a whole party")],
 )
-def test_what_cannot_be_audited_is_refused(assignment: str, problem: str) -> None:
+def test_task_that_cannot_be_audited_is_refused(assignment: str, problem: str) -> None:
     with pytest.raises(ConfigurationError, match=problem):
         module.audit(AuditSettings(CLINIC, (assignment,)), Silent())
 
@@ -564,7 +564,7 @@ SLOW = pytest.mark.slow
     ],
     indirect=["small"],
 )
-def test_planted_faults_are_caught_in_real_runs(
+def test_audit_catches_planted_faults_in_real_runs(
     small: AuditSettings, monkeypatch: pytest.MonkeyPatch, patch: Patch | None, words: set[str]
 ) -> None:
     """A sound build is accused with a chance of 1e-3 by the attacks together, 1e-6 by the noise and 1e-9 by coins."""
@@ -604,7 +604,7 @@ def test_a_refusal_that_speaks_is_caught_and_the_sound_party_is_not(monkeypatch:
     assert any("a hostile coordinator sent" in line for line in concluding.lines())
 
 
-def test_what_is_played_follows_from_the_plan() -> None:
+def test_conversations_of_an_audit_follow_from_the_plan() -> None:
     assert rounds.bodies_of(["top_q_votes", "top_q_votes", "unheard of"]) == [
         *("conversations", "one subsample"),
         *("one sum of top_q_votes", "one unit of top_q_votes", "one aligned unit of top_q_votes"),

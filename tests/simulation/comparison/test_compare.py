@@ -54,7 +54,7 @@ def figures(accuracy, frechet=0.1):
     }
 
 
-def test_what_a_variant_does_not_depend_on_is_not_run_again():
+def test_variant_is_not_run_again_for_what_it_does_not_depend_on():
     cells = grid().cells()
     per_variant = {
         name: sum(cell.variant.name == name for cell in cells) for name in ("wasp", "mixture", "private-only")
@@ -63,7 +63,7 @@ def test_what_a_variant_does_not_depend_on_is_not_run_again():
     assert len({cell.name for cell in cells}) == len(cells)
 
 
-def test_variants_are_read_and_wrong_ones_are_refused():
+def test_comparison_variants_are_parsed_and_wrong_ones_refused():
     assert Variant.parse("wasp:votes=1+rounds=3").options == (("votes", "1"), ("rounds", "3"))
     assert Variant.parse("augpe@good:rounds=3") == Variant("augpe@good:rounds=3", "augpe", (("rounds", "3"),), "good")
     with pytest.raises(ConfigurationError, match="wasp"):
@@ -90,7 +90,7 @@ def test_another_methods_options_do_not_stand_in_the_way(bench):
 
 
 @pytest.mark.heavy
-def test_what_a_variant_sets_aside_is_said_once_and_by_name(bench, tmp_path, monkeypatch):
+def test_options_that_a_variant_sets_aside_are_named_once(bench, tmp_path, monkeypatch):
     said = []
 
     class Listening(Silent):
@@ -146,7 +146,7 @@ def test_pairs_are_only_made_of_seeds_that_both_have():
     assert math.isnan(paired({0: 1.0}, {1: 1.0})["figure_difference"])
 
 
-def test_tables_say_the_same_in_every_form():
+def test_comparison_table_says_the_same_in_every_form():
     shape = grid(epsilons=[4.0], parties=[1], records=[100])
     values = {}
     for cell in shape.cells():
@@ -198,7 +198,7 @@ def test_the_screen_shows_score_difference_interval_and_time(tmp_path, seeds, in
 
 
 @pytest.mark.heavy
-def test_what_is_measured_beside_the_usefulness():
+def test_comparison_measures_diversity_and_distances():
     rng = np.random.default_rng(4)
     texts = [" ".join(rng.choice(["red", "blue", "green", "grey"], 6)) for _ in range(60)]
     x = rng.normal(size=(120, 8)).astype(np.float32)
@@ -238,7 +238,7 @@ def test_precision_recall_and_f1_stand_for_every_method():
 
 
 @pytest.mark.heavy
-def test_known_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
+def test_finished_cells_are_not_measured_again_and_failed_ones_are(bench, tmp_path, monkeypatch):
     shape = grid(methods=["wasp", "mixture"], parties=[], records=[])
     asked = []
 
@@ -374,7 +374,7 @@ def test_two_commands_do_not_write_into_one_folder_at_once(bench, tmp_path, monk
         ("task.toml: delta = 1e-05", "not below 1"),
     ],
 )
-def test_what_would_stop_a_cell_is_found_before_the_first_one(bench, tmp_path, monkeypatch, broken, said):
+def test_fault_that_would_stop_a_cell_is_found_before_the_first(bench, tmp_path, monkeypatch, broken, said):
     monkeypatch.setattr(Bench, "measure", lambda _bench, _cell: pytest.fail("a cell was begun"))
     name, _, word = broken.partition(": ")
     text = (tmp_path / name).read_text()

@@ -27,7 +27,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[ComparisonOptions]:
 
 
 @pytest.mark.parametrize(("options", "test"), [([], "test.jsonl"), (["--test", "other.jsonl"], "other.jsonl")])
-def test_without_a_test_file_the_task_s_is_taken(
+def test_comparison_without_a_test_file_takes_the_task_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, called: list[ComparisonOptions], options: list[str], test: str
 ) -> None:
     path = make_task(tmp_path, evaluation=JUDGED)
@@ -38,7 +38,7 @@ def test_without_a_test_file_the_task_s_is_taken(
     assert Path(str(arguments.test)).resolve() == tmp_path / test
 
 
-def test_a_task_without_one_is_refused_with_both_remedies(tmp_path: Path, called: list[ComparisonOptions]) -> None:
+def test_comparison_without_any_test_file_is_refused(tmp_path: Path, called: list[ComparisonOptions]) -> None:
     path = make_task(tmp_path)
     done = CliRunner().invoke(app, ["compare", str(path)], standalone_mode=False)
     assert isinstance(done.exception, ConfigurationError)

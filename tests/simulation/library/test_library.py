@@ -130,7 +130,7 @@ def test_a_plan_tells_promise_calls_and_money():
     assert us.plan(make_notebook_task().override("privacy.epsilon=1")).epsilon == 1.0
 
 
-def test_paid_calls_are_priced():
+def test_plan_of_the_library_prices_paid_calls():
     paid = {"name": "big", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1/v1", "api_key_env": ""}
     paid |= {"price_per_1k_prompt": 1.0, "price_per_1k_completion": 2.0}
     plan = us.plan(make_notebook_task(generators=[paid]))
@@ -271,7 +271,7 @@ def test_a_statistic_that_fails_at_a_record_stops_a_simulation(monkeypatch):
 
 
 @pytest.mark.heavy
-def test_a_comparison_is_a_table(tmp_path):
+def test_comparison_of_the_library_gives_a_table(tmp_path):
     found = us.compare(
         make_notebook_task(),
         ["mixture"],
@@ -304,7 +304,7 @@ def test_a_task_s_folder_is_the_user_s_own_and_goes_with_the_task():
     assert not folder.exists()
 
 
-def test_a_folder_keeps_its_task(tmp_path):
+def test_folder_of_a_task_refuses_another_task(tmp_path):
     first = make_notebook_task(folder=tmp_path / "mine")
     assert make_notebook_task(folder=tmp_path / "mine").file == first.file  # the cell is run again
     assert us.Task.load(first.file).settings().parties == 2
@@ -341,7 +341,7 @@ def test_an_error_names_a_folder_only_if_the_caller_named_it(tmp_path):
         ({"sections": {"privacy": {"unit": "patient"}}}, "patient"),
     ],
 )
-def test_what_is_wrong_is_said_at_once(changes, problem):
+def test_wrong_arguments_of_the_library_are_refused_at_once(changes, problem):
     with pytest.raises(ConfigurationError, match=problem):
         make_notebook_task(**changes)
 
@@ -414,7 +414,7 @@ def three(text: str) -> list[float]:
     return list(values)
 
 
-def test_functions_write_and_embed_in_this_process(monkeypatch):
+def test_functions_as_generator_and_embedder_run_in_this_process(monkeypatch):
     monkeypatch.undo()  # no packaged weights are loaded at all
     made = make_notebook_task(generators=[shout, shout], embedder=three)
     assert us.plan(made).calls.generators == ("shout", "shout-2")
@@ -529,7 +529,7 @@ GRIDS = [
 
 
 @pytest.mark.parametrize("given", [*GRIDS, {"seeds": (seed for seed in (0, 1)), "epsilons": iter([1, 4])}])
-def test_whatever_has_numbers_is_a_grid_s_axis(some_task, monkeypatch, given):
+def test_ranges_arrays_and_iterators_are_taken_as_grid_axes(some_task, monkeypatch, given):
     taken = []
     monkeypatch.setattr(front, "compare_by", lambda _task, options, *_: taken.append(options))
     us.compare(some_task, iter(["wasp", "mixture"]), **given)
@@ -565,7 +565,7 @@ def test_other_functions_name_their_unfit_arguments_too(function, given, named):
         function(*given, **named)
 
 
-def test_an_unfit_frame_is_not_shown(tmp_path):
+def test_error_about_an_unfit_frame_shows_none_of_it(tmp_path):
     with raises(ConfigurationError, "argument") as caught:
         us.evaluate(tmp_path, label=frame(3))
     assert sentence(np.random.default_rng(3), LABELS[0]) not in str(caught.value)
@@ -574,7 +574,7 @@ def test_an_unfit_frame_is_not_shown(tmp_path):
     assert "private note" not in str(caught.value)
 
 
-def test_one_method_is_a_comparison(some_task):
+def test_comparison_of_one_method_is_allowed(some_task):
     with raises(ConfigurationError, "no-test-set"):
         us.compare(some_task, "mixture")
 

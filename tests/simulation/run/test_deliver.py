@@ -116,7 +116,7 @@ def test_the_report_counts_long_and_cut_texts_of_the_corpus(tmp_path):
     assert delivered.report.remarks[-1] in html.unescape((tmp_path / "out" / "report.html").read_text())
 
 
-def test_every_output_is_there_and_agrees(finished):
+def test_simulation_writes_every_output_and_they_agree(finished):
     folder, delivered = finished
     out = folder / "out"
     assert {path.name for path in out.iterdir()} == {*WRITTEN, ".undersong"}
@@ -148,7 +148,7 @@ def test_lineage_leads_from_every_row_to_texts_that_were_written_before(finished
         assert {lines[shown]["label"] for shown in line["good"]} == {line["label"]}
 
 
-def test_figures_by_round_are_in_one_file(finished):
+def test_simulation_writes_its_figures_by_round_into_one_file(finished):
     folder, delivered = finished
     rows = list(csv.DictReader((folder / "out" / "rounds.csv").read_text().splitlines()))
     weights = [[float(row["value"]) for row in rows if row["figure"] == "weight" and row["round"] == n] for n in "123"]
@@ -162,7 +162,7 @@ def test_figures_by_round_are_in_one_file(finished):
     assert sum(float(row["value"]) for row in rows if row["figure"] == "texts") == len(delivered.report.samples)
 
 
-def test_distances_to_the_records_cost_one_sum(tmp_path, monkeypatch):
+def test_distances_by_round_cost_one_private_sum(tmp_path, monkeypatch):
     monkeypatch.setattr(embedders, "dimension", lambda _: HashedEmbedder().encode(["one"]).shape[1])
     path = make_task(tmp_path / "task")
     asked = ("privacy.distance=true", "privacy.expected_records=60")
@@ -193,7 +193,7 @@ def test_a_run_spends_exactly_its_plan(finished):
     assert delivered.report.privacy.epsilon_after[-1] == pytest.approx(4.0, rel=1e-5)
 
 
-def test_nothing_private_is_in_any_file_or_log(finished):
+def test_simulation_leaves_nothing_private_in_any_file_or_log(finished):
     folder, _ = finished
     needles = [MARKER.encode()]
     for path in (folder / "task" / "private").iterdir():
@@ -314,7 +314,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_clear_error_and_nothing_is_written(tmp_path, name):
+def test_bad_input_of_a_simulation_gives_one_error_and_no_file(tmp_path, name):
     assignments, words = BAD[name]
     task_path = make_task(tmp_path / "task")
     with pytest.raises(UndersongError, match=words) as caught:
@@ -519,7 +519,7 @@ def test_plan_and_simulation_refuse_the_same_rows_of_every_file_at_once(tmp_path
     assert not (tmp_path / "out").exists()
 
 
-def test_private_files_are_read_once(tmp_path, monkeypatch):
+def test_simulation_reads_private_files_once(tmp_path, monkeypatch):
     read = []
 
     def counted(path, *arguments, **options):

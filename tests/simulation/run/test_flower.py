@@ -39,7 +39,7 @@ def test_nodes_without_messages_are_passed_over_and_no_message_is_lost(monkeypat
 
 
 @pytest.mark.parametrize("value", [5, [5], [-1], [2_000_000_000], [10**10], ["a"], "a", 0.5])
-def test_what_is_no_list_of_messages_counts_as_none_at_either_end(value):
+def test_flower_content_that_is_no_list_of_messages_counts_as_none(value):
     """The attack: one short message of any SuperNode ended every run, or took gigabytes."""
     carried = Message(RecordDict({RECORD: ConfigRecord({REPLIES: value, REQUESTS: value})}), 1, MESSAGE_TYPE)
     transport = FlowerTransport(None, identities=None)
@@ -49,7 +49,7 @@ def test_what_is_no_list_of_messages_counts_as_none_at_either_end(value):
     assert requests_of(empty) == []
 
 
-def test_a_lost_message_is_not_even_made():
+def test_message_to_a_lost_flower_node_is_not_made():
     made = []
 
     class Carrier:

@@ -52,7 +52,7 @@ def where(records, *, unit, users, parties, alpha, seed):
     alpha=st.sampled_from(ALPHAS),
     seed=st.integers(0, 99),
 )
-def test_one_unit_more_or_less_moves_no_other(records, extra, at, case, parties, alpha, seed):
+def test_one_more_unit_moves_no_other_to_another_party(records, extra, at, case, parties, alpha, seed):
     unit, users = case
     more = extra[:1] if unit == "sample" else [(text, label, "another") for text, label, _ in extra]
     if unit == "party":

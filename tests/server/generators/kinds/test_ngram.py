@@ -77,7 +77,7 @@ def share(found: Sequence[str], word: str) -> float:
 # Counts
 
 
-def test_counts_are_those_of_the_texts() -> None:
+def test_ngram_counts_equal_those_of_the_texts() -> None:
     counts = Counts([[5, 6, 5, 6, 7], [5, 7]], 3, 1.0)
     assert Counter(counts[5, 6].pick(u) for u in (0.0, 0.49, 0.5, 0.99)) == {5: 2, 7: 2}
     assert counts[5, 6].escape == pytest.approx(2 / 4)  # Witten-Bell: T / (N + T), two successors seen twice in all
@@ -103,7 +103,7 @@ def test_picks_reproduce_the_empirical_distribution(data: list[list[int]], order
         assert drawn == successors
 
 
-def test_temperature_sharpens() -> None:
+def test_low_temperature_sharpens_ngram_draws() -> None:
     data = [[2]] * 3 + [[3]]
     shares = []
     for temperature in (0.5, 1.0, 2.0):
@@ -125,7 +125,7 @@ def test_temperature_sharpens() -> None:
         "Fees of $20 and 5%; and/or more…",
     ],
 )
-def test_usual_texts_survive_the_tokens(text: str) -> None:
+def test_usual_texts_survive_ngram_tokenisation(text: str) -> None:
     assert detokenise(tokenise(text)) == text
 
 
@@ -187,7 +187,7 @@ def test_without_cache_and_penalty_examples_change_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("words", [5, 12, 40, 150])
-def test_length_is_steered(tmp_path: Path, words: int) -> None:
+def test_wanted_length_steers_ngram_texts(tmp_path: Path, words: int) -> None:
     lengths = [len(text.split()) for text in ask(ngram(tmp_path), 100, words=words)]
     assert 0.85 * words <= np.mean(lengths) <= 1.08 * words + 2
     assert max(lengths) <= 1.25 * words + 3
@@ -198,13 +198,13 @@ def test_a_text_ends_at_the_first_sentence_end_from_the_wanted_length_on(tmp_pat
     assert {len(text.split()) for text in ask(ngram(tmp_path, rows), 20, words=20)} == {21}
 
 
-def test_without_a_wanted_length_it_is_the_corpus_own(tmp_path: Path) -> None:
+def test_ngram_text_without_a_wanted_length_is_as_long_as_the_corpus_s(tmp_path: Path) -> None:
     lengths = [len(text.split()) for text in ask(ngram(tmp_path), 300)]
     own = [len(row["text"].split()) for row in corpus() if row["label"] == "cardiac"]
     assert abs(np.mean(lengths) - np.mean(own)) < 2.0
 
 
-def test_terms_are_woven_in(tmp_path: Path) -> None:
+def test_wanted_terms_appear_in_ngram_texts(tmp_path: Path) -> None:
     generator = ngram(tmp_path)
     terms = ("left knee", "Troponin", "after lunch")
     for kind in ("keyphrases", "metadata"):
@@ -230,7 +230,7 @@ def test_paraphrase_and_fill_in_keep_about_half_of_the_parent(tmp_path: Path) ->
         assert len(set(children)) > 50
 
 
-def test_cross_takes_from_both_parents(tmp_path: Path) -> None:
+def test_crossed_ngram_text_takes_from_both_parents(tmp_path: Path) -> None:
     parents = ("Patient has an odd humming noise after work.", "Patient has an odd buzzing tooth since last week.")
     children = ask(ngram(tmp_path), 300, kind="cross", parents=parents)
     assert share(children, "humming") > 0.2
@@ -249,7 +249,7 @@ def test_labels_back_off_to_the_whole_corpus(tmp_path: Path) -> None:
         assert share(found, "chest") > 0.05
 
 
-def test_a_corpus_without_labels_and_several_files(tmp_path: Path) -> None:
+def test_ngram_takes_a_corpus_without_labels_and_several_files(tmp_path: Path) -> None:
     (tmp_path / "plain.jsonl").write_text('{"text": "Only this one sentence here."}\n', encoding="utf-8")
     generator = ngram(tmp_path, labels=(), corpus="plain.jsonl")
     assert ask(generator, 1, "") == ["Only this one sentence here."]
@@ -269,7 +269,9 @@ def test_a_missing_or_broken_corpus_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.heavy
 @given(st.lists(st.text(min_size=1, max_size=30).filter(is_text), min_size=1, max_size=5), st.integers(0, 2**56))
-def test_odd_corpora_break_nothing(tmp_path_factory: pytest.TempPathFactory, rows: list[str], seed: int) -> None:
+def test_odd_corpora_do_not_break_the_ngram_generator(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[str], seed: int
+) -> None:
     folder = tmp_path_factory.mktemp("odd")
     rows = [text.encode("utf-8", "replace").decode() for text in rows]
     generator = ngram(folder, [{"text": text, "label": "x"} for text in rows], ("x",))

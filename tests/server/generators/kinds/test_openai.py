@@ -109,7 +109,7 @@ def test_answers_carry_text_usage_and_price(server: ChatServer) -> None:
     assert counts == {"calls": 20, "retries": 0, "lost_attempts": 0, "failed": 0, "slowed_down": 0}
 
 
-def test_what_is_sent(server: ChatServer) -> None:
+def test_request_body_holds_what_the_settings_say(server: ChatServer) -> None:
     one(generator(server.url, temperature=0.5))
     one(generator(server.url, temperature=None, send_seed=True, max_tokens_field="max_completion_tokens"))
     first, second = server.bodies
@@ -129,7 +129,7 @@ def test_calls_run_up_to_the_concurrency_and_not_ahead_of_the_reader() -> None:
         assert server.most_at_once == 4
 
 
-def test_closing_early_stops_asking(server: ChatServer) -> None:
+def test_closing_the_answers_early_stops_further_calls(server: ChatServer) -> None:
     answers: Any = generator(server.url, concurrency=2).answer(make_requests(50))
     next(answers)
     answers.close()
@@ -272,7 +272,7 @@ def test_a_pause_beyond_the_deadline_fails_at_once_and_is_named(server: ChatServ
         ({}, None),
     ],
 )
-def test_forms_of_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+def test_every_form_of_retry_after_is_read(headers: dict[str, str], seconds: float | None) -> None:
     assert retry_after_s(headers, 10.0) == seconds
 
 
@@ -598,7 +598,7 @@ def test_error_at_the_cap_counts_answers_without_usage() -> None:
         (completion(None, refusal="I can't help with that."), ("", "refusal")),
     ],
 )
-def test_peculiar_answers_are_noted(body: dict[str, Any], note: tuple[str, str]) -> None:
+def test_peculiar_answers_of_an_endpoint_are_noted(body: dict[str, Any], note: tuple[str, str]) -> None:
     with serving(ChatServer(lambda _: body)) as server:
         far = generator(server.url)
         answer = one(far)

@@ -112,7 +112,7 @@ CHECKS = (check_states, check_costs, check_ends, check_usage, check_limits)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_table_says_what_the_contract_says(check: Callable[[], None]) -> None:
+def test_table_of_endpoint_states_equals_the_contract(check: Callable[[], None]) -> None:
     check()
 
 
@@ -150,7 +150,7 @@ MISTAKES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize("number", range(len(MISTAKES)))
-def test_a_mistake_in_the_table_is_noticed(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_mistake_in_the_table_of_endpoint_states_is_noticed(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     name, planted = MISTAKES[number]
     monkeypatch.setattr(states, name, planted)
     with pytest.raises((AssertionError, KeyError)):

@@ -102,7 +102,7 @@ def test_rows_of_other_labels_and_duplicates_are_counted(tmp_path: Path) -> None
 
 
 @pytest.mark.heavy
-def test_zero_shot_is_uniform(tmp_path: Path) -> None:
+def test_zero_shot_replay_draws_uniformly(tmp_path: Path) -> None:
     rows = [{"text": f"t{number}", "label": "a"} for number in range(10)]
     # Every tenth draw starts a new round through the ten texts.
     drawn = Counter(write_texts(replay(tmp_path, rows), [request(seed) for seed in range(20_000)])[::10])
@@ -111,7 +111,7 @@ def test_zero_shot_is_uniform(tmp_path: Path) -> None:
     assert all(133 <= count <= 267 for count in drawn.values())
 
 
-def test_draws_go_towards_the_good_and_away_from_the_bad(tmp_path: Path) -> None:
+def test_replay_draws_near_good_and_far_from_bad_examples(tmp_path: Path) -> None:
     good, bad = ("the card was swallowed",), ("a loan please",)
     contrast = [request(seed, kind="contrast", good=good, bad=bad) for seed in range(20)]
     topics = Counter(text.split()[1] for text in write_texts(replay(tmp_path), contrast))
@@ -124,7 +124,7 @@ def test_draws_go_towards_the_good_and_away_from_the_bad(tmp_path: Path) -> None
 
 
 @pytest.mark.heavy
-def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
+def test_replay_draws_by_the_stated_softmax(tmp_path: Path) -> None:
     rows = [{"text": text, "label": "a"} for text in ("card", "card loan", "loan", "pin")]
     good, bad = ("card", "pin card"), ("loan",)
     pool = embed([row["text"] for row in rows]).astype(float)
@@ -140,13 +140,13 @@ def test_the_softmax_is_the_stated_one(tmp_path: Path) -> None:
         assert abs(drawn[row["text"]] - 1500 * probability) < tolerance
 
 
-def test_parents_draw_near_them(tmp_path: Path) -> None:
+def test_replayed_texts_lie_near_their_parents(tmp_path: Path) -> None:
     for kind in ("paraphrase", "fill_in", "cross"):
         near = write_texts(replay(tmp_path), [request(s, kind=kind, parents=("pin pin blocked",)) for s in range(15)])
         assert sum("pin" in text for text in near) >= 13
 
 
-def test_terms_are_contained_where_the_pool_has_them(tmp_path: Path) -> None:
+def test_replayed_text_contains_wanted_terms_that_the_pool_has(tmp_path: Path) -> None:
     rows = [
         *POOL,
         {"text": "He is, in the Left KNEE group.", "label": "a"},
@@ -157,7 +157,7 @@ def test_terms_are_contained_where_the_pool_has_them(tmp_path: Path) -> None:
     assert write_texts(replay(tmp_path, rows), [request(1, kind="keyphrases", terms=("!",))])  # a term without a word
 
 
-def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
+def test_replayed_text_is_near_the_wanted_length(tmp_path: Path) -> None:
     rows = [
         {"text": " ".join(["w"] * length) + f" {number}", "label": "a"}
         for length in (5, 20, 80)
@@ -169,7 +169,7 @@ def test_a_wanted_length_is_kept_near(tmp_path: Path) -> None:
     assert sum(len(text.split()) == 21 for text in write_texts(replay(tmp_path, rows), both)) >= 20
 
 
-def test_an_unnamed_class_draws_from_all(tmp_path: Path) -> None:
+def test_replay_without_a_named_class_draws_from_all(tmp_path: Path) -> None:
     rows = [{"text": f"{label} {number}", "label": label} for label in "ab" for number in range(20)]
     drawn = write_texts(replay(tmp_path, rows), [request(seed, "") for seed in range(40)])
     assert len(set(drawn)) == 40

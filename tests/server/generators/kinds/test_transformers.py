@@ -58,7 +58,7 @@ def ask_generator(generator: TransformersGenerator, requests: Sequence[Generatio
     return [answer for _, answer in sorted(found.items()) if isinstance(answer, Completion)]
 
 
-def test_only_what_was_written_comes_back(folder: Path) -> None:
+def test_answer_of_a_local_model_holds_no_prompt(folder: Path) -> None:
     for path in ("chat", "plain"):
         for request, answer in zip(make_requests(), ask_generator(local(folder, path), make_requests()), strict=True):
             assert request.prompt not in answer.text
@@ -90,7 +90,7 @@ def test_an_answer_depends_on_its_seed_and_not_on_its_batch(folder: Path, path: 
 
 
 @pytest.mark.parametrize("path", slow_after(["chat", "plain", "t5"], 1))
-def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
+def test_text_that_has_ended_leaves_its_batch(folder: Path, path: str) -> None:
     generator = local(folder, path, batch_size=8, max_new_tokens=24)
     stops = [tuple("aeiou"), ("zzz",)]  # the first end after a few tokens
     requests = [replace(request, stop=stops[n % 4 == 3]) for n, request in enumerate(make_requests())]
@@ -106,7 +106,7 @@ def test_an_ended_row_leaves_the_batch(folder: Path, path: str) -> None:
         assert rows[-1] < 8
 
 
-def test_temperature_zero_is_greedy(folder: Path) -> None:
+def test_local_model_at_temperature_zero_is_greedy(folder: Path) -> None:
     import torch
 
     generator = local(folder, temperature=0.0)
@@ -202,7 +202,7 @@ def test_a_gpu_that_is_not_there_is_named(folder: Path) -> None:
         assert refused.value.code == "no-gpu"
 
 
-def test_nothing_asked_loads_nothing(folder: Path) -> None:
+def test_local_model_is_not_loaded_without_a_request(folder: Path) -> None:
     generator = local(folder)
     generator.observe(make_requests(1), [Completion("x")])
     assert list(generator.answer([])) == []
@@ -250,7 +250,7 @@ def test_a_model_that_is_placed_by_its_parts_writes_what_it_writes_whole(folder:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
-def test_fewer_bits_take_less_memory_and_write(tmp_path: Path) -> None:
+def test_quantised_local_model_takes_less_memory_and_writes(tmp_path: Path) -> None:
     save_tiny_llama(tmp_path / "wide", width=128)
     sizes = {}
     for quantization in ("", "int8", "nf4", "fp4"):

@@ -51,7 +51,7 @@ def votes(noise_multiplier: float | None = None) -> list[SumRequest]:
     return [SumRequest(f"votes/{t}", statistic, noise_multiplier=noise_multiplier) for t in range(3)]
 
 
-def test_the_sum_gets_its_share_of_the_budget_and_the_promise_holds():
+def test_distance_sum_gets_its_share_and_the_promise_holds():
     plan = plan_sums(with_distance(votes(), SIZE, 0.05), Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))
     mu_squared = {planned.name: (planned.l2 / planned.sigma) ** 2 for planned in plan.sums}
     assert list(mu_squared)[-1] == NAME
@@ -59,13 +59,13 @@ def test_the_sum_gets_its_share_of_the_budget_and_the_promise_holds():
     assert plan.epsilon() == pytest.approx(4.0, rel=1e-4)
 
 
-def test_beside_noise_that_a_paper_states_it_gets_the_rest():
+def test_distance_sum_gets_the_rest_beside_a_paper_s_stated_noise():
     plan = plan_sums(with_distance(votes(noise_multiplier=8.0), SIZE, 0.05), Privacy(4.0, 1e-5), Quorum(1, 1, 0, 0))
     assert [planned.sigma for planned in plan.sums[:3]] == pytest.approx([8.0] * 3, rel=1e-3)
     assert plan.epsilon() == pytest.approx(4.0, rel=1e-4)
 
 
-def test_laplace_sums_are_refused():
+def test_distance_sum_beside_laplace_sums_is_refused():
     laplace = [SumRequest("labels", LabelHistogram(2), law="laplace", epsilon=1.0)]
     with pytest.raises(ConfigurationError, match=r"privacy\.distance"):
         with_distance(laplace, SIZE, 0.05)

@@ -205,7 +205,7 @@ def test_terms_that_only_noise_lifts_are_left_out(law):
     assert len(significant_terms(counts, 0.0, most=1000, false_share=0.1, law=law)) == 40
 
 
-def test_vocabulary_files(tmp_path):
+def test_vocabulary_file_gives_distinct_terms_or_a_named_fault(tmp_path):
     path = tmp_path / "terms.txt"
     path.write_text("Chest pain\n\n  fever \nFEVER\n--\nx-ray\n", encoding="utf-8")
     assert read_vocabulary(path) == ("Chest pain", "fever", "x-ray")

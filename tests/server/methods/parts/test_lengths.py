@@ -27,7 +27,7 @@ from undersong_server.runs.planning import plan_run
 from undersong_server.runs.task import load
 
 
-def test_its_share_is_what_is_asked_and_the_others_keep_their_ratios() -> None:
+def test_length_sum_gets_its_share_and_others_keep_their_ratios() -> None:
     sums = [SumRequest("a", LabelHistogram(2), 3.0), SumRequest("b", LabelHistogram(2), 1.0)]
     added = with_lengths(sums, 0.02)
     assert [request.name for request in added] == ["lengths", "a", "b"]
@@ -72,9 +72,7 @@ def test_the_report_says_how_long_texts_are_beside_the_records(words: int, said:
 
 
 @pytest.mark.heavy
-def test_a_run_that_asks_for_them_orders_texts_of_the_records_lengths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_lengths_orders_texts_of_the_records_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make_task(tmp_path, parties=3, records=60, privacy={"lengths": True, "epsilon": 16.0})
     task = load(path)
     plan = plan_run(task)

@@ -56,7 +56,7 @@ def test_a_generator_without_samples_keeps_the_mean_weight():
 
 
 @given(st.integers(0, 200), st.integers(1, 9), st.integers(0, 8))
-def test_labels_are_as_even_as_can_be(count, labels, start):
+def test_selected_labels_are_as_even_as_can_be(count, labels, start):
     already = np.arange(labels) + start
     dealt = np.bincount(balanced_labels(count, labels, already), minlength=labels)
     assert dealt.sum() == count

@@ -54,7 +54,7 @@ def test_median_nearest_equals_its_definition(seed, count, labels, block):
 @given(
     st.integers(0, 2**32), st.integers(1, 50), st.integers(1, 60), st.floats(-0.5, 1.0), st.sampled_from([1, 3, 512])
 )
-def test_equals_the_plain_reference(seed, count, size, tau, block):
+def test_suppression_equals_a_plain_reference(seed, count, size, tau, block):
     rng = np.random.default_rng(seed)
     x, votes = clustered(rng, count), rng.integers(0, 6, count).astype(np.float64)  # many ties
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +65,7 @@ def test_equals_the_plain_reference(seed, count, size, tau, block):
     assert last == pytest.approx(expected_tau)
 
 
-def test_duplicates_do_not_keep_it_from_ending():
+def test_suppression_ends_in_spite_of_duplicates():
     x = quantise(np.ones((5, 4), dtype=np.float32) / 2)
     chosen, last = suppressed(x, np.arange(5.0), 4, 0.9)
     assert chosen.tolist() == [4, 3, 2, 1]

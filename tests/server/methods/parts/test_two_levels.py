@@ -39,7 +39,7 @@ def test_the_best_cells_fill_the_room_and_the_last_one_gives_its_innermost():
     assert augpe.members(cells, rows, np.array([1]), 9).tolist() == [3, 4]
 
 
-def test_both_sums_together_cost_what_the_flat_vote_costs():
+def test_two_level_votes_cost_as_much_as_the_flat_vote():
     privacy, quorum = Privacy(2.0, 1e-5), Quorum(10, 6, 1, 1)
     vote = TopQVotes(q=1, candidates=5000, furthest=False)
     flat = plan_sums([SumRequest("votes", vote)], privacy, quorum)
