@@ -154,8 +154,8 @@ def support(case: Case, answer: Any, sigma: float, m: Any, texts: Texts) -> tupl
         share = tally(case, texts) / np.maximum(tally(case, texts).sum(axis=0), 1) @ (m / m.sum())
     expected = total * share / share.sum()
     part = np.clip(answer / total, 1 / total, 1)
-    error = np.sqrt(sigma**2 + total * part * (1 - part)) / expected
-    s = answer / expected
+    error = np.sqrt(sigma**2 + total * part * (1 - part)) / np.maximum(expected, 1e-9)
+    s = np.where(expected > 0, answer / np.maximum(expected, 1e-9), 0.0)
     best = int(np.argmax(s))
 
     def beside(most: float) -> tuple[Any, Any]:

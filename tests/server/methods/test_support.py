@@ -71,6 +71,12 @@ def test_generator_support_is_stated_only_where_the_votes_show_it():
     assert not judged([-900.0, -900.0, -900.0]).unsupported.all()
 
 
+def test_noise_for_a_generator_without_texts_judges_nobody():
+    votes = NoisySum(np.array([210, 8, 2]) * 4096, 4096, 2.0, ("p",))
+    found = support.support_of(votes, np.zeros(120, dtype=np.int64), np.repeat([0, 2], 60), 3, np.ones(1))
+    assert (found.supported.tolist(), found.unsupported.tolist()) == ([True, False, False], [False, False, True])
+
+
 @pytest.mark.parametrize(
     ("support_by_generator", "sigma", "unsupported"),
     [

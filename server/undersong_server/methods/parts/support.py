@@ -29,6 +29,7 @@ LEAST = 0.25  # support; where the best generator's lower end is below it, the v
 ENOUGH = 0.75  # share of the best support; a generator whose lower end is above it is supported
 MOST = 2.0  # largest best support beside which others may look unsupported
 ERRORS = 2.0  # standard errors to either end
+NO_VOTES = 1e-9  # expected votes of a generator without texts
 LENIENCE = 0.02  # share of the supported generators' texts that may look like texts to set aside
 FOLDS = 5  # folds of the public classifier's texts; each text is judged by a classifier that did not see it
 TEXTS_BY_LABEL = 3  # mean texts of a generator and label; with fewer the votes are not by label
@@ -81,9 +82,13 @@ class Support:
     def supported(self) -> Bools:
         """bool [K]; of the best generator it is only asked that the votes tell it from one that nobody votes for."""
         support_ratio, error = self._beside_best(np.inf)
-        support_share = self.votes / self.expected
-        is_supported: Bools = (support_ratio - ERRORS * error > ENOUGH) & (support_share - ERRORS * self.error > LEAST)
+        is_supported: Bools = (support_ratio - ERRORS * error > ENOUGH) & (self.shares - ERRORS * self.error > LEAST)
         return is_supported
+
+    @property
+    def shares(self) -> Float64:
+        """Votes over the expected ones, float64 [K]; 0 without texts, where noise alone would be the best support."""
+        return np.where(self.expected > NO_VOTES, self.votes / self.expected, 0.0)
 
     def _beside_best(self, most: float) -> tuple[Float64, Float64]:
         """The generators' support over the best one's, which counts as ``most`` at most, and its errors: float64 [K].
@@ -92,10 +97,9 @@ class Support:
         topic, the larger a part of them is in the nearest third. Where a third is, half of a generator's texts suffice
         for the votes of its whole share.
         """
-        support_share = self.votes / self.expected
-        best_author = int(support_share.argmax())
-        top_share = min(max(float(support_share[best_author]), 1e-9), most)
-        support_ratio = support_share / top_share
+        best_author = int(self.shares.argmax())
+        top_share = min(max(float(self.shares[best_author]), 1e-9), most)
+        support_ratio = self.shares / top_share
         error = np.sqrt(self.error**2 + (support_ratio * self.error[best_author]) ** 2) / top_share
         error[best_author] = 0.0
         return support_ratio, error
@@ -150,7 +154,7 @@ def support_of(opened: NoisySum, label_of: Int64, authors: Int64, generators: in
     records_error = float(opened.sigma * np.sqrt(generators))
     record_count = max(float(votes.sum()), records_error, 1.0)
     vote_shares = np.clip(votes / record_count, 1.0 / record_count, 1.0)
-    expected_votes = np.maximum(record_count * author_shares / max(float(author_shares.sum()), 1e-9), 1e-9)
+    expected_votes = np.maximum(record_count * author_shares / max(float(author_shares.sum()), 1e-9), NO_VOTES)
     error = np.sqrt(opened.sigma**2 + record_count * vote_shares * (1 - vote_shares)) / expected_votes
     return Support(record_count, votes, expected_votes, error, records_error, opened.survivors)
 
