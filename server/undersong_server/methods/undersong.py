@@ -290,9 +290,9 @@ class RunState:
 
     def _shares_with_rare(self, published: Int64, count: int) -> Float64:
         """Label shares of what is published after ``count`` more texts: a rare label has as many as in the mixture."""
-        published_after, written_after = published.sum() + count, len(self.run.pool) + count
+        published_after, mixture_after = published.sum() + count, len(self.not_aside()) + count
         adjusted_shares = self.shares.copy()
-        adjusted_shares[self.rare] *= written_after / published_after
+        adjusted_shares[self.rare] *= mixture_after / published_after
         adjusted_shares[~self.rare] *= (1.0 - adjusted_shares[self.rare].sum()) / max(
             1e-9, float(adjusted_shares[~self.rare].sum())
         )

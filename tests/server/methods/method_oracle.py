@@ -108,7 +108,7 @@ def orders(case: Case, size: int, p: Any, texts: Texts, aside: Any, chosen: Any,
     gave = tally(case, texts.where(~aside))
     published = gave * chosen
     rare = p < RARE / case.labels
-    q = np.where(rare, p * (len(texts.x) + size) / (published.sum() + size), p)
+    q = np.where(rare, p * (gave.sum() + size) / (published.sum() + size), p)
     q[~rare] *= (1 - q[rare].sum()) / q[~rare].sum()
     found = np.zeros_like(gave)
     for label, count in enumerate(shared(q * (published.sum() + size) - published.sum(axis=0), size)):

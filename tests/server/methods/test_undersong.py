@@ -6,6 +6,7 @@ import inspect
 import re
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -276,6 +277,19 @@ def test_text_gets_the_label_of_near_records_unless_noise_hides_them():
     assert centred([0, 1, 0, 1], [80, -80], 1.0) == [1, 1, 0, 0]
     assert centred([0, 1, 0, 1], [80, -80], 1000.0) == [0, 1, 0, 1]
     assert centred([0, 1, 0, 1], [80, -80], 1.0, rare=[True, False]) == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(("left", "share"), [(60, 0.1), (120, 0.15)])
+def test_a_rare_label_has_as_many_texts_as_in_the_mixture(left, share):
+    """60 texts are of the chosen generator, and 60 of another one: set aside, or left to the mixture."""
+    state = SimpleNamespace(
+        shares=np.array([0.1, 0.9]),
+        rare=np.array([True, False]),
+        not_aside=lambda: np.arange(left),
+        run=SimpleNamespace(pool=range(120)),
+    )
+    shares_of_labels = undersong.RunState._shares_with_rare(state, np.array([[6, 54], [0, 0]]), 60)
+    assert shares_of_labels.tolist() == pytest.approx([share, 1 - share])
 
 
 def test_no_more_texts_are_published_than_the_task_says(tmp_path):
