@@ -420,10 +420,11 @@ class RunState:
         sum_inputs = [self.run.publish_pool(), self.run.publish_numbers("hubness correction", correction)]
         votes_sum = self.run.private_sum(name, sum_inputs)
         votes = votes_sum.natural[: len(author)]  # later coordinates, of texts that were not written, hold noise only
-        shortlist_size = min(TUNING.shortlist, round(TUNING.kept_share * len(votes)))
+        open_positions = self.not_aside()
+        shortlist_size = min(TUNING.shortlist, round(TUNING.kept_share * len(open_positions)))
         is_above_noise = float(votes.std()) >= votes_sum.sigma
         self.examples = [
-            self.run.pool.texts_of(highest(votes, np.arange(len(votes)), shortlist_size)) if is_above_noise else []
+            self.run.pool.texts_of(highest(votes, open_positions, shortlist_size)) if is_above_noise else []
         ]
         weights_and_noise = weigh_generators(votes, author, self.chosen[:, 0], votes_sum.sigma)
         if weights_and_noise is not None:

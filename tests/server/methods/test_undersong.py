@@ -292,6 +292,27 @@ def test_a_rare_label_has_as_many_texts_as_in_the_mixture(left, share):
     assert shares_of_labels.tolist() == pytest.approx([share, 1 - share])
 
 
+def test_no_prompt_shows_a_text_that_is_set_aside():
+    votes = opened(range(20, 0, -1))
+    pool = SimpleNamespace(generator_of=np.repeat([0, 1], 10), texts_of=lambda positions: list(positions))
+    run = SimpleNamespace(
+        pool=pool,
+        publish_pool=lambda: None,
+        publish_numbers=lambda *_: None,
+        private_sum=lambda *_: votes,
+        record=lambda *_: None,
+    )
+    state = SimpleNamespace(
+        run=run,
+        shares=np.ones(1),
+        chosen=np.ones((2, 1), dtype=bool),
+        not_aside=lambda: np.arange(5, 20),
+        _texts=lambda: (np.eye(20, dtype=np.float32), np.zeros(20, dtype=np.int64)),
+    )
+    undersong.RunState.choose_examples(state, "votes/1", 0)
+    assert state.examples == [[5, 6, 7, 8]]
+
+
 def test_no_more_texts_are_published_than_the_task_says(tmp_path):
     samples, run = run_task(task_of(tmp_path, {"one": 0.0}, "task.labels=[]", "method.samples=40", "method.written=3"))
     assert (run.ordered, len(samples)) == (120, 40)
