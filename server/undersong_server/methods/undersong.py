@@ -695,20 +695,18 @@ class Constants:
     texts_judged: int = constant(3, "texts of a generator and label", "with fewer a classifier tells of luck")
     tie: float = constant(1.0, "standard errors", "a generator nearer to the best is not told from it and stays")
     answer_variance: float = constant(
-        0.12, "per record", "of a centred answer; classifiers differ on about half of the records"
+        0.12, "squared accuracy, per record", "of a centred answer; classifiers differ on about half of the records"
     )
-    training_variance: float = constant(
-        0.08, "of accuracy, times the generator's texts", "which texts it happened to write"
-    )
-    by_label_variance: float = constant(0.1, "of accuracy", "0.02 to 0.03 where a label tied to a style harmed")
-    certainty: float = constant(0.5, "standard errors of the gain", "below it all texts stay, cleaned")
+    training_variance: float = constant(0.08, "squared accuracy, times texts", "which texts it happened to write")
+    by_label_variance: float = constant(0.1, "squared accuracy", "0.02 to 0.03 where a label tied to a style harmed")
+    certainty: float = constant(0.5, "standard errors", "of the gain; below it all texts stay, cleaned")
     anew_of_several: float = constant(0.5, "of `samples`", "most texts written anew, of several generators")
     anew_of_one: float = constant(0.1, "of `samples`", "most texts written anew, of one generator")
     kept_share: float = constant(0.3, "of the texts", "the best share in a live prototype")
-    rare: float = constant(0.5, "of an equal share", "a label below it loses no text to the choice")
+    rare: float = constant(0.5, "of an equal share", "a label below it loses no text to the choice of generators")
     examples: int = constant(4, "texts in a prompt", "fits the context of a small model")
     shortlist: int = constant(32, "texts", "that examples are drawn from")
-    strength: float = constant(STRENGTH, "inverse regularisation (C)", "that of the panel's words")
+    strength: float = constant(STRENGTH, "inverse regularisation", "that of the panel's words")
 
 
 TUNING = Constants()

@@ -60,7 +60,7 @@ def opened(values, sigma=0.001):
 
 def test_page_on_form_states_the_program_s_constants():
     page = (Path(__file__).parents[3] / "docs" / "form.md").read_text(encoding="utf-8")
-    assert f"<!-- begin constants -->\n{constants.table(form.Form)}\n<!-- end -->" in page
+    assert f"<!-- begin constants -->\n{constants.table(form.Form, 'unit', 'reason')}\n<!-- end -->" in page
 
 
 def test_plan_asks_the_form_sums_that_the_options_name():

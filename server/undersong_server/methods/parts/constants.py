@@ -9,10 +9,11 @@ def constant(value: Any, unit: str, reason: str) -> Any:
     return field(default=value, metadata={"unit": unit, "reason": reason})
 
 
-def table(constants: type[Any]) -> str:
-    """Returns the constants of a class as a Markdown table."""
+def table(constants: type[Any], *columns: str) -> str:
+    """Returns the constants of a class as a Markdown table. ``columns``: of "unit" and "reason", those to show."""
+    heading, rule = " | ".join(["constant", "value", *columns]), "---|" * (2 + len(columns))
     constant_rows = (
-        f"| `{constant.name}` | {constant.default:g} | {constant.metadata['unit']} | {constant.metadata['reason']} |"
+        " | ".join([f"`{constant.name}`", f"{constant.default:g}", *map(constant.metadata.__getitem__, columns)])
         for constant in fields(constants)
     )
-    return "\n".join(["| constant | value | unit | reason |", "|---|---|---|---|", *constant_rows])
+    return "\n".join([f"| {heading} |", f"|{rule}", *(f"| {row} |" for row in constant_rows)])
