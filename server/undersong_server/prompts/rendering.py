@@ -117,13 +117,21 @@ def hints_of(lists: Sequence[Sequence[str]], number: int) -> tuple[str, ...]:
 
 
 @cache
-def built_in_hints(language: str = "") -> tuple[tuple[str, ...], ...]:
-    """Returns the lists of hints in the language with that English name, or in English if it has none."""
+def built_in_hints(language: str = "", asked: frozenset[str] = frozenset()) -> tuple[tuple[str, ...], ...]:
+    """Returns the lists of hints in the language with that English name, or in English if it has none.
+
+    Args:
+        asked: what the prompt asks for by itself, "length" or "words". The hints on it are left out: they could ask for
+            the opposite.
+    """
     folder = resources.files("undersong_server.prompts").joinpath("hints")
     file_names = {file.name for file in folder.iterdir()}
     file_name = f"{language.strip().casefold()}.toml"
     hint_file = folder.joinpath(file_name if file_name in file_names else "english.toml").read_bytes()
-    return tuple(tuple(hint_list) for hint_list in tomllib.loads(hint_file.decode("utf-8")).values())
+    hint_lists = tomllib.loads(hint_file.decode("utf-8"))
+    hints_on = hint_lists.pop("left_out")
+    left_out = {hint for subject in asked for hint in hints_on[subject]}
+    return tuple(tuple(hint for hint in hint_list if hint not in left_out) for hint_list in hint_lists.values())
 
 
 class _Absent(StrictUndefined):
@@ -221,7 +229,6 @@ class Prompts:
             self._kinds = _built_in() | _read_overrides(folder, _built_in())
         self._task = task
         self._varies = variety
-        self._hints = built_in_hints(task.language) if variety else ()
         self._attributes = {
             attribute_name: attribute_values
             for attribute_name, attribute_values in task.attributes.items()
@@ -229,7 +236,8 @@ class Prompts:
         }
         self.language = task.language
         self.line_breaks = task.line_breaks
-        self.combinations = math.prod(map(len, self._hints))  # this many numbers in a row give different prompts
+        # This many numbers in a row give different prompts, where hints are not left out.
+        self.combinations = math.prod(map(len, self._hint_lists({})))
 
     def render(
         self, kind: str, *, style: Style = "chat", number: int = 0, mask_rate: float = MASK_RATE, **fields: Value
@@ -258,7 +266,9 @@ class Prompts:
                 )
         attributes = self._draw_attributes(number)
         number = number if self._varies else 0
-        field_values = self._task_fields(number, str(fields.get("label") or "")) | {"attributes": attributes} | fields
+        hints = hints_of(self._hint_lists(fields), number)
+        task_fields = self._task_fields(number, str(fields.get("label") or ""))
+        field_values = task_fields | {"variety": "; ".join(hints), "attributes": attributes} | fields
         field_values["label"] = readable_label(str(fields.get("label") or ""))
         if style == "completion":
             if self._varies:
@@ -283,7 +293,7 @@ class Prompts:
             filled_values["opening"] = f" {QUOTE}"
             filled_values["closing"] = f"{QUOTE}\n"
         kind_templates = self._kinds[kind]
-        own_words = (self._task.description, str(field_values["label_description"]), *hints_of(self._hints, number))
+        own_words = (self._task.description, str(field_values["label_description"]), *hints)
         if style == "chat":
             system, user = (_fill_template(kind, kind_templates[part], filled_values) for part in ("system", "user"))
             return Prompt(system, user, (), own_words)
@@ -310,8 +320,14 @@ class Prompts:
             "language": task.language,
             "author": task.author,
             "least_words": task.least_words,
-            "variety": "; ".join(hints_of(self._hints, number)),
         }
+
+    def _hint_lists(self, fields: Mapping[str, Value]) -> tuple[tuple[str, ...], ...]:
+        """Returns the lists that a prompt with these fields takes its hints from."""
+        if not self._varies:
+            return ()
+        asking_values = {"length": fields.get("words") or self._task.least_words, "words": fields.get("terms")}
+        return built_in_hints(self._task.language, frozenset(name for name, value in asking_values.items() if value))
 
     def _draw_attributes(self, number: int) -> list[str]:
         attribute_draw = random.Random(f"attributes {number}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,12 @@ from undersong_server.prompts import rendering
 from undersong_server.prompts.rendering import Prompts, TaskWords
 
 LANGUAGES = sorted(file.stem for file in (Path(rendering.__file__).parent / "hints").glob("*.toml"))
+
+
+# Beginnings of English words, of which a hint has one if it asks for a length, or for a choice of words.
+TELLING = {"length": ("brief", "complete", "long", "talk", "telegra"), "words": ("word", "term", "adjective")}
+# Fields by which a prompt asks for such itself.
+ASKING: dict[str, dict[str, Any]] = {"length": {"words": 12}, "words": {"terms": ("card", "lost")}}
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -29,3 +36,48 @@ def test_hints_are_in_the_task_s_language_where_there_are_such() -> None:
     english = rendering.hints_of(rendering.built_in_hints(), 3)[0]
     assert english in texts[""]
     assert english in texts["Finnish"]
+
+
+def hints_on(asked: str, language: str) -> set[tuple[int, str]]:
+    """The hints that a prompt leaves out, each with the number of its list."""
+    lists = rendering.built_in_hints(language)
+    left = rendering.built_in_hints(language, frozenset([asked]))
+    return {(number, hint) for number, hints in enumerate(lists) for hint in {*hints} - {*left[number]}}
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("asked", ASKING)
+def test_no_hint_is_on_what_the_prompt_asks_for(language: str, asked: str) -> None:
+    left_out = hints_on(asked, language)
+    lists, english = rendering.built_in_hints(language), rendering.built_in_hints()
+    assert {(number, english[number][lists[number].index(hint)]) for number, hint in left_out} == hints_on(
+        asked, "english"
+    )
+    prompts = Prompts(TaskWords(description="a note", language=language))
+    for number in range(300):
+        told = prompts.render("worded", number=number, **ASKING[asked]).told
+        assert not {hint for _, hint in left_out} & {*told}
+
+
+@pytest.mark.parametrize("asked", ASKING)
+def test_every_hint_on_length_or_words_is_left_out(asked: str) -> None:
+    telling = {
+        hint
+        for hints in rendering.built_in_hints()
+        for hint in hints
+        if any(word.startswith(TELLING[asked]) for word in hint.split())
+    }
+    assert telling - {hint for _, hint in hints_on(asked, "english")} <= {"somebody has long experience of it"}
+    assert len(telling) >= 4
+
+
+def test_a_least_length_leaves_out_hints_on_length_too() -> None:
+    left_out = {hint for _, hint in hints_on("length", "english")}
+    prompts = Prompts(TaskWords(description="a note", author="a nurse", least_words=80))
+    assert not [number for number in range(300) if left_out & {*prompts.render("author", number=number).told}]
+
+
+def test_prompts_that_ask_for_words_differ_in_their_hints() -> None:
+    prompts = Prompts(TaskWords(description="a note"))
+    shown = {prompts.render("worded", number=number, words=9, terms=("card",)).user for number in range(2_000)}
+    assert len(shown) == 2_000
