@@ -108,7 +108,7 @@ def warn(sentences: Sequence[str]) -> None:
 def local_time(seconds: float) -> str:
     """A time as people here read it; empty for 0."""
     if seconds:
-        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+        return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(seconds))
     return ""
 
 

@@ -14,6 +14,7 @@ from undersong_client.consent.policy import HospitalPolicy, review
 from undersong_client.consent.sheet import (
     NO_LIST,
     NO_LIST_AS_SIGNED,
+    NOTHING_BESIDE,
     BudgetEffect,
     FinalCost,
     NamedParty,
@@ -22,6 +23,7 @@ from undersong_client.consent.sheet import (
     RunEnd,
     Sheet,
     StatedTask,
+    Surroundings,
     UnitPromise,
 )
 from undersong_client.consent.trust import TrustedCoordinator
@@ -33,7 +35,7 @@ from undersong_common.privacy.ledger import Ledger
 from undersong_common.privacy.spending import Charge
 from undersong_common.program.drill import MARK, PARTY_WORDS
 from undersong_common.program.printed_page import PageSection, PrintedPage
-from undersong_protocol import limits
+from undersong_protocol import limits, statistics
 from undersong_protocol.agreement import words
 from undersong_protocol.agreement.enrolment import party_fingerprint
 from undersong_protocol.agreement.manifest import Manifest, plan_words
@@ -49,26 +51,30 @@ NAME_STAYS = (
     " this hospital as one that took part; one that had withdrawn is named as one that took part until then."
 )
 NAME_IN_PRINT = (
-    "If you approve, what is published names your hospital as one that took part. If you withdraw later, it still names"
-    " it, and says until when it took part. Published texts cannot be recalled."
+    "If the run takes place with you, what is published names your hospital as one that took part. If you withdraw"
+    " while it runs, it is named all the same, with until when. Published texts cannot be recalled."
 )
 RUNS_TOGETHER = (
     "Each run draws its random noise anew; so two runs mostly use less together than each by itself and then added."
 )
 BEYOND_PARTICIPATION = (
-    "The same limits hold for whatever else somebody wants to know about {subject}, not only for whether the records"
-    " were used: they limit all that these numbers can add to it. The models write from public material, steered by"
-    " these numbers, and are never shown a record."
+    "The figures are no worse for another question about {subject}, such as what the records say: beside what somebody"
+    " knows already, these numbers help no more than that. The programs that write know public material and these"
+    " numbers; no record is shown to them."
 )
 STEPS = (
-    "1. Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
-    " which agreement with your hospital it runs: this sheet does not know that.",
-    "2. Compare the nine words with the operator and with another hospital, and the fingerprints (for a specialist,"
-    " below), by telephone. Look up that hospital's number yourself, too.",
-    "3. Decide on the page, under Requests: Approve or Reject. IT can do the same at a terminal. Only that counts; the"
+    "Look up the operator's telephone number elsewhere than on this sheet. Ask whether this run is theirs, and under"
+    " which agreement with your hospital it runs.",
+    "Compare the nine words with the operator and with another hospital, and the fingerprints (for a specialist,"
+    " below), by telephone. Look up that hospital's number yourself, too: the plan holds none.",
+    "Decide on the page, under Requests: Approve or Reject. IT can do the same at a terminal. Only that counts; the"
     " signature on paper is for your files.",
-    "No date is set until when you must decide: before it begins, the run waits for every hospital of its plan, until"
-    " its operator gives it up. No date is set for its end.",
+)
+WITHDRAW = (
+    "Change your mind: choose Withdraw on the page, under Requests, until the run ends; after its end nobody can."
+    " Before the run has begun, it then does not begin, and nothing names your hospital. Later, nothing more leaves:"
+    " what was opened stays opened and counts against your budget, a number that had left may still be opened with its"
+    " sum and counts too, and your hospital stays named."
 )
 MOST_NAMES = 12  # names of hospitals on the sheet; further ones are only counted
 LEAST_SAVING = 0.99  # A joint cost below this share of the sum of two costs is worth a sentence.
@@ -256,8 +262,8 @@ def operator_words(task: Mapping[str, Any], coordinator: TrustedCoordinator | No
     return f"{operator_name} ({contact_details})" if contact_details else operator_name
 
 
-def sheet_page(sheet: Sheet) -> PrintedPage:
-    """Returns a sheet as a page: three sentences and the budget first, all further figures folded.
+def sheet_page(sheet: Sheet, beside: Surroundings = NOTHING_BESIDE) -> PrintedPage:
+    """Returns a sheet as a page: short answers and the budget first, all further figures folded.
 
     The page of an ended run speaks of the past, and has the figures as it ran where the ledger has them.
     """
@@ -278,13 +284,13 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
             *_refusal_sections(sheet),
             *_list_points("Who decided", map(_describe_decision, sheet.people)),
             _in_short(sheet),
+            purpose(sheet),
             *_risk_table(sheet),
             *_own_records(sheet),
-            *_budget_sections(sheet),
-            *_choice_sections(sheet),
-            purpose(sheet),
-            _hospital_section(sheet),
+            *_budget_sections(sheet, beside),
             *_list_points(FOR_YOU if is_open else NOTED, warnings),
+            _hospital_section(sheet),
+            *_choice_sections(sheet, beside),
             PageSection(WORDS if is_open else WORDS_OF_ENDED, signed_words, aloud=words_in_threes),
             _figure_section(sheet),
             replace(leaves(sheet) if is_open else leaves(sheet, ALLOWED), folded=True),
@@ -296,6 +302,7 @@ def sheet_page(sheet: Sheet) -> PrintedPage:
         if is_open
         else f"Filed for {sheet.party}:",
         signers=2 if sheet.two_people else 1,
+        entry="Agreement or legal basis of this run, as you have learned it:" if is_open else "",
     )
 
 
@@ -379,22 +386,26 @@ def _in_short(sheet: Sheet) -> PageSection:
         asks_verb, steer_verb = "asks", "steer"
     else:
         asks_verb, steer_verb = "asked", "steered"
+    own_statistics = [release.statistic for release in sheet.releases if not release.source]
+    writers = [_split_writer(writer)[0] for writer in sheet.task.generators or ()]
+    examples = tuple(map(printable, words.examples(own_statistics, sheet.task.labels or (), writers)))
     request_words = f"{operator[0].upper()}{operator[1:]} {asks_verb}: {words.asked(sheet.asked)}."
     if run_end is not None and end_cost is None:
         return PageSection("In short", figures=(("What was asked", request_words), ("What left", NOTHING_LEFT)))
     request_words += (
-        f" These numbers, added to those of others, {steer_verb} language models that write invented texts, in the run"
+        f" These numbers, added to those of others, {steer_verb} programs that write invented texts, in the run"
         f" {printable(sheet.run, 120)!r} of {hospitals} in all.{_limit_words(sheet)}"
     )
     counts_words = words.counted_numbers(sheet.numbers_in_all)
     blurring_words = (
-        "blurred here by random noise and then masked, so that only their sum with those of others can be read"
+        "blurred here by random noise and then scrambled: nobody can unscramble yours alone, the operator neither, only"
+        " their sum with those of others"
     )
     if end_cost is None:
         leaving_words = (
-            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)} The sums may be published"
-            " with the"
-            f" texts. No record, no text and no part of a text leaves.{_time_words(sheet)}"
+            f"{counts_words} about your records, {blurring_words}. {_opened_with(sheet)}"
+            " The operator reads the sums and may publish them with the texts. No record, no text and no part of a text"
+            f" leaves.{_time_words(sheet)}"
         )
     else:
         answer_words = counted(end_cost.releases, "answer")
@@ -408,6 +419,7 @@ def _in_short(sheet: Sheet) -> PageSection:
         figures=(
             ("What is asked" if run_end is None else "What was asked", request_words),
             *[("Also asked", f"{further_clause}.") for further_clause in words.further(sheet.asked)],
+            *([("For example", f"{'; '.join(examples)}.")] if examples else []),
             ("What leaves" if run_end is None else "What left", leaving_words),
             ("The risk of this run", _risk_words(sheet)),
             *_risk_of_all(sheet),
@@ -441,36 +453,74 @@ def _beyond_participation(sheet: Sheet) -> list[tuple[str, str]]:
 
 
 def _risk_table(sheet: Sheet) -> list[PageSection]:
-    """The risks of this run and of all runs, on average and in the rare case, side by side in cases of 100."""
+    """The risks of this run and of all runs in cases of 100, by who guesses: on average, and but for a rare chance."""
     sheet_privacy = sheet.privacy
     sheet_cost = sheet.cost
     if sheet.ended is not None or sheet_privacy.epsilon is None:
         return []
-    guess_alone = _guess_if_all_help(sheet_privacy)
-    certainty_alone = _certainty(sheet_privacy.epsilon_if_all_others_collude, sheet_privacy.delta)
-    risks_of_run = (
-        sheet_privacy.best_guess,
-        _certainty(sheet_privacy.epsilon, sheet_privacy.delta),
-        guess_alone,
-        certainty_alone,
-    )
-    columns = [("this run", risks_of_run)]
+    usual = [sheet_privacy.best_guess, _certainty(sheet_privacy.epsilon, sheet_privacy.delta)]
+    sure_alone = _certainty(sheet_privacy.epsilon_if_all_others_collude, sheet_privacy.delta)
+    worst = [_guess_if_all_help(sheet_privacy), sure_alone]
+    head = ["who guesses", "this run, on average", f"this run, {impact.spread(sheet_privacy.delta)}"]
     if sheet_cost is not None and sheet_cost.best_guess_after is not None:
-        rare_after, rare_worst = (
-            _certainty(epsilon, sheet_cost.delta) for epsilon in (sheet_cost.after, sheet_cost.worst_after)
-        )
-        worst_guess = _guess_of_all_if_all_help(sheet)
-        columns.append(
-            ("all runs", (sheet_cost.best_guess_after, rare_after, worst_guess, max(rare_worst, certainty_alone)))
-        )
-    risk_names = ("on average", "in rare cases", "on average, if all others help", "in rare cases, if all others help")
-    risk_rows = [
-        (risk_name, *(impact.cases(column_risks[risk_index]) for _, column_risks in columns))
-        for risk_index, risk_name in enumerate(risk_names[: 4 if len(sheet.parties) > 1 else 2])
-    ]
-    table_head = ("a guess is right", *(name for name, _ in columns))
-    sentence = "By tossing a coin, a guess is right in 50 of 100 cases; by all that can be seen, in at most so many:"
-    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", (sentence,), table=(table_head, *risk_rows))]
+        usual += [sheet_cost.best_guess_after, _certainty(sheet_cost.after, sheet_cost.delta)]
+        worst += [
+            _guess_of_all_if_all_help(sheet),
+            max(_certainty(sheet_cost.worst_after, sheet_cost.delta), sure_alone),
+        ]
+        head += ["all runs, on average", f"all runs, {impact.spread(sheet_cost.delta)}"]
+    risks_of_reader = {_usual_reader(sheet): usual}
+    if len(sheet.parties) - 1 > sheet.colluders:
+        risks_of_reader[_worst_reader(sheet)] = worst
+    rows = [(reader, *map(impact.cases, risks)) for reader, risks in risks_of_reader.items()]
+    sentences = (
+        "By tossing a coin, a guess is right in 50 of 100 cases. With all that somebody can see, it is right in at most"
+        " so many:",
+        *_chance_words(sheet),
+        "Not in these figures: the time of an answer, and what people in your own house see.",
+    )
+    return [PageSection(f"The risk in cases of 100, {words.AS_PLANNED}", sentences, table=(tuple(head), *rows))]
+
+
+def _usual_reader(sheet: Sheet) -> str:
+    """Names who guesses while the promise holds."""
+    helpers = ""
+    if sheet.colluders:
+        helpers = f", with the help of {counted(min(sheet.colluders, len(sheet.parties) - 1), 'other hospital')}"
+    return f"the operator, and whoever sees all that is published{helpers}"
+
+
+def _worst_reader(sheet: Sheet) -> str:
+    """Names who guesses where the promise no longer holds: whoever can subtract the numbers of all others of a sum."""
+    together = "all other hospitals with the operator"
+    if sheet.colluders:
+        return together
+    if sheet.others <= 1:
+        return f"one other hospital for itself, if it is alone with you in a sum; or {together}"
+    return f"{together} (one other hospital for itself: less)"
+
+
+def _chance_words(sheet: Sheet) -> list[str]:
+    """Says how often chance makes a guess surer than the table: for one unit, and for any of all of the data set."""
+    delta = sheet.privacy.delta
+    if not delta:
+        return []
+    chance = (
+        f"It may be more with a chance of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
+    )
+    if units := _unit_total(sheet):
+        people = unit_word("user", sheet.own.word if sheet.own else "", 2)
+        chance += f", and of at most {impact.chance_of_more(delta, units)} for any of all {units:,} {people}"
+    return [f"{chance}. (Why twice delta: for a specialist, below.)"]
+
+
+def _unit_total(sheet: Sheet) -> int:
+    """The number of patients of the data set; 0 where no column names them, or there are not several."""
+    if sheet.privacy.unit != "user" or sheet.own is None:
+        return 0
+    people = unit_word("user", sheet.own.word, 2)
+    count = next((text for name, text in sheet.own.rows if name == people), "").replace(",", "")
+    return int(count) if count.isdigit() and count not in ("0", "1") else 0
 
 
 def _certainty(epsilon: float | None, delta: float) -> float:
@@ -506,10 +556,7 @@ def _time_words(sheet: Sheet) -> str:
     """Says that the time of an answer is seen, too, which no epsilon covers."""
     if not sheet.clock_bits:
         return ""
-    return (
-        " How long an answer takes is seen, too: it may tell roughly how many records you have. The risk below is of"
-        " the numbers and not of that time."
-    )
+    return " The operator sees how long an answer takes, too: it may tell roughly how many records you have."
 
 
 def _opened_with(sheet: Sheet) -> str:
@@ -522,10 +569,14 @@ def _own_records(sheet: Sheet) -> list[PageSection]:
     if sheet.own is None:
         return []
     no_list = NO_LIST_AS_SIGNED if sheet.as_signed or sheet.ended is not None else NO_LIST
-    record_rows = tuple(
-        (row_name, no_list if row_text == NO_LIST_AS_SIGNED else row_text) for row_name, row_text in sheet.own.rows
+    record_rows = tuple((name, no_list if text == NO_LIST_AS_SIGNED else text) for name, text in sheet.own.rows)
+    people = unit_word("user", sheet.own.word, 2)
+    later = (
+        f"{people[0].upper()}{people[1:]} who object are those on the list that your hospital gave with the file. Of"
+        " one who objects later, nothing more leaves as soon as IT has added the file anew with the longer list; what"
+        " was opened before stays opened."
     )
-    return [PageSection("Your records", figures=record_rows)]
+    return [PageSection("Your records, counted without the record_rows left out", (later,), figures=record_rows)]
 
 
 def _promise_as_it_ran(sheet: Sheet) -> UnitPromise:
@@ -554,36 +605,22 @@ def _risk_words(sheet: Sheet) -> str:
     unit_word = promised_privacy.unit_word
     if epsilon is None:
         return f"This run is NOT private: nothing is promised to any {unit_word}."
-    subject_by_unit = {"sample": "one record was", "party": "the records of one hospital were"}
-    guessed_subject = subject_by_unit.get(promised_privacy.unit, f"one {unit_word}'s records were")
-    delta_words = _delta_words(sheet, promised_privacy.delta) if promised_privacy.delta else ""
-    several_cases = case_caution(unit_word) if promised_privacy.unit == "user" else ""
+    subjects = {"sample": "one record was", "party": "the records of one hospital were"}
+    subject = subjects.get(promised_privacy.unit, f"one {unit_word}'s records were")
+    rare = ""
+    if sheet.ended is not None:  # The table of an open sheet has it.
+        rare = f" {_start_sentence(impact.worst_guess(epsilon, promised_privacy.delta))}."
+    several = case_caution(unit_word) if promised_privacy.unit == "user" else ""
     return (
-        f"Suppose that somebody wants to know whether {guessed_subject} used, and sees everything published and all"
-        " numbers"
+        f"Suppose that somebody wants to know whether {subject} used, and sees everything published and all numbers"
         f" that the operator sees. Then {impact.guess(promised_privacy.best_guess, _guessed_unit(promised_privacy))}"
-        " by tossing a coin"
-        f" (epsilon {epsilon:.4g}{stage_words}). That is the average; in rare cases a guess may be right in up to"
-        f" {impact.cases(impact.certainty(epsilon, promised_privacy.delta))} of 100.{delta_words}"
-        f" {_helper_words(sheet)}"
-        f"{f' {several_cases[0].upper()}{several_cases[1:]}.' if several_cases else ''}"
+        f" (epsilon {epsilon:.4g}{stage_words}).{rare} {_helper_words(sheet)}"
+        f"{f' {several[0].upper()}{several[1:]}.' if several else ''}"
     ).rstrip()
 
 
-def _delta_words(sheet: Sheet, delta: float) -> str:
-    """Says for whom the chance delta counts: for one unit, and by the union bound for all patients of the data set."""
-    chance_words = (
-        f" It may be more with a chance of at most {impact.chance_of_more(delta)} for {_guessed_unit(sheet.privacy)}"
-    )
-    if sheet.privacy.unit != "user" or sheet.own is None:
-        return f"{chance_words}."
-    people = unit_word("user", sheet.own.word, 2)
-    people_count = next((row_text for row_name, row_text in sheet.own.rows if row_name == people), "")
-    unit_digits = people_count.replace(",", "")
-    if not unit_digits.isdigit() or people_count in ("0", "1"):  # no column names them, or there are not several
-        return f"{chance_words}."
-    chance_of_any = impact.chance_of_more(delta, int(unit_digits))
-    return f"{chance_words}: for any of all {people_count} {people}, of at most {chance_of_any}."
+def _start_sentence(clause: str) -> str:
+    return f"{clause[0].upper()}{clause[1:]}"
 
 
 def _helper_words(sheet: Sheet) -> str:
@@ -595,28 +632,22 @@ def _helper_words(sheet: Sheet) -> str:
     if sheet.colluders >= other_count:
         return "This holds even if all other hospitals help the operator."
     if sheet.colluders:
-        helped_words = f"at most {counted(sheet.colluders, 'other hospital')}"
+        verb = "help" if sheet.colluders > 1 else "helps"
+        holds = f"This holds only if at most {counted(sheet.colluders, 'other hospital')} {verb} the operator."
     else:
-        helped_words = "no other hospital"
-    verb = "help" if sheet.colluders > 1 else "helps"
+        holds = (
+            "This holds only if no other hospital helps the operator or guesses for itself: each can subtract its own"
+            " numbers from an opened sum, and its own noise."
+        )
+    if sheet.others < other_count:
+        # A sum that opens without some hospitals is open to fewer helpers.
+        holds += f" A sum may open with {counted(sheet.others, 'other hospital')}, and then those are all others."
+    if sheet.ended is None:
+        return f"{holds} The table below has both figures."
     if sheet_privacy.epsilon_if_all_others_collude is None:
-        worst_words = "nothing would be promised"
-    else:
-        worst_cases = impact.cases(_guess_if_all_help(sheet_privacy))
-        worst_words = f"the guess would on average be right in at most {worst_cases} of 100 cases"
-    # A sum that opens without some hospitals is open to fewer helpers.
-    fewest_others = min(sheet.others, other_count)
-    if fewest_others < other_count:
-        helper_words = f"all others of an opened sum did, and {fewest_others} may be all,"
-    else:
-        helper_words = "all others did,"
-    if fewest_others == 1 and not sheet.colluders:
-        between_words = " That one could guess so by itself, from the opened sum."
-    elif fewest_others - sheet.colluders < 2:
-        between_words = ""
-    else:
-        between_words = " With fewer of them, it lies between."
-    return f"This holds only if {helped_words} {verb} the operator; if {helper_words} {worst_words}.{between_words}"
+        return f"{holds} If all others did, nothing would be promised."
+    worst_guess = impact.cases(_guess_if_all_help(sheet_privacy))
+    return f"{holds} If all others did, a guess would, on average, be right in at most {worst_guess} of 100 cases."
 
 
 def _guess_if_all_help(privacy: UnitPromise) -> float:
@@ -626,7 +657,7 @@ def _guess_if_all_help(privacy: UnitPromise) -> float:
     return accounting.best_guess_of(epsilon, privacy.delta, one_gaussian=privacy.stopping_refunds)
 
 
-def _budget_sections(sheet: Sheet) -> list[PageSection]:
+def _budget_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
     """The data set's budget before and after, in parts of the whole: the one picture of the sheet."""
     sheet_cost = sheet.cost
     if not sheet_cost or not sheet_cost.budget:
@@ -639,11 +670,16 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         return _budget_of_ended(sheet.ended.cost, sheet_cost.budget, share_before)
     if not math.isfinite(share_after):
         return [PageSection("Your budget", ("It limits nothing that this run takes: the run is not private.",))]
-    percent_before, percent_after = _percent(share_before), _percent(share_after)
-    remainder_words = f"{100 - percent_after} % would be left" if share_after <= 1 else "that is MORE than there is"
-    runs_hint = " (by the runs that the screen Budget names)" if percent_before else ""
-    summary = f"Used before: {percent_before} %{runs_hint}. Used after this run: {percent_after} %; {remainder_words}."
-    sentences = [summary, *_why_less(share_before, share_alone, share_after)]
+    before, after = _percent(share_before), _percent(share_after)
+    remainder = f"{100 - after} % would be left" if share_after <= 1 else "that is MORE than there is"
+    summary = (
+        f"Used before: {before} %{_name_runs(beside) if before else ''}. Used after this run: {after} %; {remainder}."
+    )
+    sentences = [
+        summary,
+        *_why_less(share_before, share_alone, share_after),
+        *_passed_limits(sheet, sheet_cost, beside.largest_epsilon),
+    ]
     if sheet_cost.delta != sheet.privacy.delta:
         sentences.append(
             f"These shares stand at your budget's delta, {impact.chance(sheet_cost.delta)}, which your hospital chose;"
@@ -652,6 +688,36 @@ def _budget_sections(sheet: Sheet) -> list[PageSection]:
         )
     return [
         PageSection("Your budget for all runs over these records", tuple(sentences), bar=(share_before, share_after))
+    ]
+
+
+def _name_runs(beside: Surroundings) -> str:
+    """Names the earlier runs over these records, in brackets; a signed sheet does not hold them."""
+    names = [repr(printable(run, 120)) for run in beside.earlier_runs]
+    if not names:
+        return " (by the runs that the screen Budget names)"
+    remainder = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f" (by {', '.join(names[:MOST_NAMES])}{remainder})"
+
+
+def _passed_limits(sheet: Sheet, cost: BudgetEffect, largest_epsilon: float) -> list[str]:
+    """Says by how much the figures pass budget and policy if all others help the operator, where they do."""
+    if len(sheet.parties) < 2 or sheet.colluders >= len(sheet.parties) - 1:
+        return []
+    alone = sheet.privacy.epsilon_if_all_others_collude
+    points = []
+    if cost.budget and cost.worst_after is not None and cost.worst_after > cost.budget:
+        points.append(f"all runs together would use {_percent(cost.worst_after / cost.budget):,} % of your budget")
+    if alone is not None and alone > largest_epsilon:
+        share = _percent(alone / largest_epsilon)
+        points.append(f"this run alone {share:,} % of the most that your policy allows for one run")
+    if alone is None:
+        points.append("nothing would be promised of this run")
+    if not points:
+        return []
+    return [
+        f"Budget and policy do not limit the worst case. If all other hospitals help the operator,"
+        f" {', and '.join(points)}."
     ]
 
 
@@ -702,54 +768,54 @@ def _risk_of_all(sheet: Sheet) -> list[tuple[str, str]]:
     else:
         stage_words = f" ({words.AS_PLANNED} when it was decided)"
     guess_words = impact.guess(sheet_cost.best_guess_after, _guessed_unit(sheet.privacy))
-    sentences = [f"From all runs over these records and this one together{stage_words}, {guess_words}."]
-    if sheet.ended is None and sheet_cost.after is not None:
-        rare_words = (
-            f"In rare cases, in up to {impact.cases(impact.certainty(sheet_cost.after, sheet_cost.delta))} of 100"
-        )
-        sentences.append(f"{rare_words}; more with a chance of at most {impact.chance_of_more(sheet_cost.delta)}.")
-        if len(sheet.parties) > 1:
-            worst_cases = impact.cases(_guess_of_all_if_all_help(sheet))
-            sentences.append(
-                f"If all others helped the operator in every run, on average in at most {worst_cases} of 100."
-            )
-    return [("The risk of all runs", " ".join(sentences))]
+    return [
+        ("The risk of all runs", f"From all runs over these records and this one together{stage_words}, {guess_words}.")
+    ]
 
 
 def _guessed_unit(privacy: UnitPromise) -> str:
     return {"sample": "one record", "party": "one hospital"}.get(privacy.unit, f"one {privacy.unit_word}")
 
 
-def _choice_sections(sheet: Sheet) -> list[PageSection]:
-    """The ways to decide, and what becomes of the hospital's name; an ended run has only the latter."""
+def _choice_sections(sheet: Sheet, beside: Surroundings) -> list[PageSection]:
+    """Who decides and how, and what becomes of the hospital's name; an ended run has only the latter."""
     if sheet.ended is not None:
         return _list_points("What stays", [] if sheet.ended.cost is None else [NAME_STAYS])
-    withdraw_words = (
-        "Change your mind: choose Withdraw at any time until the run ends; after its end nobody can. Nothing more"
-        " leaves. What was opened before stays opened and counts against the budget, and your hospital stays named."
-        f" The others see that you no longer answer: {_silence_words(sheet)}"
-    )
+    withdraw_words = f"{WITHDRAW} The others see that you no longer answer: {_silence_words(sheet)}"
     if sheet.as_signed:
         return [PageSection("What you can do", points=(withdraw_words,))]
     return [
+        PageSection("Who decides here", (_describe_deciders(sheet, beside),)),
+        PageSection("What you do, in order", points=STEPS, ordered=True),
         PageSection(
             "What you can do",
             points=(
+                "Approve: choose Approve and type the nine words below. The agreement or legal basis has a place in"
+                " the comment, which your hospital keeps with the signature.",
                 "Refuse: choose Reject. You need give no reason; if you write one, the operator reads it. Nothing"
                 " leaves, and this run does not take place, because it begins only when all of its hospitals have"
-                " approved. The operator may plan another one without you, or ask you anew.",
-                "Wait: nothing leaves until you have decided.",
-                "Approve: choose Approve and type the nine words below."
-                + (
-                    " Your policy asks for two people: a privacy officer and one for IT."
-                    if sheet.two_people
-                    else " One person's approval suffices here, at a terminal too; your policy can ask for two people."
-                ),
+                " approved. The others see that it has stopped; this program does not tell them who refused. The"
+                " operator may plan another run without you, or ask you anew.",
+                "Wait: nothing leaves until you have decided, and silence is no consent. No date is set for your"
+                " decision or for the run's end: it waits for every hospital of its plan, until its operator gives it"
+                " up.",
                 withdraw_words,
             ),
         ),
-        PageSection("What you do, in order", points=STEPS),
     ]
+
+
+def _describe_deciders(sheet: Sheet, beside: Surroundings) -> str:
+    if beside.is_standing:
+        return "Nobody has to: by your policy, every run within its limits is approved without a person."
+    if sheet.two_people:
+        return (
+            "By your policy, two people approve: a privacy officer and one for IT. One of them alone approves nothing."
+        )
+    return (
+        "By your policy, one person's approval suffices: somebody from IT, at a terminal of this machine, can give it"
+        " without you. Whoever sets the policy can ask for two people, a privacy officer and one for IT."
+    )
 
 
 def _silence_words(sheet: Sheet) -> str:
@@ -840,7 +906,7 @@ def purpose(sheet: Sheet) -> PageSection:
     """Returns the section on the run's purpose, in its operator's words."""
     task = sheet.task
     not_stated = "the operator has not stated it"
-    generator_names = ", ".join(printable(generator, 120) for generator in task.generators or ()) or not_stated
+    generator_names = _join_writers(task.generators or ()) or not_stated
     publication = task.publication or f"{not_stated}; take it as published to everyone"
     published_words = _cut_sentence(publication.replace(".; ", "; "))  # The plan joins sentences of the operator.
     purpose_rows = [
@@ -851,16 +917,35 @@ def purpose(sheet: Sheet) -> PageSection:
         ("who writes the texts", generator_names),
         *([("columns beside the text", printable(", ".join(task.columns)))] if task.columns else []),
         ("published", published_words),
+        ("agreement, legal basis", "the plan states none"),
     ]
     return PageSection("What it is for, in the operator's words", figures=tuple(purpose_rows))
+
+
+def _split_writer(writer: str) -> tuple[str, str]:
+    """Splits what the plan says of a generator into its name and what it is, which stands in brackets."""
+    name, bracket, kind = writer.partition(" (")
+    return name, kind.removesuffix(")") if bracket else ""
+
+
+def _join_writers(writers: Sequence[str]) -> str:
+    """The generators by name; what several of them are stands once."""
+    names_of_kind: dict[str, list[str]] = {}
+    for name, kind in map(_split_writer, writers):
+        names_of_kind.setdefault(kind, []).append(name)
+    groups = []
+    for kind, names in names_of_kind.items():
+        each = "each " if len(names) > 1 else ""
+        groups.append(f"{', '.join(names)}{f' ({each}{kind})' if kind else ''}")
+    return _cut_sentence("; ".join(groups))
 
 
 def leaves(sheet: Sheet, title: str = "What leaves, sum by sum") -> PageSection:
     """Returns the section on every private sum of the plan: its question, number of coordinates and noise."""
     release_points = (
         *(_leaves_by(release, sheet.privacy.unit_word) for release in sheet.releases),
-        "Each vector is noised here, then masked: the operator sees random numbers, and only the sum over all"
-        " hospitals opens.",
+        "Each vector is noised here, then masked (scrambled): the operator sees random numbers, and only the sum over"
+        f" the hospitals that answer opens, {counted(sheet.others + 1, 'hospital')} at least.",
         "Post-quantum masks are on: who records these messages cannot open them with a later quantum computer either."
         if sheet.post_quantum
         else "Post-quantum masks are OFF: who records these messages could open them with a later quantum computer.",
@@ -880,11 +965,20 @@ def _leaves_by(release: ReleaseGroup, unit: str) -> str:
     fewest_numbers = min(release.numbers)
     most_numbers = max(release.numbers)
     return (
-        f"{times_words}{release.statistic}: {release.meaning};"
-        f" {fewest_numbers:,}{f' to {most_numbers:,}' if most_numbers > fewest_numbers else ''}"
-        f" numbers{' each' if times_words else ''}, with noise of standard deviation {release.sigma:.3g} in the opened"
-        f" sum, where one {unit} changes the whole by at most {release.l2_sensitivity:.3g}."
+        f"{times_words}{release.statistic}{_kind_words(release)}: {release.meaning}; {fewest_numbers:,}"
+        f"{f' to {most_numbers:,}' if most_numbers > fewest_numbers else ''} numbers{' each' if times_words else ''}."
+        f" The noise in the opened sum has a standard deviation of at least {release.sigma:.3g}, however many hospitals"
+        f" answer; one {unit}, with all records that count, changes the whole by at most"
+        f" {release.l2_sensitivity:.3g}."
     )
+
+
+def _kind_words(release: ReleaseGroup) -> str:
+    """Names the kind of question that a policy allows or not, in brackets; "" for another package's."""
+    statistic = None if release.source else statistics.known(release.statistic)
+    if statistic is None or statistic.question not in statistics.QUESTIONS:
+        return ""
+    return f" (in your policy: {statistics.QUESTIONS[statistic.question][0].lower()})"
 
 
 def _figure_section(sheet: Sheet) -> PageSection:
@@ -906,12 +1000,7 @@ def _figure_section(sheet: Sheet) -> PageSection:
             f"{' This is the epsilon above.' if sheet.ended is None else ''}",
         ),
         *_cost_rows(sheet.cost, sheet_privacy),
-        (
-            "the best guess",
-            f"right in at most {impact.cases(sheet_privacy.best_guess)} of 100 cases. It is an average over all that"
-            " can be"
-            f" published; in the most telling case, which is rare, {_rarest_words(sheet_privacy)}.",
-        ),
+        *([("delta, and twice delta", _twice_delta(sheet_privacy.delta))] if sheet_privacy.delta else []),
         (
             f"if all others help the operator, {words.AS_PLANNED}",
             f"epsilon {epsilon_alone} at {delta}. The others can subtract their own noise; yours alone is left."
@@ -919,7 +1008,8 @@ def _figure_section(sheet: Sheet) -> PageSection:
         ),
         (
             "time of an answer",
-            f"tells at most {sheet.clock_bits:.1f} bits for each sum, beside epsilon, which covers the numbers alone."
+            f"tells at most {sheet.clock_bits:.1f} bits for each sum ({math.floor(2**sheet.clock_bits):,} times that"
+            " can be told apart), beside epsilon, which covers the numbers alone."
             f" It depends on how many records you have; an answer leaves {rung_words} ms ... after it is asked for,"
             " whichever comes next, so that its time shows no more than that.",
         ),
@@ -942,12 +1032,13 @@ def _figure_section(sheet: Sheet) -> PageSection:
     return PageSection(title, figures=tuple(figure_rows), folded=True)
 
 
-def _rarest_words(privacy: UnitPromise) -> str:
-    if privacy.epsilon is None:
-        return "somebody may be sure"
-    certainty_share = impact.certainty(privacy.epsilon, privacy.delta)
-    delta_words = f"; in more with a chance of at most {impact.chance_of_more(privacy.delta)}" if privacy.delta else ""
-    return f"in up to {impact.cases(certainty_share)} of 100{delta_words}"
+def _twice_delta(delta: float) -> str:
+    """Explains the chance that stands beside the table of risks."""
+    return (
+        f"delta {delta:g} is {impact.chance(delta)}: by so much the promise of epsilon may fail as a whole. For one"
+        " outcome it gives this: the odds shift by at most 2 e^epsilon, but with a chance of at most twice delta,"
+        f" {impact.chance_of_more(delta)}. So the columns of the table that are no averages are computed."
+    )
 
 
 def _cost_rows(cost: BudgetEffect | None, privacy: UnitPromise) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 A sheet's hash covers its JSON. Whoever changes a field's name here breaks the hashes of sheets that were read before.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
@@ -131,6 +132,24 @@ class RunEnd:
 
     cost: FinalCost | None
     receipt: SignedReceipt | None
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a page says beside a sheet's figures, by policy and ledger as they are now. No signature covers it.
+
+    Attributes:
+        earlier_runs: names of the runs that the budget was charged for before this one.
+        largest_epsilon: the policy's largest epsilon of one run.
+        is_standing: True if the policy approves a run without a person.
+    """
+
+    earlier_runs: Sequence[str] = ()
+    largest_epsilon: float = math.inf
+    is_standing: bool = False
+
+
+NOTHING_BESIDE = Surroundings()
 
 
 @dataclass(frozen=True)

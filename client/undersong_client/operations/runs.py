@@ -11,7 +11,7 @@ from undersong_client import keys
 from undersong_client.consent import approvals
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import ROLES_OF_TWO, Decision, Person, note_decision, remedy_of_refusal
-from undersong_client.consent.sheet import FinalCost, RunEnd, Sheet, SignedReceipt
+from undersong_client.consent.sheet import NOTHING_BESIDE, FinalCost, RunEnd, Sheet, SignedReceipt, Surroundings
 from undersong_client.home import PartyHome
 from undersong_common.canonical import tagged_hash
 from undersong_common.errors import ConfigurationError, PrivacyRefusal, UndersongError
@@ -36,12 +36,13 @@ class Preview:
 
     request: Proposal
     sheet: Sheet
+    beside: Surroundings
 
     @property
     def page(self) -> "PrintedPage":
         from undersong_client.consent.preview import sheet_page
 
-        return sheet_page(self.sheet)
+        return sheet_page(self.sheet, self.beside)
 
     def to_json(self) -> dict[str, Any]:
         return {**self.sheet.to_json(), "decision": self.request.decision}
@@ -95,12 +96,24 @@ def _preview(
     from undersong_client.consent.preview import with_request
     from undersong_client.storage import datasets
 
-    ledger, _ = datasets.open_ledger(party_home, policy.read(party_home), checkpoints, at=time.time())
+    hospital_policy = policy.read(party_home)
+    ledger, _ = datasets.open_ledger(party_home, hospital_policy, checkpoints, at=time.time())
     run_end = None
     if request.ended_s:
         run_end = _ended(party_home, proposals, request, ledger)
     shown_sheet = signed or make_sheet(party_home, proposals, request, ledger if run_end is None else None)
-    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end))
+    beside = NOTHING_BESIDE  # a signed sheet says what it said when it was signed
+    if signed is None:
+        beside = Surroundings(
+            _earlier_runs(ledger, request.run), hospital_policy.run_epsilon, hospital_policy.approval == "standing"
+        )
+    return Preview(request, with_request(shown_sheet, request, is_signed=signed is not None, end=run_end), beside)
+
+
+def _earlier_runs(ledger: "Ledger", run: str) -> tuple[str, ...]:
+    """Names of the runs that the ledger has charged before ``run``, oldest first."""
+    names = tuple(dict.fromkeys(total.run for total in ledger.totals()))
+    return names[: names.index(run)] if run in names else names
 
 
 def _ended(party_home: PartyHome, proposals: Proposals, request: Proposal, ledger: "Ledger") -> RunEnd:

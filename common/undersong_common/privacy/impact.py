@@ -11,6 +11,7 @@ from typing import Any
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.printable import number, printable, that_hold
+from undersong_common.privacy import accounting
 from undersong_common.program.printed_page import PageSection
 
 LARGEST_AUDIT_BYTES = 4 * 2**20
@@ -51,17 +52,6 @@ def chance_of_more(delta: float, units: int = 1) -> str:
     return chance(delta, f"{2 * units:,}")
 
 
-def surest(epsilon: float, delta: float) -> str:
-    """Returns :func:`certainty` as a percentage.
-
-    >>> surest(4.0, 0.0), surest(4.0, 1e-5), surest(8.0, 0.0), surest(40.0, 0.0)
-    ('98.2 %', '99.1 %', '99.97 %', '100 %')
-    """
-    sure_percent = 100.0 * certainty(epsilon, delta)
-    shown_digits = next((shown_digits for shown_digits in range(1, 8) if round(sure_percent, shown_digits) < 100.0), 0)
-    return f"{sure_percent:.{shown_digits}f} %"
-
-
 def cases(right: float) -> str:
     """Returns the probability ``right`` as a number of cases in 100, rounded up; 100 only for certainty.
 
@@ -89,9 +79,49 @@ def guess(right: float, about: str) -> str:
     """Returns in words how often the best guess is right that somebody who sees all of a release makes about one unit.
 
     >>> guess(0.678, "one patient")
-    'the best guess about one patient is right in at most 68 of 100 cases, instead of 50'
+    'the best guess about one patient is, on average, right in at most 68 of 100 cases, instead of 50 by tossing a coin'
     """
-    return f"the best guess about {about} is right in at most {cases(right)} of 100 cases, instead of 50"
+    return (
+        f"the best guess about {about} is, on average, right in at most {cases(right)} of 100 cases, instead of 50 by"
+        " tossing a coin"
+    )
+
+
+def spread(delta: float) -> str:
+    """Returns the share of all outcomes of chance in which :func:`certainty` holds, in words.
+
+    >>> spread(1e-5), spread(0.0)
+    ('in all but 2 of 100,000 cases', 'in every case')
+    """
+    if not delta:
+        return "in every case"
+    outcomes = chance_of_more(delta).replace("in", "of")
+    return f"in all but {outcomes} cases"
+
+
+def worst_guess(epsilon: float, delta: float) -> str:
+    """Returns in words how sure a guess about one unit may become beyond its average, and how often it does not.
+
+    >>> worst_guess(4.0, 1e-5)
+    'in all but 2 of 100,000 cases, chance makes it right in at most 99.1 of 100'
+    """
+    return f"{spread(delta)}, chance makes it right in at most {cases(certainty(epsilon, delta))} of 100"
+
+
+YARDSTICK = (
+    "Epsilon 0 would tell nothing about anybody: a guess would be right in 50 of 100 cases. At delta 1 in 100,000, the"
+    " best guess is on average right in at most {} of 100 cases at epsilon 1, {} at 4, and {} at 8."
+)
+
+
+def yardstick() -> str:
+    """Returns a sentence by which a reader without statistics can place an epsilon.
+
+    >>> yardstick().partition("right in at most")[2]
+    ' 56 of 100 cases at epsilon 1, 68 at 4, and 80 at 8.'
+    """
+    guesses = (accounting.best_guess_of(epsilon, 1e-5, one_gaussian=True) for epsilon in (1.0, 4.0, 8.0))
+    return YARDSTICK.format(*map(cases, guesses))
 
 
 def total(epsilon: float, delta: float, *, composed: bool) -> str:
@@ -138,8 +168,8 @@ def guarantee(epsilon: float, delta: float, unit: str) -> tuple[str, ...]:
         f"In words: whoever reads all of it, with any other knowledge and any effort, may find the odds that a certain"
         f" {unit} was among the records shifted by a factor of {odds_factor(epsilon, delta):.4g} at"
         f" most{delta_words_more}."
-        f" Somebody for whom it was even chances may afterwards be {surest(epsilon, delta)} sure, at the very worst"
-        f"{delta_words_more}.",
+        f" For somebody for whom it was even chances, a guess is then right in at most"
+        f" {cases(certainty(epsilon, delta))} of 100 cases, at the very worst{delta_words_more}.",
         f"This bounds what the {unit}'s own records add. What is true of many, and is learnt from many, is meant to be"
         " learnt; it may still be unwelcome to one of them.",
     )

@@ -20,7 +20,7 @@ class PageSection:
 
     Attributes:
         sentences: paragraphs.
-        points: items of a list.
+        points: items of a list; ``ordered`` numbers them.
         figures: (name, value) pairs.
         columns: lines whose spaces are kept.
         table: rows of equal length, the first of which is the head; () for no table.
@@ -33,6 +33,7 @@ class PageSection:
     title: str
     sentences: tuple[str, ...] = ()
     points: tuple[str, ...] = ()
+    ordered: bool = False
     figures: tuple[tuple[str, str], ...] = ()
     columns: tuple[str, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
@@ -50,6 +51,7 @@ class PrintedPage:
         note: a remark on the whole page, shown beside the time at which it was made.
         signature: words above the line to sign on; "" if nobody signs.
         signers: number of people who sign.
+        entry: what they enter by hand above their signatures; "" for nothing.
         fold: words that a reader clicks on to open the folded sections.
     """
 
@@ -58,6 +60,7 @@ class PrintedPage:
     note: str = ""
     signature: str = ""
     signers: int = 1
+    entry: str = ""
     fold: str = "For a specialist"
 
     def lines(self) -> list[str]:
@@ -76,7 +79,7 @@ class PrintedPage:
                 *([] if section.bar is None else [_budget_bar(*section.bar)]),
                 *(f"  {sentence}" for sentence in section.sentences),
                 *(f"    {name.ljust(width)}   {figure}" for name, figure in section.figures),
-                *(f"  - {point}" for point in section.points),
+                *_mark_points(section),
                 *([f"    {'   '.join(section.aloud)}"] if section.aloud else []),
                 *(f"    {line}" for line in section.columns),
                 *("    " + "   ".join(map(str.ljust, row, widths)).rstrip() for row in section.table),
@@ -104,6 +107,12 @@ class PrintedPage:
     def _render_template(self, name: str, **context: object) -> Markup:
         page_template = template("undersong_common.pages", name, "templates")
         return Markup(page_template.render(page=self, **context))  # noqa: S704 - rendered
+
+
+def _mark_points(section: PageSection) -> list[str]:
+    """The items of a section's list as lines, each behind its number or a dash."""
+    marks = (f"{number}." if section.ordered else "-" for number in range(1, len(section.points) + 1))
+    return [f"  {mark} {point}" for mark, point in zip(marks, section.points, strict=True)]
 
 
 def _budget_bar(before: float, after: float) -> str:

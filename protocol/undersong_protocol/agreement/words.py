@@ -7,12 +7,14 @@ from collections.abc import Sequence
 
 from undersong_common.errors import UndersongError
 from undersong_common.printable import counted, noun, printable
+from undersong_common.privacy.ledger import VOIDED_VECTORS
 from undersong_protocol import statistics
 from undersong_protocol.agreement.plan import Plan, PlannedSum
 
 AS_PLANNED, AS_IT_RAN = "as planned", "as it ran"
 PLANNED = (
-    "The figure as planned counts every attempt that the plan allows; as it ran, those that were made, and is smaller."
+    f"As planned, each sum counts {1 + VOIDED_VECTORS} times, because hospitals that join against one can declare an"
+    " attempt void after they have opened it; as it ran, each attempt counts that was made."
 )
 NOMINAL = "nominal"  # names an epsilon that the plan has and that protects nobody, such as a test's
 NO_GUARANTEE = "This corpus carries no privacy guarantee. Do not release it."
@@ -69,6 +71,17 @@ def further(clauses: Sequence[str], possessive: str = "your") -> tuple[str, ...]
     (('how many of its records are long',), ())
     """
     return tuple(_with_possessive(clause, possessive) for clause in clauses[MOST_QUESTIONS:])
+
+
+def examples(statistic_names: Sequence[str], labels: Sequence[str], writers: Sequence[str]) -> tuple[str, ...]:
+    """Returns an example of each question that has one, of a task's own labels and writers, in the plan's order.
+
+    >>> examples(["label_histogram", "label_histogram"], ["cardiac"], ["handbook"])
+    ('how many of your records are labelled cardiac',)
+    """
+    own_statistics = filter(None, map(statistics.known, dict.fromkeys(statistic_names)))
+    illustrations = (statistic.illustrate(labels, writers) for statistic in own_statistics)
+    return tuple(dict.fromkeys(filter(None, illustrations)))
 
 
 def _with_possessive(clause: str, possessive: str) -> str:

@@ -71,6 +71,12 @@ class ClassifierVotes(Statistic, question="classifiers"):
     labels: Annotated[int, Between(2, LARGEST_LABELS)]
     hard: bool = True
 
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        if not labels:
+            return ""
+        return f"how often one of these programs labels your records of {labels[0]} as {labels[0]}"
+
     @property
     def dimension(self) -> int:
         return self.classifiers
@@ -152,8 +158,8 @@ class ClassifierVotesInBlocks(ClassifierVotes):
     name: ClassVar[str] = "classifier_votes_in_blocks"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "how well each of a few public classifiers (programs that sort texts by label) labels your records, for each"
-        " label or for several labels together"
+        "how well each of a few public classifiers (programs that sort texts by label) labels your records, counted"
+        " label by label or over several labels at once"
     )
 
     @property
@@ -250,6 +256,15 @@ class CorpusComparison(Statistic, question="classifiers"):
         "how much better one set of public texts teaches a program to label your records than another set does"
     )
     labels: Annotated[int, Between(2, LARGEST_LABELS)]
+
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        if not labels:
+            return ""
+        return (
+            f"how often a program that has learned from the one set labels your records of {labels[0]} as {labels[0]},"
+            " and how often one that has learned from the other"
+        )
 
     @property
     def dimension(self) -> int:

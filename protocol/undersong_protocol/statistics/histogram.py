@@ -55,6 +55,10 @@ class LabelHistogram(Statistic, question="counts"):
     consent: ClassVar[str] = "how many of your records have each label"
     labels: Annotated[int, Between(1, LARGEST_LABELS)]
 
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        return f"how many of your records are labelled {labels[0]}" if labels else ""
+
     @property
     def dimension(self) -> int:
         return self.labels

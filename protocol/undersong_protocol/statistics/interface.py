@@ -327,6 +327,11 @@ class Statistic(ABC):
         """Returns the clause ``consent`` for these parameters: it names nothing that they leave out."""
         return self.consent
 
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        """Returns an example of the question for a task's labels and whoever writes its texts; "" without one."""
+        return ""
+
     @property
     def votes_of_a_record(self) -> int:
         """Largest number of coordinates that one record votes for, where a unit's votes are scaled to the whole bound.

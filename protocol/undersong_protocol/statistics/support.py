@@ -5,6 +5,7 @@ vote that its texts have. A third, rather than the nearest text alone: beside a 
 on topic must not look like rubbish.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -59,11 +60,19 @@ class SupportVotes(Statistic, question="nearest"):
     name: ClassVar[str] = "support_votes"
     whole: ClassVar[bool] = False
     consent: ClassVar[str] = (
-        "of the invented texts that are nearest in content to your records, what share each language model has written"
+        "of the invented texts that are most like your records, what share each of the programs that write them has"
+        " written"
     )
     generators: Annotated[int, Between(1, LARGEST_GENERATORS)]
     candidates: Number
     labels: LabelCount = 0
+
+    @classmethod
+    def illustrate(cls, labels: Sequence[str], writers: Sequence[str]) -> str:
+        if not writers:
+            return ""
+        kind = f" labelled {labels[0]}" if labels else ""
+        return f"of the invented texts{kind} that are most like your records{kind}, how many {writers[0]} has written"
 
     @property
     def dimension(self) -> int:

@@ -26,7 +26,7 @@ from undersong_client.consent import policy as policy_file
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposal, Proposals
 from undersong_client.consent.people import Person
-from undersong_client.consent.sheet import Sheet
+from undersong_client.consent.sheet import Sheet, Surroundings
 from undersong_client.home import PartyHome, write_json
 from undersong_client.link import checks
 from undersong_client.operations import daemon, runs
@@ -255,10 +255,11 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     assert [release["releases"] for release in value["releases"]] == [1, 3]
     guess = value["privacy"]["best_guess"]
     assert guess == accounting.best_guess(manifest.plan.charged_events())
-    page = preview.sheet_page(Sheet.from_json(value))
+    page = preview.sheet_page(Sheet.from_json(value), Surroundings(largest_epsilon=2.0))
     open_ = [section for section in page.sections if not section.folded]
     questions = [
         "What is asked",
+        "For example",
         "What leaves",
         "The risk of this run",
         "The risk of all runs",
@@ -267,12 +268,11 @@ def test_sheet_answers_in_sentences_with_one_epsilon_and_one_bar(home):
     ]
     assert [name for name, _ in open_[0].figures] == questions
     means = dict(open_[0].figures)["The risk of this run"]
-    assert f"right in at most {math.ceil(100 * guess)} of 100 cases" in means
-    rare = f"{impact.cases(impact.certainty(1.5, 1e-5))} of 100"
-    assert f"may be right in up to {rare}. It may be more with a chance of at most 2 in 100,000 for" in means
-    worst = accounting.best_guess(manifest.plan.alone_events())
-    assert "only if at most 1 other hospital helps the operator; if all others" in means
-    assert f"right in at most {impact.cases(worst)} of 100 cases. " in f"{means} "
+    assert f"on average, right in at most {math.ceil(100 * guess)} of 100 cases" in means
+    assert "only if at most 1 other hospital helps the operator." in means
+    (table,) = [section.table for section in open_ if section.table]
+    assert table[1][2] == impact.cases(impact.certainty(1.5, 1e-5))
+    assert table[2][1] == impact.cases(accounting.best_guess(manifest.plan.alone_events()))
     assert repr(open_).count("epsilon") == 1  # the promise; every other one is folded
     (bar,) = [section.bar for section in open_ if section.bar is not None]
     assert bar == (0.0, value["cost"]["after"] / 4.0)
@@ -298,7 +298,7 @@ def test_best_guess_at_epsilon_4_is_right_in_68_of_100_cases():
     """Epsilon 4 at delta 1e-5 of one Gaussian: right in 68 of 100 cases, hardly ever surer than 99.1 %."""
     guess = accounting.best_guess([Gaussian(1 / accounting.gaussian_mu(4.0, 1e-5))])
     assert math.ceil(100 * guess) == 68
-    assert impact.surest(4.0, 1e-5) == "99.1 %"
+    assert impact.worst_guess(4.0, 1e-5).endswith("right in at most 99.1 of 100")
 
 
 def test_preview_counts_the_long_and_the_cut_texts(tmp_path, authority, monkeypatch):
@@ -518,7 +518,7 @@ def test_finished_run_shows_its_signed_sheet_cost_and_receipt(home):
     finished = command("preview", "spring", "--home", home)
     assert "REFUSES" not in finished
     for part in (
-        signed.split("What it is for")[1].split("Who takes part")[0],
+        signed.split("What it is for")[1].split("The risk in cases of 100")[0],
         signed.split("this run, in your budget")[1].split("What leaves, sum by sum")[0],
         signed.split("Who takes part, by fingerprint")[1].split("decided:")[0],
     ):
@@ -564,7 +564,7 @@ def test_the_consent_sheet_is_printed_escaped_on_one_page(home, tmp_path):
     manifest = proposed(home, task={"description": forged, "purpose": forged, "generators": ["big (gpt at api.x)"]})
     page = tmp_path / "sheet.html"
     said = command("preview", "spring", "--print", page, "--home", home)
-    assert "who writes the texts   big (gpt at api.x)" in said
+    assert "who writes the texts     big (gpt at api.x)" in said
     assert f"wrote {page}" in said
     written = page.read_text()
     assert "<script" not in written

@@ -12,7 +12,7 @@ from tests.doubles.typed import typed
 from undersong_client.cli.app import app
 from undersong_client.consent import preview
 from undersong_client.consent.approvals import Proposals
-from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, Sheet
+from undersong_client.consent.sheet import NO_LIST, NO_LIST_AS_SIGNED, RunEnd, Sheet, Surroundings
 from undersong_client.home import PartyHome
 from undersong_client.storage.own_figures import OwnFigures, delta_of, own_figures, proposed_delta
 from undersong_common.models.embedding import Embedder
@@ -110,7 +110,7 @@ def test_sheet_calls_the_unit_a_case_in_every_sentence(home):
 
 def test_the_sheet_shows_the_hospital_s_own_figures(home):
     proposed(home)
-    own = dict(next(section for section in sheet(home)[1] if section.title == "Your records").figures)
+    own = dict(next(section for section in sheet(home)[1] if section.title.startswith("Your records")).figures)
     assert own["file"].startswith("alpha.jsonl, read 20")
     assert (own["records"], own["patients"], own["rows left out"]) == ("12", "6", "none")
     assert own["labels that the plan knows"] == "those of 100 % of the records"
@@ -128,7 +128,7 @@ def test_sheet_says_why_the_risk_of_all_runs_is_less_than_their_sum(home):
     (budget,) = [section for section in sections if section.bar is not None]
     shown = " ".join(budget.sentences)
     risk = dict(sections[0].figures)["The risk of all runs"]
-    assert f"right in at most {-int(-100 * both // 1)} of 100 cases" in risk
+    assert f"on average, right in at most {-int(-100 * both // 1)} of 100 cases" in risk
     is_same = value["privacy"]["delta"] == value["cost"]["delta"]
     assert is_same or "1 in 10,000, which your hospital chose; the promise of this run stands at 1 in" in shown
     assert shown.count(preview.RUNS_TOGETHER) == 1
@@ -155,38 +155,112 @@ def test_sheet_shows_the_run_s_number_of_others_beside_the_policy_s(home, fewest
     assert words.by_policy(fewest - 1) in value["warnings"]  # as it is signed
 
 
-def test_sheet_shows_four_risks_side_by_side_in_cases_of_100(home):
+def test_sheet_shows_risks_side_by_side_in_cases_of_100(home):
     proposed(home)
     value, sections = sheet(home)
-    (table,) = [section.table for section in sections if section.title.startswith("The risk in cases of 100")]
+    (section,) = [section for section in sections if section.title.startswith("The risk in cases of 100")]
+    table = section.table
     privacy, cost = value["privacy"], value["cost"]
-    assert table[0] == ("a guess is right", "this run", "all runs")
-    names = ["on average", "in rare cases"]
-    assert [row[0] for row in table[1:]] == [*names, *(f"{name}, if all others help" for name in names)]
-    assert all(float(rare) <= float(worst) for rare, worst in zip(table[2][1:], table[4][1:], strict=True))
-    assert table[1][1:] == tuple(cases(guess) for guess in (privacy["best_guess"], cost["best_guess_after"]))
-    assert all(float(average) <= float(rare) for average, rare in zip(table[1][1:], table[2][1:], strict=True))
-    assert all(float(average) <= float(worst) for average, worst in zip(table[1][1:], table[3][1:], strict=True))
-    assert f"in at most {table[3][1]} of 100 cases" in dict(sections[0].figures)["The risk of this run"]
+    both = "this run, in all but 2 of 100,000 cases", "all runs, in all but 2 of 10,000 cases"
+    assert table[0] == ("who guesses", "this run, on average", both[0], "all runs, on average", both[1])
+    usual, worst = table[1:]
+    assert usual[0] == "the operator, and whoever sees all that is published, with the help of 1 other hospital"
+    assert worst[0] == "all other hospitals with the operator"
+    assert (usual[1], usual[3]) == tuple(cases(guess) for guess in (privacy["best_guess"], cost["best_guess_after"]))
+    risks, worse_risks = ([float(figure) for figure in row[1:]] for row in (usual, worst))
+    assert all(less <= more for less, more in zip(risks, worse_risks, strict=True))
+    assert risks[0] <= risks[1]
+    assert risks[2] <= risks[3]
+    assert "of at most 12 in 100,000 for any of all 6 patients" in section.sentences[1]
 
 
 @pytest.mark.parametrize(
-    ("others", "says"),
+    ("others", "colluders", "says"),
     [
-        (1, "if all others of an opened sum did, and 1 may be all, the guess"),
-        (3, "if all others of an opened sum did, and 3 may be all, the guess"),
-        (4, "if all others did, the guess"),
+        (1, 0, "one other hospital for itself, if it is alone with you in a sum; or all other hospitals"),
+        (3, 0, "all other hospitals with the operator (one other hospital for itself: less)"),
+        (3, 1, "all other hospitals with the operator"),
     ],
 )
-def test_the_sheet_says_how_few_helpers_undo_the_promise(home, others, says):
-    """Of five hospitals, none of which may help; a sum opens with as few others as are planned."""
-    manifest = proposed(home)
+def test_the_table_names_whoever_undoes_the_promise(home, others, colluders, says):
+    """Of five hospitals, of which a sum opens with as few others as are planned."""
+    proposed(home)
+    stored = replace(Sheet.from_json(sheet(home)[0]), others=others, colluders=colluders)
+    (section,) = preview._risk_table(stored)
+    assert section.table[2][0].startswith(says)
+    words_of_risk = preview._helper_words(stored)
+    assert ("guesses for itself" in words_of_risk) == (colluders == 0)
+    assert ("and then those are all others" in words_of_risk) == (others < 4)
+
+
+def test_the_risk_of_an_ended_run_has_the_figures_of_its_helpers(home):
+    proposed(home)
+    ended = replace(Sheet.from_json(sheet(home)[0]), ended=RunEnd(None, None))
+    assert "If all others did, a guess would, on average, be right in at most" in preview._helper_words(ended)
+    assert preview._risk_table(ended) == []
+
+
+@pytest.mark.parametrize(
+    ("largest", "worst", "says"),
+    [
+        (8.0, 3.9, ""),
+        (8.0, 6.0, "all runs together would use 150 % of your budget."),
+        (4.0, 6.0, "150 % of your budget, and this run alone 183 % of the most that your policy allows for one run."),
+        (4.0, None, "operator, this run alone 183 % of the most"),
+    ],
+)
+def test_a_worst_case_beyond_budget_or_policy_is_said_beside_the_budget(home, largest, worst, says):
+    """The worst case of this run alone has epsilon 7.33; the budget is 4."""
+    proposed(home)
     value, _ = sheet(home)
-    stored = Sheet.from_json(value)
-    assert len(manifest.roster) == 5
-    words_of_risk = preview._helper_words(replace(stored, others=others, colluders=0))
-    assert says in words_of_risk
-    assert ("it lies between" in words_of_risk) == (others > 1)
+    value["cost"]["worst_after"] = worst
+    page = preview.sheet_page(Sheet.from_json(value), Surroundings(("winter", "spring"), largest))
+    (budget,) = [section for section in page.sections if section.bar is not None]
+    said = [sentence for sentence in budget.sentences if sentence.startswith("Budget and policy do not limit")]
+    assert len(said) == bool(says)
+    assert all(says in sentence for sentence in said)
+
+
+def test_the_budget_names_the_runs_before_this_one(home):
+    ledger = Ledger.read(home / "ledger.jsonl")
+    for run in ("autumn", "winter"):
+        charge = Charge(run, "00" * 32, "votes", 0, (Gaussian(9.0),), alone=(Gaussian(5.0),))
+        ledger.charge(charge, at=5.0)
+        ledger.send(charge, "aa" * 32, at=5.0)
+    proposed(home)
+    assert "% (by 'autumn', 'winter'). Used after this run" in command("preview", "spring", "--home", home)
+
+
+@pytest.mark.parametrize(
+    ("two_people", "says"),
+    [
+        (False, "one person's approval suffices: somebody from IT, at a terminal of this machine, can give it without"),
+        (True, "two people approve: a privacy officer and one for IT"),
+    ],
+)
+def test_the_sheet_says_who_decides(home, two_people, says):
+    proposed(home)
+    page = preview.sheet_page(replace(Sheet.from_json(sheet(home)[0]), two_people=two_people))
+    (deciders,) = [section for section in page.sections if section.title == "Who decides here"]
+    assert says in deciders.sentences[0]
+
+
+def test_a_standing_policy_is_said_where_people_read_who_decides(home):
+    proposed(home)
+    page = preview.sheet_page(Sheet.from_json(sheet(home)[0]), Surroundings(is_standing=True))
+    (deciders,) = [section for section in page.sections if section.title == "Who decides here"]
+    assert deciders.sentences[0].startswith("Nobody has to")
+
+
+def test_questions_have_examples_of_the_plan_s_own_labels(home):
+    proposed(home)
+    _, sections = sheet(home)
+    assert dict(sections[0].figures)["For example"] == "how many of your records are labelled good."
+
+
+def test_generators_of_one_kind_are_described_once():
+    writers = ("handbook (an n-gram model)", "mixed (an n-gram model)", "one (a language model)", "two")
+    assert preview._join_writers(writers) == "handbook, mixed (each an n-gram model); one (a language model); two"
 
 
 def test_rounded_risks_that_show_no_saving_are_not_explained():
@@ -200,12 +274,11 @@ def test_short_part_of_the_sheet_names_limit_and_steps(home):
     figures = dict(sections[0].figures)
     limit = value["privacy"]["max_per_unit"]
     assert f"Of one patient, at most {limit} record" in figures["What is asked"]
-    assert "for any of all 6 patients, of at most 12 in 100,000." in figures["The risk of this run"]
-    assert "whatever else somebody wants to know about one patient" in figures["What else could be learned"]
+    assert "no worse for another question about one patient" in figures["What else could be learned"]
     (steps,) = [section for section in sections if section.title == "What you do, in order"]
-    assert steps.points == preview.STEPS
+    assert (steps.points, steps.ordered) == (preview.STEPS, True)
     (choices,) = [section for section in sections if section.title == "What you can do"]
-    assert "begins only when all of its hospitals have approved" in choices.points[0]
+    assert "begins only when all of its hospitals have approved" in choices.points[1]
     assert "a run that has begun" in choices.points[-1]
 
 
@@ -226,7 +299,7 @@ def test_a_data_set_without_a_list_of_objections_says_so(home):
     assert dict(own_figures(PartyHome(home)).rows())["patients who object"] == NO_LIST
     proposed(home)
     value, sections = sheet(home)
-    shown = dict(next(section for section in sections if section.title == "Your records").figures)
+    shown = dict(next(section for section in sections if section.title.startswith("Your records")).figures)
     assert shown["patients who object"] == NO_LIST
     assert dict(value["own"]["rows"])["patients who object"] == NO_LIST_AS_SIGNED
 
@@ -236,7 +309,7 @@ def test_the_first_screen_says_that_the_time_of_an_answer_is_seen(home):
     value, sections = sheet(home)
     assert value["clock_bits"] > 0
     leaves = dict(next(section for section in sections if section.title == "In short").figures)["What leaves"]
-    assert "How long an answer takes is seen, too" in leaves
+    assert "The operator sees how long an answer takes, too" in leaves
 
 
 def test_consent_sheet_has_no_word_of_the_implementation(home):
