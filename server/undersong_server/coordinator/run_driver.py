@@ -287,12 +287,28 @@ class RunDriver(Progress, ABC):
                 insecure_noise=planned.insecure_noise_seed is not None,
                 figures=self._figures(run_plan, outcome, test, embed, journal),
                 test_set=_describe_test(run_plan.task, test),
+                earlier=self._describe_earlier(run_plan.task.task.revises),
             )
             rounds = figures_by_round(run_plan, outcome, embed, test.texts if test else (), seed=planned.seed)
             publish(self.folder.output, outcome, report, signer=self._signer, rounds=rounds)
             self._keep_evaluation(test_name, report)
             self.folder.share_output()
         return report.summary
+
+    def _describe_earlier(self, revised: str) -> str:
+        """Says whether the plan that this run replaces has asked the records anything; "" if it replaces none."""
+        if not revised:
+            return ""
+        try:
+            charged = RunFolder(self.folder.path.parent / revised).status().charged
+        except UndersongError:  # the folder was removed, or is damaged
+            return f"It replaces the run {revised!r}, of which nothing is left here."
+        if charged:
+            return (
+                f"It replaces the run {revised!r}, in which the records were asked: what was opened there adds to what"
+                " is promised here."
+            )
+        return f"It replaces the run {revised!r}, in which nothing was asked of the records: that adds nothing."
 
     def _keep_evaluation(self, test_name: str, report: ReportData) -> None:
         """Keeps the card's figures beside the test file for Result and Compare; nothing without a test file."""
@@ -313,8 +329,8 @@ class RunDriver(Progress, ABC):
         seed = self._planned.seed
         corpora = {usefulness.OURS: usefulness.table_of(outcome.samples)}
         if usefulness.writes_baseline(run_plan, test):
-            author = build_author(run_plan.task, embed, self._environment, journal, self, seed=seed)
-            corpora[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, len(outcome.samples))
+            make_author = partial(build_author, run_plan.task, embed, self._environment, journal, self, seed=seed)
+            corpora |= usefulness.write_baselines(run_plan, outcome.samples, make_author)
         return usefulness.figures(run_plan.task, corpora, test, embed=embed, seed=seed)
 
     def _shown(self, embedder: CachedEmbedder) -> Embed:

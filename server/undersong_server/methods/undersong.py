@@ -508,8 +508,8 @@ class RunState:
         if gain is None:
             return (
                 f"Published: {remaining_words}, {CLEANED}. The last question compares the texts and labels that the"
-                " records choose"
-                " with all that are left; here both are the same, so that it compared nothing."
+                " records choose with all that are left; here both are the same, so that this question tells nothing"
+                " about whether the records helped."
             )
         is_chosen_author: Bools = self.chosen.max(axis=1)
         author_names = [

@@ -25,7 +25,7 @@ from undersong_common.canonical import canonical_json, tagged_hash
 from undersong_common.errors import ConfigurationError, MachineFault, PrivacyRefusal
 from undersong_common.files import sync_folder
 from undersong_common.models.embedding import TextLengths
-from undersong_common.printable import counted
+from undersong_common.printable import counted, joined, printable
 from undersong_common.privacy import accounting
 from undersong_common.program.configuration import descriptions
 from undersong_common.program.machine import fault_of
@@ -482,6 +482,7 @@ def report_data(
     insecure_noise: bool = False,
     figures: Figures = ((), ()),
     test_set: str = "",
+    earlier: str = "",
 ) -> ReportData:
     """Collects the values of a finished run that its report, card and final screen show.
 
@@ -489,6 +490,7 @@ def report_data(
         lengths: counts the texts that the embedder does not read at once.
         created: date in words; "" if two runs' outputs must be equal byte for byte, which then state no times.
         figures: accuracies and measures of the corpus beside the public test file.
+        test_set, earlier: as in :class:`ReportData`.
     """
     task = run_plan.task
     corpus_texts = [sample.text for sample in outcome.samples]
@@ -514,6 +516,10 @@ def report_data(
         measures=measures,
         seeds=task.evaluation.repeats,
         test_set=test_set,
+        test_hash=(sha256_of(task.locate(task.evaluation.test)) or "") if test_set and task.evaluation.test else "",
+        purpose=task.task.purpose or "",
+        earlier=earlier,
+        unopened=tuple(_list_unopened(outcome)),
         created=created,
         version=VERSION,
         plan_hash=outcome.manifest.hash.hex(),
@@ -562,18 +568,14 @@ def _warn_readers(outcome: Outcome, has_equal_weights: bool) -> Iterator[str]:
 
 
 def _describe_options(options: BaseModel) -> Iterator[tuple[str, str]]:
-    """Yields the name of each option of a method, and its value with the first sentence of its description."""
-    option_sentences = descriptions(type(options))
-    for option_name, option_value in options.model_dump().items():
-        if isinstance(option_value, bool):
-            shown_value = {True: "yes", False: "no"}[option_value]
-        else:
-            shown_value = str(option_value)
-        first_sentence = option_sentences.get(option_name, "").partition(". ")[0].rstrip(".")
-        # An option that is off says what it would do, and nobody should read that as done.
-        if option_value is False and first_sentence:
-            first_sentence = f"with yes: {first_sentence}"
-        yield option_name.replace("_", " "), f"{shown_value} ({first_sentence})" if first_sentence else shown_value
+    """Yields the name of each option that is on, and its value with the first sentence of its description."""
+    said = descriptions(type(options))
+    for name, value in options.model_dump().items():
+        if value is False or value is None or value in ("", (), []):  # What is off was not done.
+            continue
+        shown = "yes" if value is True else str(value)
+        first = said.get(name, "").partition(". ")[0].rstrip(".")
+        yield name.replace("_", " "), f"{shown} ({first})" if first else shown
 
 
 def participation_of(manifest: Manifest, survivors: Mapping[str, Sequence[str]]) -> Participation:
@@ -695,6 +697,24 @@ def _make_manifest(outcome: Outcome, report: ReportData) -> dict[str, Any]:
     }
 
 
+def _list_unopened(outcome: Outcome) -> Iterator[str]:
+    """Yields a sentence on each hospital whose receipt charges sums that were opened without it."""
+    for party, signed in sorted(outcome.receipts.items()):
+        receipt = check_receipt(outcome.manifest, party, signed.body, signed.signature)
+        names = dict.fromkeys(
+            charge.query
+            for charge in receipt.left
+            if charge.query in outcome.sums and party not in outcome.sums[charge.query]["survivors"]
+        )
+        if names:
+            quoted = joined([f"'{printable(name, 60)}'" for name in names])
+            verb = "was" if len(names) == 1 else "were"
+            yield (
+                f"The receipt of {printable(party, 120)} also charges {quoted}, which {verb} opened without it: its"
+                " numbers may have left before it withdrew."
+            )
+
+
 def _hash_content(content: bytes | str) -> str:
     return hashlib.sha256(_encode(content)).hexdigest()
 
@@ -717,7 +737,7 @@ def _privacy_statement(run_plan: RunPlan, insecure_noise: bool, outcome: Outcome
         accounting.best_guess(plan.alone_events())
         if epsilon_alone is not None and math.isfinite(epsilon_alone)
         else None,
-        exposure(outcome.manifest, receipts)[0] if is_private else None,
+        *(exposure(outcome.manifest, receipts) if is_private else (None, None)),
     )
 
 

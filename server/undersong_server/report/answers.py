@@ -9,10 +9,11 @@ from undersong_common.privacy import impact
 from undersong_common.version import VERSION
 from undersong_protocol.agreement import words
 from undersong_server.methods.parts.private_score import SUMS
-from undersong_server.report.data import UNIT_WORDS, UNITS, Accuracy, ReportData, number
+from undersong_server.report.data import ALONE, UNIT_WORDS, UNITS, Accuracy, ReportData, number
 from undersong_server.report.verdict import UNFIT, caution, is_unfit, verdict
 
 NOT_MEASURED = "not measured"
+NO_TEST_FILE = "The test file is not in this folder: ask the makers for it."
 NGRAM = "ngram"
 KINDS = {  # what a generator of each kind is
     NGRAM: "an n-gram model of a public corpus",
@@ -88,7 +89,7 @@ def _describe_corpus(data: ReportData) -> tuple[str, ...]:
         sentences.append("This is a simulation: one program played every hospital, on one machine.")
     if data.questions:
         sentences.append(f"The hospitals were asked {words.asked(data.questions, 'their')}.")
-    return (*sentences, *(took_part.sentences if took_part else ()))
+    return (*sentences, *(took_part.sentences if took_part else ()), *data.unopened)
 
 
 def _name_authors(data: ReportData) -> list[str]:
@@ -107,20 +108,42 @@ def _name_authors(data: ReportData) -> list[str]:
     return sentences
 
 
+LICENCES = {  # what the licences of most corpora allow whoever trains on texts or publishes them
+    "CC0-1.0": "It lets you train on the texts, change them and publish either, for money too, without credit.",
+    "CC-BY-4.0": "It lets you train on the texts, change them and publish either, for money too, if you give credit.",
+    "CC-BY-SA-4.0": "It lets you train on the texts, change them and publish either, for money too, if you give credit"
+    " and publish changed texts under the same licence.",
+    "CC-BY-NC-4.0": "It lets you train on the texts, change them and publish either if you give credit, but not for"
+    " money.",
+}
+
+
+def _allow(licence: str) -> str:
+    """Says whether a receiver may train on the texts and publish what comes of it."""
+    return LICENCES.get(licence, "Whether you may train on the texts and publish what comes of it, it says itself.")
+
+
 def _state_permission(data: ReportData) -> tuple[str, ...]:
     publication = data.publication
     maker_names = publication.makers or data.publisher[0]
     limits = f" {publication.limits}" if publication.limits else ""
     unfit_words = f" {UNFIT}" if is_unfit(data) else ""
+    may_credit = bool(publication.licence and maker_names)
     return (
-        f"Licence: {publication.licence}."
+        f"Licence: {publication.licence}. {_allow(publication.licence)}"
         if publication.licence
         else "Its makers have stated no licence: ask them before you use or pass on the texts.",
         f"Made by {maker_names}." if maker_names else "Its makers have not named themselves.",
+        *(
+            [f'Credit to give: "{data.task} ({data.run}), by {maker_names}, {publication.licence}".']
+            if may_credit
+            else []
+        ),
         f"Contact: {publication.contact}." if publication.contact else "Its makers have stated no contact.",
         f"Intended use: {publication.intended_use.rstrip('.')}."
         if publication.intended_use
         else "Its makers have stated no intended use.",
+        *([f"Purpose, as the hospitals approved it: {data.purpose.rstrip('.')}."] if data.purpose else []),
         f"Language: {publication.language}." if publication.language else "Its makers have not stated the language.",
         f"Limits:{unfit_words} The texts are invented. They may be wrong, and must not be read as facts about anybody"
         " or"
@@ -135,23 +158,27 @@ def _state_promise(data: ReportData) -> tuple[str, ...]:
     epsilon, unit_words = privacy_statement.promise.epsilon, UNIT_WORDS[privacy_statement.promise.unit]
     epsilon_alone = privacy_statement.epsilon_if_all_others_collude
     epsilon_ran = privacy_statement.epsilon_against_all_as_it_ran
-    ran_words = "" if epsilon_ran is None else f": epsilon {number(epsilon_ran)}"
+    ran_words = ""
+    if epsilon_ran is not None:
+        ran_guess = _guess_words(privacy_statement.best_guess_against_all_as_it_ran, unit_words)
+        ran_words = f": epsilon {number(epsilon_ran)}{ran_guess}"
     delta = privacy_statement.promise.delta
-    surest_words = impact.surest(epsilon, delta)
-    rare_words = f", or surer with a chance of at most {impact.chance_of_more(delta)}" if delta else ""
+    average_words = ""
+    if privacy_statement.best_guess is not None:
+        average_words = f"{impact.guess(privacy_statement.best_guess, f'one {unit_words}')}; "
     return (
-        f"Somebody who reads all of it, and for whom it was even chances whether a certain {unit_words} is among the"
-        " records,"
-        f" may in the worst case be {surest_words} sure"
-        f" afterwards{rare_words}{_guess_words(privacy_statement.best_guess, unit_words)}."
-        f" It protects {UNITS[privacy_statement.promise.unit]}.",
+        f"Suppose that somebody reads all of it, for whom it was even chances whether a certain {unit_words} is among"
+        f" the records. Then {average_words}{impact.worst_guess(epsilon, delta)}. It protects"
+        f" {UNITS[privacy_statement.promise.unit]}.",
+        impact.yardstick(),
+        *([data.earlier] if data.earlier else []),
         f"For a specialist: {privacy_statement.headline}{_odds_words(epsilon, delta)}",
         *(
             [
                 OurWords(
                     f"If the operator and all other hospitals join against one hospital, its figure is at most epsilon"
                     f" {number(epsilon_alone)}, {words.AS_PLANNED}"
-                    f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)};"
+                    f"{_guess_words(privacy_statement.best_guess_if_all_others_collude, unit_words)}."
                     f" `undersong verify` states it {words.AS_IT_RAN}{ran_words}. {words.PLANNED}"
                 )
             ]
@@ -171,7 +198,7 @@ def _odds_words(epsilon: float, delta: float) -> str:
 
 
 def _guess_words(right: float | None, unit: str) -> str:
-    return "" if right is None else f"; on average, {impact.guess(right, f'one {unit}')}"
+    return "" if right is None else f", and {impact.guess(right, f'one {unit}')}"
 
 
 def _state_worth(data: ReportData) -> tuple[str, ...]:
@@ -204,12 +231,21 @@ def _state_worth(data: ReportData) -> tuple[str, ...]:
 
 def _scored_hospitals(data: ReportData) -> str:
     """Names the hospitals of the sum that measured the score, where not all were in it."""
-    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
-    for sum_name, sum_hospitals in sums:
-        if sum_name in SUMS:
-            hospitals = counted(len(sum_hospitals), "hospital")
-            return f", over the records of {hospitals} alone: {joined(sorted(sum_hospitals))}"
+    if hospitals := _scorers(data):
+        return f", over the records of {counted(len(hospitals), 'hospital')} alone: {joined(hospitals)}"
     return ""
+
+
+def _scorers(data: ReportData) -> list[str]:
+    """The hospitals of the sum that measured the score, where not all were in it; [] otherwise."""
+    sums = data.participation.sums if data.participation and not data.participation.is_whole else ()
+    return next((sorted(hospitals) for name, hospitals in sums if name in SUMS), [])
+
+
+def scored_share(data: ReportData) -> str:
+    """Returns how many of the hospitals measured the score, such as "2 of 3 hospitals"; "" where all did."""
+    hospitals = _scorers(data)
+    return f"{len(hospitals)} of {data.privacy.quorum.parties} hospitals" if hospitals else ""
 
 
 def _state_panel(data: ReportData, test: str) -> list[str]:
@@ -228,6 +264,18 @@ def _state_panel(data: ReportData, test: str) -> list[str]:
         f"{' The interval (95 %) is of the choice of test texts.' if own_accuracy.by_texts else ''}",
         f"Beside it, the same models on texts that no private record has steered:"
         f" {'; '.join(comparison_words) or NOT_MEASURED}.",
+        *_explain_baselines(data),
+        *([f"{NO_TEST_FILE} Its SHA-256 is {data.test_hash}."] if data.test_hash else []),
+    ]
+
+
+def _explain_baselines(data: ReportData) -> list[str]:
+    """Says what a baseline of some generators alone owes to the records, where there is one."""
+    if not any(figure.reference and figure.data.endswith(ALONE.format("")) for figure in data.published_accuracy):
+        return []
+    return [
+        'What is called "alone" leaves out whatever wrote no text of the corpus; the records chose that, but somebody'
+        " who reads a few texts might have, too. Its labels are as ordered."
     ]
 
 
@@ -259,10 +307,12 @@ def _explain_check(data: ReportData) -> tuple[str, ...]:
     return (
         OurWords(
             f"In the folder of the files, this command {recompute_words}. `pip install undersong=={VERSION}` installs"
-            " the"
-            " program. With `--test FILE` it also trains small models on the corpus and states their score on your own"
-            " test file."
+            " the program where your package index has it; else ask the makers for it. With `--test FILE` it also"
+            " trains small models on the corpus and states their score on your own test file."
         ),
         signer_words,
-        'Without installing anything: open report.html and drop the files on "Check these files".',
+        "The hospitals have signed the plan (questions, noise, purpose, licence) and their receipts. Intended use,"
+        " limits and the figures of this page stand under the makers' signature alone.",
+        'Without installing anything: open report.html and drop the files on "Check these files". That finds a changed'
+        " file; who made the files, it cannot tell.",
     )

@@ -46,7 +46,8 @@ class PrivacyStatement:
         epsilon_if_all_others_collude: one party's view if it trusts nobody; None if it was not computed.
         best_guess, best_guess_if_all_others_collude: chance of a right guess about one unit, at most, of the promise
             and of that view; None if it was not computed.
-        epsilon_against_all_as_it_ran: that view by the parties' receipts; None without receipts.
+        epsilon_against_all_as_it_ran, best_guess_against_all_as_it_ran: that view by the parties' receipts; None
+            without receipts.
         insecure_noise: the noise came from a fixed seed (tests), so nothing is private.
     """
 
@@ -58,6 +59,7 @@ class PrivacyStatement:
     best_guess: float | None = None
     best_guess_if_all_others_collude: float | None = None
     epsilon_against_all_as_it_ran: float | None = None
+    best_guess_against_all_as_it_ran: float | None = None
 
     @property
     def is_private(self) -> bool:
@@ -97,12 +99,19 @@ class PrivacyStatement:
             ("Private sums", str(len(self.epsilon_after))),
         ]
         if self.promise.unit != "sample":
-            contribution_words = "their mean counts" if self.promise.contribution == "mean" else "their sum counts"
-            term_rows.append(("Records of a unit", f"at most {self.promise.max_per_unit}; {contribution_words}"))
+            contribution_words = "as much as one record" if self.promise.contribution == "mean" else "as their sum"
+            unit_name = UNIT_WORDS[self.promise.unit]
+            term_rows.append(
+                (
+                    f"Records of one {unit_name}",
+                    f"at most {self.promise.max_per_unit} count, together {contribution_words}",
+                )
+            )
+        missing_words = f", of which at most {self.quorum.tolerated_dropouts} may be missing from a sum that opens"
         term_rows.append(
-            ("Hospitals", f"{self.quorum.parties} (a sum opens without {self.quorum.tolerated_dropouts} at most)")
+            ("Hospitals", f"{self.quorum.parties}{missing_words if self.quorum.tolerated_dropouts else ''}")
         )
-        term_rows.append(("Post-quantum masks", "on" if self.quorum.post_quantum else "off"))
+        term_rows.append(("Messages safe from later quantum computers", "yes" if self.quorum.post_quantum else "no"))
         if self.epsilon_if_all_others_collude is not None:
             alone_name = f"Epsilon if all others collude, {words.AS_PLANNED}{nominal_suffix}"
             term_rows.append((alone_name, f"at most {number(self.epsilon_if_all_others_collude)}"))
@@ -120,6 +129,7 @@ class PrivacyStatement:
         return impact.assumptions(self.quorum.colluders, self.quorum.parties, self.promise.unit)
 
 
+ALONE = "{} alone, no private data"  # names the baseline of the generators that wrote the corpus
 FEWER = "prompts that show fewer examples than ordered, for want of room"
 
 
@@ -209,6 +219,10 @@ class ReportData:
         seconds: wall-clock time by phase, in order of display.
         created: date and time in words; "" if the output must not depend on the time.
         plan_hash: SHA-256 (hex) of the manifest that every party signed; "" if there is none.
+        purpose: of the task, as the hospitals approved it.
+        earlier: what the plan that this run replaces has told of the records; "" if it replaces none.
+        unopened: a sentence on each hospital that was charged for sums which were opened without it.
+        test_hash: SHA-256 (hex) of the public test file; "" without one.
         publication: statements of its makers to those who receive the data set.
         publisher: name and fingerprint of the coordinator that signs it; "" for both if none does.
         remarks: sentences about this run that its reader should see.
@@ -256,6 +270,10 @@ class ReportData:
     questions: tuple[str, ...] = ()
     steered: tuple[str, ...] = ()
     simulated: bool = False
+    purpose: str = ""
+    earlier: str = ""
+    unopened: tuple[str, ...] = ()
+    test_hash: str = ""
     publication: PublicationSection = field(default_factory=PublicationSection)
     publisher: tuple[str, str] = ("", "")
 

@@ -21,16 +21,16 @@ from undersong_common.printable import duration
 from undersong_common.program.printed_page import template
 from undersong_server.evaluation import panel
 from undersong_server.pool import Sample
-from undersong_server.report.answers import OurWords, answers
-from undersong_server.report.data import EQUAL_WEIGHTS, GeneratorUse, ReportData, number
+from undersong_server.report.answers import SHOWN_DISTANCES, OurWords, answers, scored_share
+from undersong_server.report.data import EQUAL_WEIGHTS, USEFUL, GeneratorUse, Measure, ReportData, number
 from undersong_server.report.verdict import caution
 
 SHOWN_TEXTS = 300
 LENGTH_GROUPS = 24
 ROUNDS = (
     "Rounds count from 1 in report.html and rounds.csv, and from 0 in the field round of the files of texts, whose 0 is"
-    " round 1. Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them: they differ"
-    " from those of the whole corpus."
+    " round 1. Distances in rounds.csv are of the texts as they stood after a round, at most 500 of them, beside"
+    " as many of the test file: they differ from those of the whole corpus."
 )
 
 
@@ -55,6 +55,8 @@ def render_html(data: ReportData) -> str:
         rounds_words=ROUNDS,
         answers=answers(data),
         caution=caution(data),
+        scored_share=scored_share(data),
+        further_measures=_list_further_measures(data),
         panel_settings=panel.settings(),
         weight_chart=shares_chart(
             "Weight of each generator by round", "round", data.generators, data.weights, _weight_noise(data), first=1
@@ -74,6 +76,14 @@ def render_html(data: ReportData) -> str:
         longest_phase=max((seconds for _, seconds in data.seconds), default=0.0),
         fault_columns=tuple(_count_faults(data.usage)),
     )
+
+
+def _list_further_measures(data: ReportData) -> list[Measure]:
+    """The measures that neither the first screen nor the table of the task models has."""
+    shown_names = set(SHOWN_DISTANCES)
+    if data.published_accuracy:
+        shown_names |= {name for _, name, _ in USEFUL}
+    return [measure for measure in data.measures if measure.name not in shown_names]
 
 
 FAULT_NAMES = ("refused", "cut", "duplicate", "near duplicate", "asked again", "dropped")

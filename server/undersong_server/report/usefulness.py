@@ -1,11 +1,13 @@
 """Figures of a corpus beside the task's public test file, when a run has ended."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from undersong_common.errors import ConfigurationError
 from undersong_common.models.embedding import Embed
 from undersong_common.models.model_files import PACKAGED
+from undersong_common.printable import joined
 from undersong_common.text.table import Table, read_table
 from undersong_server.evaluation.evaluate import NO_PRIVACY, evaluate_tables
 from undersong_server.evaluation.options import EvaluationOptions
@@ -13,7 +15,7 @@ from undersong_server.evaluation.panel import FIGURES, TrainedModels
 from undersong_server.generators.author import Author
 from undersong_server.methods import mixture
 from undersong_server.pool import Sample
-from undersong_server.report.data import Accuracy, Figures, Measure, measures_of
+from undersong_server.report.data import ALONE, Accuracy, Figures, Measure, measures_of
 from undersong_server.runs.planning import RunPlan
 from undersong_server.runs.task import Task
 
@@ -57,14 +59,26 @@ def writes_baseline(run_plan: RunPlan, test: Table) -> bool:
     return test.labels is not None and all(generator.kind in FREE_KINDS for generator in run_plan.task.generators)
 
 
-def write_baseline(run_plan: RunPlan, author: Author, count: int) -> Table:
-    """Writes texts that no record has steered: zero-shot texts of the same generators in equal parts, ``count`` orders.
+def write_baselines(run_plan: RunPlan, corpus: Sequence[Sample], make_author: Callable[[], Author]) -> dict[str, Table]:
+    """Writes texts that no record has steered, as many orders as the corpus has texts: tables by name.
+
+    They are zero-shot texts of the same generators in equal parts. Where some generators wrote nothing of the corpus,
+    there is a second table, of the others alone: whoever leaves out the former by eye gets as much without a record.
 
     Args:
-        author: a fresh one; its answers are journaled too.
+        make_author: builds a fresh author; its answers are journaled too.
     """
-    samples = author.write("comparison", 0, mixture.orders(mixture.Options(samples=count), run_plan.setting))
-    return table_of(sample for sample in samples if sample is not None)
+    setting = run_plan.setting
+    wrote = {sample.generator for sample in corpus}
+    published = tuple(name for name in setting.generators if name in wrote)
+    settings = {"comparison": (MIXTURE, setting)}
+    if published and published != setting.generators:
+        settings["comparison/published"] = (ALONE.format(joined(published)), replace(setting, generators=published))
+    tables: dict[str, Table] = {}
+    for step, (name, of_generators) in settings.items():
+        orders = mixture.orders(mixture.Options(samples=len(corpus)), of_generators)
+        tables[name] = table_of(sample for sample in make_author().write(step, 0, orders) if sample is not None)
+    return tables
 
 
 def figures(

@@ -396,11 +396,10 @@ def _evaluate_corpus(
     """
     corpus_by_name = {usefulness.OURS: usefulness.table_of(simulated.outcome.samples)}
     if usefulness.writes_baseline(run_plan, test):
-        author = build_author(
-            run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed
+        make_author = functools.partial(
+            build_author, run_plan.task, simulated.embed, host.environment, workspace.journal, host.progress, seed=seed
         )
-        text_count = len(simulated.outcome.samples)
-        corpus_by_name[usefulness.MIXTURE] = usefulness.write_baseline(run_plan, author, text_count)
+        corpus_by_name |= usefulness.write_baselines(run_plan, simulated.outcome.samples, make_author)
     if test.labels is not None:
         corpus_by_name[NO_PRIVACY] = concatenate(list(simulated.tables.values()))
     return usefulness.figures(

@@ -41,7 +41,7 @@ GENERATOR, SUBJECT, DOUBT = "generator", "subject", "doubt"
 BECAUSE = {
     GENERATOR: "hardly any hospital record is near this model's texts",
     SUBJECT: "their words are like those of a model that hardly any record is near",
-    DOUBT: "too many texts of their model have such words",
+    DOUBT: f"more than {FEW:.0%} of their model's texts have such words, so that none of these is trusted",
 }
 
 
