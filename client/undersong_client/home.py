@@ -83,7 +83,7 @@ class Declared:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[^\W\d_]{0,24}", self.user_is):
             raise ConfigurationError(
-                f"a user is called {printable(self.user_is, 40)!r}",
+                f"--user-is {printable(self.user_is, 40)!r} is no single noun",
                 "name one noun in the singular: --user-is patient, or --user-is case",
                 code="user-is-no-word",
             )

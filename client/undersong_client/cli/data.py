@@ -187,7 +187,7 @@ class FirstRules:
         """Raises ConfigurationError for a budget without epsilon."""
         if self.epsilon is None and (self.delta is not None or self.per_run is not None):
             raise ConfigurationError(
-                "a budget has an epsilon", "give --epsilon too, or leave --delta and --per-run out"
+                "a budget needs an epsilon", "give --epsilon too, or leave --delta and --per-run out"
             )
 
     def set(self, folder: Path, confirm: Callable[[Sequence[str]], None]) -> list[str]:

@@ -46,7 +46,7 @@ AWAY_TOLD_S = 3600.0  # time between two lines of the log while nothing connects
 STATUS_S = 5.0
 RENEW_LOOK_S = 3600.0
 BUDGET_LOW = 0.1  # share of the budget that is left when people are told
-TELL_REASON_S = 10.0  # for each address of the coordinator
+TELL_REASON_S = 10.0  # longest time to tell a failed start to one address of the coordinator
 
 # Figures for a monitor, by name, with their help texts. No figure depends on a record: the spent budget follows from
 # the approved plans and the requested sums, both of which the coordinator knows.

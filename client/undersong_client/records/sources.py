@@ -62,7 +62,7 @@ LONGEST_EXAMPLE = 100  # characters of a masked example
 LOST_SHARE = 20  # a source with more than one lost row in this many is sealed only after a person confirms
 LINES_TRIED = 100  # lines of a file that are read to see if it holds FHIR resources
 NOTHING: Mapping[str, float] = MappingProxyType({})
-ROWS_A_NOTE = 1000  # read between two calls of the progress
+ROWS_A_NOTE = 1000  # rows that are read between two reports of progress
 
 
 @dataclass(frozen=True)

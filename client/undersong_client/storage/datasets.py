@@ -201,7 +201,7 @@ def sealed_objections(home: PartyHome) -> SealedObjections | None:
     exclusion_entry = last_exclusion(home)
     if exclusion_entry is None:
         return None
-    # A log of before has no hashes.
+    # An entry that an earlier version wrote has no hashes.
     matched_digests, objecting_digests, resembling_digests = (
         frozenset(exclusion_entry.get(digest_list, ())) for digest_list in ("matched", "out", "resembling")
     )

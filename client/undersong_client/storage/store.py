@@ -290,7 +290,9 @@ class PartyJournal:
                 code="other-version",
             )
         with transaction(self.connection):
-            if self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:  # nobody else has just begun it
+            if (
+                self.connection.execute("PRAGMA user_version").fetchone()[0] != VERSION
+            ):  # no other process has just made it
                 for sql_statement in SCHEMA:
                     self.connection.execute(sql_statement)
                 self.connection.execute(f"PRAGMA user_version = {VERSION}")

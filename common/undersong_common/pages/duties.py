@@ -181,7 +181,7 @@ class Duties:
 
     @property
     def issuer(self) -> str:
-        """The one form of that provider's address; "" without one."""
+        """Address of the identity provider in its normal form; "" without a provider."""
         issuer = self.provider.partition(" ")[0]
         if issuer:
             return issuer_form(issuer)

@@ -373,7 +373,7 @@ class _OidcLogin:
             )
             token = jwt.decode(str(token_response["id_token"]), provider_keys, algorithms=ALGORITHMS)
             if str(token.header.get("typ", "JWT")).lower() != "jwt":
-                raise ValueError("another kind of token")
+                raise ValueError("the token is no JWT")
             expected_claims = {"iss": addresses["issuer"], "aud": provider.client, "nonce": nonce}
             token_claims = CodeIDToken(
                 token.claims,
@@ -416,9 +416,13 @@ class _OidcLogin:
         optional_names = [name for name in ("userinfo_endpoint",) if name in metadata]
         origin_by_name = {name: _address_origin(metadata.get(name, "")) for name in (*address_names, *optional_names)}
         if origin_by_name["issuer"] != _address_origin(self._provider.issuer):
-            raise PrivacyRefusal("the identity provider calls itself otherwise", "correct --oidc-issuer")
+            raise PrivacyRefusal(
+                "the provider's metadata states another issuer than --oidc-issuer", "correct --oidc-issuer"
+            )
         if {origin[0] for origin in origin_by_name.values()} != {origin_by_name["issuer"][0]}:
-            raise PrivacyRefusal("the identity provider is reached over TLS in part only", "tell it")
+            raise PrivacyRefusal(
+                "the identity provider lists addresses without TLS beside those with it", "tell its operator"
+            )
         self._known = time.monotonic() + ADDRESSES_S, metadata
         return metadata
 

@@ -240,7 +240,7 @@ def calibrate(build: Callable[[float], Sequence[Event]], epsilon: float, delta: 
         return log_ratio(_composed_delta(_merge_events(build(math.exp(log_scale))), epsilon, grid))
 
     def likely(log_scale: float) -> float:
-        """The same for the one Gaussian that the plan resembles: quick, and a few percent off."""
+        """Estimates ``excess`` by the one Gaussian that the plan resembles: quick, and a few percent off."""
         return log_ratio(_gaussian_delta(_likely_mu(_merge_events(build(math.exp(log_scale)))), epsilon))
 
     if (root_and_slope := _secant_root(lambda x: excess(x, _COARSE_GRID), likely)) is None:

@@ -67,7 +67,7 @@ def cases(right: float) -> str:
 
 
 def chance(delta: float, times: str = "1") -> str:
-    """Returns the probability ``delta`` as one of a whole number of cases; ``times`` it, for so many units.
+    """Returns the probability ``delta`` in words, as ``times`` cases (1, or a number of units) in a whole number.
 
     >>> chance(1e-5), chance(1e-6, "1,200")
     ('1 in 100,000', '1,200 in 1,000,000')

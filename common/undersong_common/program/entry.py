@@ -20,8 +20,8 @@ from undersong_common.version import SOFTWARE
 
 INTERRUPTED = 130
 OUTPUT_CLOSED = 74  # sysexits.h, EX_IOERR
-# The class of all errors of a command line. typer uses click or carries a copy of it, and exports BadParameter of
-# either. The highest class above that one which can show itself is the class of all.
+# Base class of all command-line errors. typer uses click or carries a copy of it, and exports only BadParameter. The
+# highest class above BadParameter that has a method ``show`` is that base class.
 COMMAND_LINE_ERROR: type[typer.BadParameter] = next(
     kind for kind in reversed(typer.BadParameter.__mro__) if hasattr(kind, "show")
 )

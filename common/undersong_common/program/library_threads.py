@@ -29,7 +29,7 @@ class LibraryThreads:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._users = {False: 0, True: 0}  # users by the answer whether torch is theirs too
+        self._users = {False: 0, True: 0}  # number of users, by whether they limit torch too
         self._before: dict[str, int] = {}  # numbers that hold for the process, by library
         self._thread = threading.local()
 

@@ -43,7 +43,7 @@ REMEDIES: Mapping[int, str] = {
     errno.ESTALE: "mount that folder again",
     errno.EBUSY: "wait until nothing else holds it",
 }
-# These are faults of a machine only at a path: a socket has them too.
+# These codes are faults of the machine only where the error names a path, because sockets raise them too.
 REMEDIES_OF_PATHS: Mapping[int, str] = dict.fromkeys(
     (errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.ENODEV, errno.ENXIO), "mount that folder again"
 )

@@ -218,7 +218,7 @@ class _SignedFile(BaseModel):
             verified(key, tagged_hash(self.kind, canonical_json(dict(body))), signature)
         except (InvalidSignature, ValueError):
             raise ConfigurationError(
-                f"the {self.kind[10:]} is not signed by whom it should be", remedy, code="not-signed"
+                f"the {self.kind[10:]} has no valid signature of its sender", remedy, code="not-signed"
             ) from None
 
 

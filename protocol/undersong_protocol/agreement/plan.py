@@ -58,7 +58,7 @@ EPSILON_TOLERANCE = 1e-6  # relative; the calibration's bisection stops within i
 
 def _check_epsilon(epsilon: float) -> float:
     if LARGEST_NUMBER < epsilon < math.inf:
-        raise ValueError("neither infinite nor of a size that some plan has")
+        raise ValueError("is above every epsilon that a plan may have, and not infinite")
     return epsilon
 
 

@@ -176,7 +176,8 @@ def _fit_draw(n: int, adversaries: int, dropouts: int, k: int) -> Draw | None:
     farthest_missed = max((w for w in sums if unheard(absent_parties, w) >= least_log2), default=-1)
     if farthest_missed in (-1, len(sums) - 1):
         return None
-    # The dropouts are chosen once, for those unheard and for the holders of those turned; all pairs are unlikely.
+    # One choice of dropouts serves both: the parties unheard, and the holders of those turned. Each pair of numbers
+    # must be unlikely.
     stray_parties = 0
     for missed_parties in range(farthest_missed + 1):
         turn_surprise = surprise(dropouts + missed_parties + adversaries, threshold)

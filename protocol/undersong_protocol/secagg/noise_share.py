@@ -143,7 +143,9 @@ class NoisePlan:
         )
         survivors = self.parties - dropped
         if not 0 <= unopened <= survivors:
-            raise InternalError(f"{unopened} values missing from {survivors} survivors", code="too-many-missing-values")
+            raise InternalError(
+                f"{unopened} noise values are missing, of {survivors} survivors", code="too-many-missing-values"
+            )
         return survivors * (self.share_variance - removed_variance) + unopened * removed_variance
 
 

@@ -37,9 +37,13 @@ def modulus_bits(parties: int, max_records: int, linf: float, scale: float, sigm
     23
     """
     if min(parties, max_records) < 1 or not all(map(math.isfinite, (linf, scale, sigma_total))):
-        raise ConfigurationError("ring bound from a count below 1 or a bound that is not finite", "check the plan")
+        raise ConfigurationError(
+            "the ring has no size: parties and max_records must be at least 1, bounds and noise finite", "mend the plan"
+        )
     if linf <= 0 or scale <= 0 or sigma_total < 0:
-        raise ConfigurationError("ring bound from a bound or scale that is not positive", "check the plan")
+        raise ConfigurationError(
+            "the ring has no size: bound and scale must be above 0, the noise not below 0", "mend the plan"
+        )
     largest_sum = math.ceil(
         parties * max_records * Fraction(linf) * Fraction(scale) + NOISE_DEVIATIONS * Fraction(sigma_total)
     )

@@ -195,7 +195,7 @@ def _double_records(records: Float32) -> Float32:
 
 
 def _best_keys(scores: Float32, indices: Int64, known: Int64, extreme: np.ufunc) -> Int64:
-    """Keys of the q best candidates of each record, of the scores' and the known ones, int64 [b, q], best first.
+    """Keys of each record's q best candidates among scored and known ones, int64 [b, q], best first.
 
     Args:
         scores: float32 [n, b], of the candidates in groups (:func:`_spread_groups`).

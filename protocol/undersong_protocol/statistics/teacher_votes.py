@@ -130,9 +130,9 @@ def votes(
                 )
                 votes[teacher] = teacher_ballots * bool(shard_rows)
             except Exception as error:  # noqa: BLE001 - of a model that fails at a text, whatever it raises
-                # Its own vote is lost; were all teachers' lost, one record would move them all.
+                # Only this teacher's votes are lost. If all teachers' were, one record would move every vote.
                 log.error("teacher %d of %d fails: %s", teacher + 1, teachers, type(error).__name__)
-            # said of an empty shard too: which are empty is nobody's business, not even the log's
+            # Empty shards log this too, because the log may not tell which shards are empty.
             log.info("teacher %d of %d has voted", teacher + 1, teachers)
     return votes
 

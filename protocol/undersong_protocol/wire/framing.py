@@ -321,7 +321,7 @@ class Reassembler:
                 f"announced a message of {max(body_bytes, plain_size)} bytes; {allowed_bytes} are allowed", "too-large"
             )
         if not frame.deflated and body_bytes != plain_size:
-            raise self._transfer_fault("sent a message of two sizes", "two-sizes")
+            raise self._transfer_fault("announced two sizes for a message that is not compressed", "two-sizes")
         if plain_size > max(SMALL_BYTES, LARGEST_INFLATION * body_bytes):
             raise self._transfer_fault(
                 f"announced a message that inflates to more than {LARGEST_INFLATION} times its size",

@@ -100,7 +100,7 @@ def try_(
     usable = sum(not trial.fault for trial in tried)
     summary = f"\n{usable} of {len(tried)} kept, {operations.tasks.cost_of(tried)}"
     report = {"texts": [asdict(trial) for trial in tried]}
-    if usable or not as_json:  # an error prints the object of --json, with its report
+    if usable or not as_json:  # With --json an error prints the one object itself, with the report in it.
         print_result(report, *map(printable_lines, lines), summary, as_json=as_json)
     if not usable:
         error = GenerationError(

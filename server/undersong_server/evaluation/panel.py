@@ -193,8 +193,8 @@ def predict(model: Model, corpus: Labelled, texts: Sequence[str], embeddings: Fl
         row_counts = {len(side_rows[0]), len(side_rows[-1]), label_count}
         if len(row_counts) > 1 or 0 in row_counts:
             raise ConfigurationError(
-                f"{side_name}: numbers of texts, labels and embeddings are {sorted(row_counts)}",
-                "give one of each a text",
+                f"{side_name}: texts, labels and embeddings are not equally many, or none ({sorted(row_counts)})",
+                "give each text one label and one embedding",
             )
     if len(set(corpus.labels)) == 1:
         return [corpus.labels[0]] * len(texts)

@@ -250,7 +250,7 @@ class FlowerTransport:
         self._answered &= set(present_nodes)  # a node that comes back may be another program
         challenge_by_node = {node: os.urandom(CHALLENGE_BYTES) for node in present_nodes if node not in self._answered}
         requests = {node: [_introduction_request(node_challenge)] for node, node_challenge in challenge_by_node.items()}
-        # Anybody's node that stays silent would otherwise hold each look for the whole patience.
+        # Without this limit any silent node would delay each check by the whole patience.
         wait_s = min(timeout_s, INTRODUCTION_S)
         for node, replies in self._deliver_requests(requests, wait_s).items():
             if replies and self._note_introduction(node, challenge_by_node[node], replies[0]):

@@ -258,7 +258,7 @@ class Pace:
             self._changed.notify_all()
 
     def hold(self, pause_s: float) -> None:
-        """Starts no call before a pause that the endpoint announces has passed: it would be put off as well."""
+        """Holds all calls back until a pause that the endpoint has announced has passed."""
         with self._changed:
             self._held_until = max(self._held_until, self._clock() + pause_s)
 

@@ -299,7 +299,7 @@ def run(options: Options, run: RunContext) -> Sequence[Sample]:
     if not population:
         raise ConfigurationError("the generators wrote no text at all", "look at their counts above")
     selected_samples: list[Sample] = []
-    # 3.3 votes and selection, 3.4 expansion
+    # Sections 3.3 (votes and selection) and 3.4 (expansion) of the paper.
     for t in range(1, options.rounds + 1):
         candidates_input, population = run.publish_samples("candidates", f"round {t}", population)
         run.record("population", t - 1, [sample.text for sample in population])

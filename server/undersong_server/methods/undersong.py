@@ -190,12 +190,12 @@ def publish(state: "RunState") -> Sequence[Sample]:
             state.count_words()
         if f"votes/{round_index + 1}" in state.asked:
             state.choose_examples(f"votes/{round_index + 1}", round_index)
-    # 5., 6. Which, for the corpus: the chosen generators' texts, under the labels that the records' centres find
-    # likeliest, or cleaned in public. What is missing is written anew.
+    # Steps 5 and 6. The corpus has the chosen generators' texts, under the labels that the records' centres find
+    # likeliest, or cleaned in public. Texts that are missing are written anew.
     chosen_corpus = state.completed()
-    # 5. Public cleaning of everything that is not set aside: this run's mixture.
+    # Step 5. This run's mixture is everything that is not set aside, cleaned in public.
     mixture = state.at_most(state.cleaned(state.not_aside()))
-    # 7. The verdict: the choice stands if it is better than all texts that are left, cleaned.
+    # Step 7, the verdict. The choice stands if it is better than all texts that are left, cleaned.
     if "verdict" in state.asked:
         chosen_corpus = state.by_verdict(mixture, chosen_corpus)
     elif "score" in state.asked:

@@ -375,7 +375,7 @@ def evaluate(
         )
     if options.group_field and not isinstance(options.test, Path):
         raise ConfigurationError(
-            "a group column is the test file's, and no test file is named",
+            "--group-field names a column of the test file, and no test file is given",
             "name it with --test",
             code="test-file-missing",
         )

@@ -317,7 +317,7 @@ def try_task(
     settings = _find_generator(name, task, origin)
     folder = task.locate("")
 
-    @cache  # most generators embed nothing
+    @cache  # The embedder is loaded at its first use only, because most generators embed nothing.
     def embedder() -> CachedEmbedder:
         return CachedEmbedder(
             embedders.load(task.embedder.model, task.embedder.max_windows),

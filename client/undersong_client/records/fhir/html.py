@@ -128,7 +128,7 @@ class _Page:
             self.parts.append(shown_text if self._preformatted else _SPACE.sub(" ", shown_text))
 
     def _read_declaration(self) -> None:
-        """Passes a comment, a doctype, a processing instruction or an end tag without a name."""
+        """Skips a comment, a doctype, a processing instruction or an end tag without a name."""
         page_html = self._html
         declaration_start = self._at
         if page_html.startswith("<!--", declaration_start):
@@ -182,7 +182,7 @@ class _Page:
             self._at = len(page_html)
 
     def _read_content(self, name: str) -> None:
-        """Passes the content of an element that holds no tags."""
+        """Skips the content of an element that holds no tags."""
         end = _ENDS[name].search(self._html, self._at)
         if end:
             content_end = end.start()

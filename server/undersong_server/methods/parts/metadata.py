@@ -158,7 +158,7 @@ NAME = "lengths"
 
 
 def with_lengths(requests: Sequence[SumRequest], share: float) -> list[SumRequest]:
-    """Returns the requests after one for a histogram of text lengths, which gets ``share`` of the budget.
+    """Returns ``requests`` with one for a histogram of text lengths before them, which gets ``share`` of the budget.
 
     The other requests divide the rest in their own ratios. Raises ConfigurationError for requests that divide their
     budget themselves (a method whose paper states the noise of each sum).

@@ -200,7 +200,7 @@ def off_subject(texts: Sequence[str], good: Bools, bad: Bools, rng: np.random.Ge
         fold_of_text[taught_texts] = rng.permutation(int(taught_texts.sum())) % FOLDS
     supported_chances = _least_chances(texts, good, bad, fold_of_text)
     usual_chances = np.sort(supported_chances[good])
-    # A good text is among those that it is compared with.
+    # A good text counts among those that it is compared with. Any other text is counted in by adding 1.
     texts_as_unlike = np.searchsorted(usual_chances, supported_chances, side="right") + ~good
     is_unlike: Bools = (supported_chances < 0.5) & (texts_as_unlike <= LENIENCE * (len(usual_chances) + ~good))
     if is_unlike[bad].mean() >= RECALL:

@@ -41,7 +41,7 @@ from undersong_server.methods.parts.selection import highest
 
 TOPICS, LABELS = "topics", "labels"
 PART_TOPICS = 2.0  # of the budget beside the parts of the default method's sums: as much as the labels have
-WORDS = 5  # of a topic
+WORDS = 5  # words that describe a topic
 MOST_STEPS = 5000
 TOLERANCE = 1e-9  # of the largest count
 
