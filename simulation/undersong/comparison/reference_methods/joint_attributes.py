@@ -37,6 +37,7 @@ from undersong_server.methods import undersong
 from undersong_server.methods.augpe import Cells, cells_of
 from undersong_server.methods.interface import Method, RunContext, Sample, Setting, SumRequest
 from undersong_server.methods.parts import form
+from undersong_server.methods.parts.metadata import shares_of_counts
 from undersong_server.methods.parts.selection import highest
 
 TOPICS, LABELS = "topics", "labels"
@@ -183,7 +184,7 @@ class JointState(undersong.RunState):
         labels_sum = self.run.private_sum(LABELS, undersong.attribute_inputs(self.run))
         record_tables = nearest_tables(statistic.split(labels_sum.natural))
         for attribute, table in zip(setting.attributes, record_tables, strict=True):
-            self.run.record(f"shares of {attribute.name}", 0, shares_of(table.sum(axis=0)).tolist())
+            self.run.record(f"shares of {attribute.name}", 0, shares_of_counts(table.sum(axis=0)).tolist())
         self.values = [[shares_in(table, label) for table in record_tables] for label in range(statistic.labels)]
         # The mean of the tables' margins by their precision has this noise; counts of at least 0 have less.
         sigma = labels_sum.sigma / math.sqrt(sum(1.0 / size for size in statistic.values_of_each))
@@ -224,7 +225,7 @@ class Topics(form.Frequent):
     def draw(self, rng: np.random.Generator) -> tuple[str, ...]:
         """Draws the words of one topic; none where the label has no record left above the noise."""
         if self.counts.any():
-            return self.words[int(rng.choice(len(self.counts), p=shares_of(self.counts)))]
+            return self.words[int(rng.choice(len(self.counts), p=shares_of_counts(self.counts)))]
         return ()
 
 
@@ -237,15 +238,9 @@ def topic_words(samples: Sequence[Sample], cells: Cells) -> list[tuple[str, ...]
     ]
 
 
-def shares_of(counts: Float64) -> Float64:
-    """Returns counts of at least 0 as shares of sum 1; equal ones where all are 0."""
-    total = float(counts.sum())
-    return counts / total if total > 0 else np.full(len(counts), 1.0 / len(counts))
-
-
 def shares_in(table: Float64, label: int) -> Float64:
     """Returns a label's shares of the values; those of all labels where nothing of it is left above the noise."""
-    return shares_of(table[label] if table[label].any() else table.sum(axis=0))
+    return shares_of_counts(table[label] if table[label].any() else table.sum(axis=0))
 
 
 def nearest_tables(noisy: Sequence[Float64]) -> list[Float64]:
