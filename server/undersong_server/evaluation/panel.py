@@ -254,12 +254,20 @@ class TrainedModels:
     @property
     def description(self) -> str:
         """The model's name; for the panel with the mean accuracy of each of its models."""
-        if len(self.scores.models) == 1:
+        if not self.accuracy_by_model:
             return self.model
-        mean_accuracies = {
+        return f"{self.model}: " + ", ".join(
+            f"{name} {100 * mean:.1f} %" for name, mean in self.accuracy_by_model.items()
+        )
+
+    @property
+    def accuracy_by_model(self) -> dict[str, float]:
+        """The mean accuracy over the seeds of each of the panel's models, by its name; {} for one model."""
+        if len(self.scores.models) == 1:
+            return {}
+        return {
             name: sum(run.models[name].accuracy for run in self.runs) / len(self.runs) for name in self.scores.models
         }
-        return f"{self.model}: " + ", ".join(f"{name} {100 * mean:.1f} %" for name, mean in mean_accuracies.items())
 
     def interval(self, figure: str, group: str | None = None) -> Interval:
         """Returns a figure (:data:`FIGURES`) over the seeds, on the whole test set or on one group of it."""

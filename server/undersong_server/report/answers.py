@@ -279,9 +279,9 @@ def _explain_baselines(data: ReportData) -> list[str]:
     ]
 
 
-def _name_models(shares: Mapping[str, str]) -> str:
+def _name_models(accuracies: Mapping[str, float]) -> str:
     """Says which models' mean a panel score is, with the score of each; "" for one model."""
-    model_words = [f"{PANEL_MODELS.get(name, name)} {accuracy_words}" for name, accuracy_words in shares.items()]
+    model_words = [f"{PANEL_MODELS.get(name, name)} {100 * accuracy:.1f} %" for name, accuracy in accuracies.items()]
     return f" (the mean of {', '.join(model_words)})" if model_words else ""
 
 

@@ -179,7 +179,8 @@ class Accuracy:
     marks a model trained on the private records themselves: such a figure is no part of the release. The screen shows
     it to whoever holds the records; no file does. ``model`` says which one was trained; ``interval`` is the accuracy's
     over several seeds, ``by_texts`` the exact one that the number of test texts gives it: of a mean over models, which
-    varies less than one of them, it covers at least as often as it says.
+    varies less than one of them, it covers at least as often as it says. ``by_model`` holds the accuracy of each of the
+    panel's models by its name; it is empty for one model.
     """
 
     data: str
@@ -193,14 +194,7 @@ class Accuracy:
     interval: Interval | None = None
     reference: bool = False
     by_texts: Interval | None = None
-
-    @property
-    def by_model(self) -> Mapping[str, str]:
-        """The share of each of the panel's models, such as "91.0 %", by its name in ``model``; {} for one model."""
-        model_scores = (
-            model_score.partition(" ") for model_score in self.model.partition(": ")[2].split(", ") if model_score
-        )
-        return {model_name: score_words for model_name, _, score_words in model_scores}
+    by_model: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)

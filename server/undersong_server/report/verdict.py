@@ -47,17 +47,11 @@ def caution(data: ReportData) -> str:
     own_accuracy = data.own_accuracy
     if own_accuracy is None or len(data.named_labels) < 2:
         return ""
-    model_shares = [
-        float(share_words.rstrip(" %")) / 100
-        for name, share_words in own_accuracy.by_model.items()
-        if name in READ_EMBEDDINGS
-    ]
+    model_accuracies = [accuracy for name, accuracy in own_accuracy.by_model.items() if name in READ_EMBEDDINGS]
     interval_radius = 0.0 if own_accuracy.by_texts is None else own_accuracy.by_texts.value - own_accuracy.by_texts.low
-    return (
-        FAR_FROM_TASK
-        if model_shares and all(is_guessing(data, share - interval_radius) for share in model_shares)
-        else ""
-    )
+    if model_accuracies and all(is_guessing(data, accuracy - interval_radius) for accuracy in model_accuracies):
+        return FAR_FROM_TASK
+    return ""
 
 
 def _measured_shares(data: ReportData) -> list[float]:

@@ -453,7 +453,10 @@ SCORED = {
     "score": PrivateScore(0.77, 0.73, 0.81, 0.01, 0.02),
     "accuracy": (
         Accuracy(
-            "this corpus", 0.9, 0.9, 0.9, 0.9, True, model="panel: words 92.0 %", by_texts=Interval(0.9, 0.85, 0.94)
+            *("this corpus", 0.9, 0.9, 0.9, 0.9, True),
+            model="panel: words 92.0 %",
+            by_texts=Interval(0.9, 0.85, 0.94),
+            by_model={"words": 0.92},
         ),
         Accuracy("zero-shot mixture", 0.6, 0.6, 0.6, 0.6, reference=True),
     ),
@@ -759,7 +762,7 @@ def test_one_verdict_opens_how_good_it_is_on_every_page(changes, expected):
 @pytest.mark.parametrize(("head", "mlp", "warned"), [(20, 22, True), (20, 60, False), (60, 60, False)])
 def test_distances_by_a_blind_embedding_are_said_to_mean_little(head, mlp, warned):
     own = Accuracy("ours", 0.5, 0.5, 0.5, 0.5, True, by_texts=Interval(0.5, 0.45, 0.55))
-    own = replace(own, model=f"panel: words 70.0 %, head {head}.0 %, mlp {mlp}.0 %")
+    own = replace(own, by_model={"words": 0.7, "head": head / 100, "mlp": mlp / 100})
     near = Measure("recall", "r", -0.0001, "0 to 1", "high")
     data = run(labels=SIX, accuracy=(own,), measures=(near,))
     report, card = both(data)
