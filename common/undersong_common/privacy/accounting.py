@@ -497,7 +497,11 @@ def _composed_delta(merged: tuple[Event, ...], epsilon: float, grid: int) -> flo
 
 
 def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed in logarithms."""
+    """Phi(mu/2 - epsilon/mu) - e^epsilon Phi(-mu/2 - epsilon/mu), computed in logarithms.
+
+    :func:`_log_delta` computes the same in the order of ``dp_accounting``. The two differ by up to 4e-11, and the noise
+    of signed plans was calibrated with this one, so that neither can take the other's place.
+    """
     if mu == 0.0:
         return 0.0
     if math.isinf(mu):
